@@ -1,0 +1,128 @@
+"""Every error Firetrail raises, in one tree.
+
+::
+
+    FiretrailError
+    ├── FormatError (also ValueError)   bytes or text that are not what the format says
+    ├── ConfigError (also ValueError)   a setting that is unknown or out of range
+    └── StoreError                      a store that cannot do what was asked
+        ├── NotAStoreError              the folder holds no message store
+        ├── StoreLockedError            another process has the store open          retry later
+        ├── StoreDamagedError           data that was durable does not read back
+        ├── StoreReadOnlyError          opened for reading, or writing was given up
+        ├── StoreClosedError            used before open or after close
+        ├── DiskFullError               no room for the next file                   retry later
+        ├── FlushFailedError            a sync failed: nothing more is acknowledged
+        ├── SegmentSizeError            a file whose length does not fit its queue
+        └── IllegalMessageError         a message the store must refuse
+
+"retry later" marks the errors that go away without a change to the call; the others need another
+argument, another file or an operator. The message of each error names the thing, the place and
+what to do; errors with arguments also keep them as attributes, and survive pickling (they cross
+process borders in bulk jobs).
+"""
+
+from __future__ import annotations
+
+
+class FiretrailError(Exception):
+    """Root of everything Firetrail raises on purpose."""
+
+
+class FormatError(FiretrailError, ValueError):
+    """Bytes (or text) that are not what their format says.
+
+    ``offset`` counts from the start of the buffer that was given to the codec: a byte offset, or
+    a character offset where the input was text.
+    """
+
+    def __init__(self, field: str, offset: int, detail: str) -> None:
+        super().__init__(field, offset, detail)
+        self.field = field
+        self.offset = offset
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.field} at offset {self.offset}: {self.detail}"
+
+
+class ConfigError(FiretrailError, ValueError):
+    """A setting with a value it cannot have, or a key that does not exist."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(key, value, allowed)
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value!r}: {self.allowed}"
+
+
+class StoreError(FiretrailError):
+    """Root of the errors of ``storage`` and ``store``."""
+
+
+class NotAStoreError(StoreError):
+    """The folder is missing, is not a folder, or holds no message store."""
+
+
+class StoreLockedError(StoreError):
+    """The lock file is held by another process (or by another store object of this one)."""
+
+
+class StoreDamagedError(StoreError):
+    """Data below the durable watermark does not read back: never truncated in silence.
+
+    ``offset`` is the place in ``file``; ``physical_offset`` the log offset of the record it
+    concerns, or None where there is none (a header, a file name, a length).
+    """
+
+    def __init__(
+        self, file: str, offset: int, physical_offset: int | None, detail: str, remedy: str
+    ) -> None:
+        super().__init__(file, offset, physical_offset, detail, remedy)
+        self.file = file
+        self.offset = offset
+        self.physical_offset = physical_offset
+        self.detail = detail
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        record = "" if self.physical_offset is None else f" (record {self.physical_offset})"
+        return f"{self.file} at offset {self.offset}{record}: {self.detail}; {self.remedy}"
+
+
+class StoreReadOnlyError(StoreError):
+    """The store takes no writes: opened read-only, or writing stopped after a failure."""
+
+
+class StoreClosedError(StoreError):
+    """The store is not open."""
+
+
+class DiskFullError(StoreError):
+    """The disk (or the quota) has no room for the file that is needed next."""
+
+
+class FlushFailedError(StoreError):
+    """A sync failed. The kernel may have dropped the pages, so it is never tried again."""
+
+
+class SegmentSizeError(StoreError):
+    """A file of a segment queue is not as long as the files around it."""
+
+
+class IllegalMessageError(StoreError):
+    """A message that the format cannot hold or the store must not take.
+
+    ``field`` is the part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
+    """
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(field, detail)
+        self.field = field
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.detail}"

@@ -1,0 +1,52 @@
+"""The checkpoint: up to which store time log, queues and index are known to be on disk.
+
+Five int64 at the start of a 4096-byte file, the rest zero. The last two exist since 5.0 and 5.1;
+older versions leave zeros there. Page: ``docs/format/checkpoint.md``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from firetrail.format.fields import not_negative, pack_fields, require, unpack_fields
+from firetrail.format.layout import CHECKPOINT
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+CHECKPOINT_SIZE = 4096
+SAFETY_MARGIN_MS = 3000
+"""Recovery starts this much before the checkpoint: its fields are not written in one step."""
+
+
+class Checkpoint(NamedTuple):
+    """Store times (ms) of the newest flushed message per kind of file, and two log offsets."""
+
+    physic_timestamp: int = 0
+    logics_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+
+    @property
+    def min_timestamp(self) -> int:
+        """Everything stored before this time is in the log and in the queues on disk."""
+        return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MARGIN_MS)
+
+    @property
+    def min_timestamp_with_index(self) -> int:
+        """The same, for the index too."""
+        return min(self.min_timestamp, self.index_timestamp)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """4096 bytes."""
+    return pack_fields(CHECKPOINT, "checkpoint", checkpoint).ljust(CHECKPOINT_SIZE, b"\0")
+
+
+def decode_checkpoint(buffer: ReadableBuffer) -> Checkpoint:
+    """The checkpoint in the content of its file. Bytes behind the known fields are ignored."""
+    require(CHECKPOINT_SIZE, "checkpoint", buffer, 0)
+    values = unpack_fields(CHECKPOINT, "checkpoint", buffer, 0)
+    not_negative(CHECKPOINT, "checkpoint", 0, values, Checkpoint._fields)
+    return Checkpoint._make(values)

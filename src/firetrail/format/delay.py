@@ -1,0 +1,55 @@
+"""Delay levels: which level waits how long (``messageDelayLevel`` of the broker)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from firetrail.errors import ConfigError
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+UNKNOWN_LEVEL_MS = 1000
+"""Wait of a level that the table does not hold."""
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"([0-9]+)([smhd])")
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLevels:
+    """Levels 1, 2, … and their waits in ms. Level 0 means no delay."""
+
+    waits_ms: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"1s 5s 10s"``: one wait per level, units ``s m h d``, separated by spaces."""
+        waits = []
+        for word in text.split():
+            match = _LEVEL.fullmatch(word)
+            if match is None:
+                raise ConfigError(
+                    "messageDelayLevel", text, f"{word!r} is not a number with a unit s, m, h or d"
+                )
+            waits.append(int(match[1]) * _UNIT_MS[match[2]])
+        if not waits:
+            raise ConfigError("messageDelayLevel", text, "needs at least one level, such as '1s'")
+        return cls(tuple(waits))
+
+    @property
+    def max_level(self) -> int:
+        return len(self.waits_ms)
+
+    def clamp(self, level: int) -> int:
+        """The level a message asking for ``level`` gets: at most the highest one."""
+        return min(level, self.max_level)
+
+    def wait_ms(self, level: int) -> int:
+        """Wait of ``level`` in ms; a level above the table waits as long as the highest one."""
+        level = self.clamp(level)
+        return self.waits_ms[level - 1] if level > 0 else UNKNOWN_LEVEL_MS
+
+    def deliver_time(self, level: int, store_time: int) -> int:
+        """When (ms) a message stored at ``store_time`` is due: its tags code while it waits."""
+        return store_time + self.wait_ms(level)

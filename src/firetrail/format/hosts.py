@@ -1,0 +1,94 @@
+"""Hosts as records and message ids hold them: the address, then the port as an int32.
+
+::
+
+    IPv4   address 4   port 4      8 bytes
+    IPv6   address 16  port 4     20 bytes
+
+Nothing in the bytes says which of the two it is: the record keeps that in its sys flag, a
+message id in its length.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from firetrail.errors import FormatError
+from firetrail.format.fields import unpack_fields
+from firetrail.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, Layout
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+HOST_V4 = Layout(address="4s", port="i")
+HOST_V6 = Layout(address="16s", port="i")
+PORT_MAX = 65535
+
+assert (HOST_V4.size, HOST_V6.size) == (HOST_V4_SIZE, HOST_V6_SIZE)
+
+
+class Host(NamedTuple):
+    """An IP address in its usual text form, and a port."""
+
+    ip: str
+    port: int
+
+    @property
+    def is_v6(self) -> bool:
+        return ":" in self.ip
+
+    def __str__(self) -> str:
+        return format_host(self)
+
+
+def encode_host(host: Host) -> bytes:
+    """8 bytes for an IPv4 host, 20 for an IPv6 host."""
+    layout = HOST_V6 if host.is_v6 else HOST_V4
+    port = _checked_port(host.port, layout.offsets["port"])
+    return layout.struct.pack(pack_ip(host.ip), port)
+
+
+def decode_host(buffer: ReadableBuffer, at: int, is_v6: bool) -> Host:
+    """The host whose bytes start at ``at``."""
+    layout = HOST_V6 if is_v6 else HOST_V4
+    address, port = unpack_fields(layout, "host", buffer, at)
+    return Host(unpack_ip(address), _checked_port(port, at + layout.offsets["port"]))
+
+
+def parse_host(text: str) -> Host:
+    """``1.2.3.4:10911`` or ``[::1]:10911``."""
+    ip, colon, port = text.rpartition(":")
+    bracketed = ip.startswith("[") and ip.endswith("]")
+    if not colon or bracketed != (":" in ip):
+        raise FormatError("host", 0, f"{text!r} is not ip:port or [ipv6]:port")
+    if not (port.isascii() and port.isdigit()):
+        raise FormatError("port", len(ip) + 1, f"{port!r} is not a number")
+    ip = ip[1:-1] if bracketed else ip
+    return Host(unpack_ip(pack_ip(ip)), _checked_port(int(port), text.rindex(":") + 1))
+
+
+def format_host(host: Host) -> str:
+    """The text that :func:`parse_host` reads."""
+    return f"[{host.ip}]:{host.port}" if host.is_v6 else f"{host.ip}:{host.port}"
+
+
+def pack_ip(ip: str) -> bytes:
+    """Text of an address to its 4 or 16 bytes."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        return socket.inet_pton(family, ip)
+    except (OSError, ValueError) as error:
+        raise FormatError("address", 0, f"{ip!r} is not an IPv4 or IPv6 address") from error
+
+
+def unpack_ip(address: bytes) -> str:
+    """4 or 16 bytes to the text of the address."""
+    family = socket.AF_INET6 if len(address) == 16 else socket.AF_INET
+    return socket.inet_ntop(family, address)
+
+
+def _checked_port(port: int, at: int) -> int:
+    if not 0 <= port <= PORT_MAX:
+        raise FormatError("port", at, f"{port} is not in 0..{PORT_MAX}")
+    return port

@@ -1,0 +1,134 @@
+"""The names of files, folders and topics: built and parsed here and nowhere else.
+
+::
+
+    abort  checkpoint  lock  firetrail.watermark
+    commitlog/00000000000000000000              start offset of the file, 20 digits
+    consumequeue/<topic>/<queue id>/000000…     the same, offset in bytes of the queue
+    index/20261115065856335                     local time of creation, yyyyMMddHHmmssSSS
+    config/*.json
+
+Parsers return None for a name that is not theirs, because a folder may hold anything.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from firetrail.errors import FormatError, IllegalMessageError
+from firetrail.format.layout import MAX_TOPIC_V1
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+INDEX = "index"
+CONFIG = "config"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
+WATERMARK = "firetrail.watermark"
+"""Firetrail's own durable watermark; the Java store leaves unknown files of the root alone."""
+
+LOCK_CONTENT = b"lock"
+"""What the holder writes into the lock file; the lock itself is an fcntl lock on byte 0."""
+
+SEGMENT_NAME_DIGITS = 20
+INDEX_NAME_DIGITS = 17
+OFFSET_MAX = 2**63 - 1
+QUEUE_ID_MAX = 2**31 - 1
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Delayed messages wait here, in queue ``level - 1``."""
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+MAX_RETRY_TOPIC = 255
+"""Retry and dead-letter topics hold a group and a topic name; they need v2 records."""
+TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
+
+_TOPIC = re.compile(TOPIC_PATTERN)
+_DIGITS = re.compile(r"[0-9]+")
+_FOLDER_BYTES_MAX = 255  # NAME_MAX of the file systems in use
+
+
+def segment_name(offset: int) -> str:
+    """File name of the segment that starts at ``offset``: 20 digits."""
+    if not 0 <= offset <= OFFSET_MAX:
+        raise FormatError("segment start", 0, f"{offset} is not in 0..{OFFSET_MAX}")
+    return f"{offset:020d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Start offset of the segment called ``name``, or None if this is no segment name."""
+    if len(name) != SEGMENT_NAME_DIGITS or not _DIGITS.fullmatch(name):
+        return None
+    offset = int(name)
+    return offset if offset <= OFFSET_MAX else None
+
+
+def index_name(created: datetime) -> str:
+    """File name of an index file created at ``created`` (local time): 17 digits, to the ms."""
+    return f"{created:%Y%m%d%H%M%S}".zfill(14) + f"{created.microsecond // 1000:03d}"
+
+
+def parse_index_name(name: str) -> datetime | None:
+    """Local creation time in the name of an index file, or None if this is no such name."""
+    if len(name) != INDEX_NAME_DIGITS or not _DIGITS.fullmatch(name):
+        return None
+    year, month, day, hour, minute, second = (
+        int(name[a:b]) for a, b in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14))
+    )
+    try:
+        return datetime(year, month, day, hour, minute, second, int(name[14:]) * 1000)
+    except ValueError:
+        return None
+
+
+def queue_folder(topic: str, queue_id: int) -> str:
+    """Folder of a consume queue below the store root: ``consumequeue/<topic>/<queue id>``.
+
+    The last gate before a topic becomes a path. It is wider than :func:`check_topic` (a log
+    written by Java may hold topics that a put would refuse) but never leaves the folder.
+    """
+    if not is_folder_name(topic):
+        raise IllegalMessageError("topic", f"{topic!r} cannot be the name of a folder")
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise IllegalMessageError("queue id", f"{queue_id} is not in 0..{QUEUE_ID_MAX}")
+    return f"{CONSUME_QUEUE}/{topic}/{queue_id}"
+
+
+def parse_queue_id(name: str) -> int | None:
+    """Queue id in the name of a queue's folder, or None if this is no such name."""
+    if not _DIGITS.fullmatch(name) or (name[0] == "0" and name != "0"):
+        return None
+    queue_id = int(name)
+    return queue_id if queue_id <= QUEUE_ID_MAX else None
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether ``name`` is one component of a path that stays below its parent."""
+    if name in ("", ".", "..") or any(c in name for c in "/\\\0"):
+        return False
+    return len(name.encode("utf-8", "surrogatepass")) <= _FOLDER_BYTES_MAX
+
+
+def check_topic(name: str) -> None:
+    """Raise :class:`IllegalMessageError`, naming the rule, unless ``name`` may be a topic.
+
+    The pattern leaves no room for a path separator, a dot or a control character.
+    """
+    if not name:
+        raise IllegalMessageError("topic", "is empty")
+    if not _TOPIC.fullmatch(name):
+        raise IllegalMessageError(
+            "topic", f"{_shortened(name)} has a character other than letters, digits and % | _ -"
+        )
+    retry = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    limit = MAX_RETRY_TOPIC if retry else MAX_TOPIC_V1
+    if len(name) > limit:  # ASCII by the pattern: characters are bytes
+        raise IllegalMessageError(
+            "topic", f"{_shortened(name)} has {len(name)} bytes, the limit is {limit}"
+        )
+
+
+def _shortened(name: str) -> str:
+    return repr(name) if len(name) <= 64 else f"{name[:64]!r}…"

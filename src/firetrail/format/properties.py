@@ -1,0 +1,145 @@
+"""The properties of a message: ``name \\x01 value \\x02 name \\x01 value \\x02 …`` in UTF-8.
+
+Nothing can be escaped, so neither separator may occur in a name or a value. RocketMQ 4.9.1 to
+5.1.4 leave out the last ``\\x02``, the versions before and after write it; readers take both,
+Firetrail writes it. Page: ``docs/format/properties.md``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firetrail.errors import IllegalMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import ReadableBuffer
+
+NAME_END = "\x01"
+VALUE_END = "\x02"
+KEY_SEPARATOR = " "
+"""Between the keys in the value of KEYS."""
+
+# Set by clients
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQ_KEY = "UNIQ_KEY"
+BUYER_ID = "BUYER_ID"
+INSTANCE_ID = "INSTANCE_ID"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+SHARDING_KEY = "__SHARDINGKEY"
+
+# Delay, retry, dead letters
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+CONSUME_START_TIME = "CONSUME_START_TIME"
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+# Transactions
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_ID = "__transactionId__"
+CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+
+# Set by brokers
+CLUSTER = "CLUSTER"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+MSG_TYPE = "MSG_TYPE"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+TRANSFER_FLAG = "TRANSFER_FLAG"
+CORRECTION_FLAG = "CORRECTION_FLAG"
+MQ2_FLAG = "MQ2_FLAG"
+ARRIVE_TIME = "ARRIVE_TIME"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The stored form, in the order of the mapping, with the last ``\\x02``.
+
+    Refuses what would not read back: an empty name, an empty value (readers drop it), a separator
+    in either.
+    """
+    count = len(properties)
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if (
+        text.count(NAME_END) != count
+        or text.count(VALUE_END) != count
+        or not all(properties)
+        or not all(properties.values())
+    ):
+        raise _reason(properties)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _reason(properties) from None
+
+
+def decode_properties(raw: ReadableBuffer) -> dict[str, str]:
+    """All properties of the stored form, as the Java parser reads it.
+
+    An item without a name, a ``\\x01`` or a value is dropped; the last of several equal names
+    counts; bytes that are not UTF-8 become U+FFFD. So this never fails.
+    """
+    properties = {}
+    for item in bytes(raw).decode("utf-8", "replace").split(VALUE_END):
+        name, _, value = item.partition(NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def get_property(raw: ReadableBuffer, name: str) -> str | None:
+    """``decode_properties(raw).get(name)`` without decoding the others."""
+    if not name or NAME_END in name or VALUE_END in name:
+        return None
+    data = bytes(raw)
+    needle = name.encode() + b"\x01"
+    at = len(data)
+    while (at := data.rfind(needle, 0, at)) >= 0:
+        start = at + len(needle)
+        if at == 0 or data[at - 1] == 0x02:
+            end = data.find(b"\x02", start)
+            value = data[start:] if end < 0 else data[start:end]
+            if value:
+                return value.decode("utf-8", "replace")
+        at = start - 1
+    return None
+
+
+def _reason(properties: Mapping[str, str]) -> IllegalMessageError:
+    """Which property is at fault, and why."""
+    for name, value in properties.items():
+        for part, text in (("name", name), ("value", value)):
+            fault = _fault(text)
+            if fault:
+                return IllegalMessageError(f"property {name!r}", f"its {part} {fault}")
+    raise AssertionError("no property is at fault")
+
+
+def _fault(text: str) -> str | None:
+    if not text:
+        return "is empty"
+    for separator in (NAME_END, VALUE_END):
+        if separator in text:
+            return f"contains {separator!r}, which separates properties and cannot be escaped"
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        return "contains half of a surrogate pair, which UTF-8 cannot hold"
+    return None
