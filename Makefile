@@ -1,0 +1,54 @@
+# Every target but help and clean first makes sure that .venv/ is there and up to date.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+KERNELS := $(wildcard src/firetrail/format/kernels/*.py src/firetrail/format/kernels/*.pxd)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench interop clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.kernels ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
+
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    f"Firetrail needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Firetrail and its tools into $(VENV)/"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
+	@FIRETRAIL_NO_KERNELS=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# Apart from the installation, so that editing a kernel costs the compilation of that kernel only.
+$(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+demo: setup ## See it work: write, read, query and check a store
+	@$(BIN)/python examples/demo.py
+
+test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled
+	$(BIN)/pytest -q -n $(WORKERS)
+	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/format/kernels
+
+lint: setup ## Check style (ruff) and types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup ## Measure Firetrail and the Java store side by side (Java and Maven needed)
+	$(BIN)/python -m benchmarks
+
+interop: setup ## Hand stores to and from the real Java store (Java and Maven needed)
+	$(BIN)/pytest -q interop
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f src/firetrail/format/kernels/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,77 @@
+"""The entry point: parses arguments, runs one subcommand, turns errors into messages."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from firetrail import __version__
+from firetrail.cli.command import Command, ExitCode
+from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
+from firetrail.format.kernels import COMPILED
+
+COMMANDS: tuple[Command, ...] = ()
+"""The subcommands, in the order in which help lists them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``firetrail`` with ``argv`` (the process's own arguments if None); the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.run is None:
+        parser.print_help(sys.stderr)
+        return ExitCode.USAGE
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except FiretrailError as error:
+        damaged = isinstance(error, FormatError | StoreDamagedError)
+        return _fail(error, ExitCode.PROBLEMS if damaged else ExitCode.USAGE)
+    except BrokenPipeError:
+        return _reader_gone()
+    except OSError as error:
+        return _fail(error, ExitCode.USAGE)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command; ``args.run`` is the chosen subcommand's ``run``."""
+    parser = argparse.ArgumentParser(
+        prog="firetrail",
+        description="Look into, query, check and rebuild RocketMQ message stores.",
+    )
+    parser.add_argument("--version", action="version", version=version_line())
+    parser.set_defaults(run=None)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(subparsers).set_defaults(run=command.run)
+    return parser
+
+
+def version_line() -> str:
+    """Name, version, and whether the kernels run compiled."""
+    kernels = "compiled" if COMPILED else "pure Python, slower: reinstall with a C compiler"
+    return f"firetrail {__version__} (kernels: {kernels})"
+
+
+def _fail(error: Exception, code: ExitCode) -> ExitCode:
+    print(f"firetrail: error: {error}", file=sys.stderr)
+    return code
+
+
+def _reader_gone() -> ExitCode:
+    """End quietly when whatever read standard output has left, as in ``firetrail dump … | head``.
+
+    What is still buffered has nowhere to go; without this, the interpreter would complain about it
+    on the way out.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
