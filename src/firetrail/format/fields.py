@@ -35,7 +35,7 @@ def pack_fields(layout: Layout, what: str, values: Sequence[int]) -> bytes:
 
 
 def size_of(buffer: ReadableBuffer) -> int:
-    """Bytes in ``buffer``. Keeps no view of it: a mapping can be closed while an error is handled."""
+    """Bytes in ``buffer``. Keeps no view, so a mapping can be closed while an error is handled."""
     return memoryview(buffer).nbytes
 
 
