@@ -41,7 +41,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
     """All items; raises unless they fill ``buffer`` exactly."""
     data = bytes(buffer)
-    items = []
+    items: list[BatchItem] = []
     at = 0
     while at < len(data):
         item, at = _decode_item(data, at, len(items))
