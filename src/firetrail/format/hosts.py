@@ -11,7 +11,7 @@ message id in its length.
 
 from __future__ import annotations
 
-import socket
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HOST_V4 = Layout(address="4s", port="i")
 HOST_V6 = Layout(address="16s", port="i")
 PORT_MAX = 65535
+
+_MAPPED_V4 = bytes(10) + b"\xff\xff"
 
 assert (HOST_V4.size, HOST_V6.size) == (HOST_V4_SIZE, HOST_V6_SIZE)
 
@@ -75,17 +77,25 @@ def format_host(host: Host) -> str:
 
 def pack_ip(ip: str) -> bytes:
     """Text of an address to its 4 or 16 bytes."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
-        return socket.inet_pton(family, ip)
-    except (OSError, ValueError) as error:
-        raise FormatError("address", 0, f"{ip!r} is not an IPv4 or IPv6 address") from error
+        if "%" in ip:  # a scope is not part of the bytes
+            raise AddressValueError
+        return (IPv6Address(ip) if ":" in ip else IPv4Address(ip)).packed
+    except AddressValueError:
+        raise FormatError("address", 0, f"{ip!r} is not an IPv4 or IPv6 address") from None
 
 
 def unpack_ip(address: bytes) -> str:
     """4 or 16 bytes to the text of the address."""
-    family = socket.AF_INET6 if len(address) == 16 else socket.AF_INET
-    return socket.inet_ntop(family, address)
+    if len(address) == 4:
+        return _dotted(address)
+    if address.startswith(_MAPPED_V4):  # Python versions differ in how they write these
+        return f"::ffff:{_dotted(address[len(_MAPPED_V4) :])}"
+    return str(IPv6Address(address))
+
+
+def _dotted(address: bytes) -> str:
+    return ".".join(map(str, address))
 
 
 def _checked_port(port: int, at: int) -> int:
