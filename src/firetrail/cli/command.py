@@ -1,18 +1,17 @@
 """What a subcommand is.
 
 A subcommand is a module of this package with the two functions of :class:`Command`, listed in
-``COMMANDS`` of ``firetrail.cli.main``. A subcommand raises :class:`~firetrail.errors.FiretrailError`
-for what it cannot do; ``main`` turns that into one line on standard error and an exit code.
+``COMMANDS`` of ``firetrail.cli.main``. What it cannot do it raises as a ``FiretrailError``, which
+``main`` turns into one line on standard error and an exit code.
 """
 
 from __future__ import annotations
 
 import argparse
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    Subparsers: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class ExitCode(IntEnum):

@@ -28,7 +28,7 @@ compiled = False
 class CType:
     """A C type. ``t[:]``, ``t[::1]`` and ``const[t]`` are types again, ``t[8]`` is an array."""
 
-    def __init__(self, name: str, length: int | None = None) -> None:
+    def __init__(self, name: str, length: builtins.int | None = None) -> None:
         self.name = name
         self.length = length
 

@@ -1,0 +1,131 @@
+"""The command itself: its version, its exit codes, and errors as messages."""
+
+import argparse
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from firetrail import __version__
+from firetrail.cli import main as cli
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.errors import FormatError, NotAStoreError, StoreDamagedError
+
+COMMAND = [sys.executable, "-m", "firetrail.cli.main"]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The command with one subcommand, ``fail``, which raises ``failing.error`` if there is one."""
+    state = SimpleNamespace(error=None)
+
+    def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+        return subparsers.add_parser("fail", help="fail")
+
+    def run(args: argparse.Namespace) -> ExitCode:
+        if state.error is not None:
+            raise state.error
+        return ExitCode.OK
+
+    monkeypatch.setattr(cli, "COMMANDS", (SimpleNamespace(add_parser=add_parser, run=run),))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("compiled", "kernels"),
+    [(True, "compiled"), (False, "pure Python, slower: reinstall with a C compiler")],
+)
+def test_version_tells_the_state_of_the_kernels(
+    compiled: bool,
+    kernels: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "COMPILED", compiled)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["--version"])
+    assert exit.value.code == ExitCode.OK
+    assert capsys.readouterr().out == f"firetrail {__version__} (kernels: {kernels})\n"
+
+
+def test_version_of_an_uncompiled_run() -> None:
+    told = subprocess.run(
+        [*COMMAND, "--version"],
+        env=os.environ | {"FIRETRAIL_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "(kernels: pure Python" in told
+
+
+def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == ExitCode.USAGE
+    assert "usage: firetrail" in capsys.readouterr().err
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["no-such-command"])
+    assert exit.value.code == ExitCode.USAGE
+
+
+def test_success(failing: SimpleNamespace) -> None:
+    assert cli.main(["fail"]) == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotAStoreError("data: not a store"), ExitCode.USAGE),
+        (PermissionError(13, "Permission denied", "data"), ExitCode.USAGE),
+        (FormatError("size", 4, "is 0"), ExitCode.PROBLEMS),
+        (StoreDamagedError("log", 4, 4, "bad magic", "run fsck"), ExitCode.PROBLEMS),
+    ],
+)
+def test_an_error_is_one_line(
+    error: Exception,
+    code: ExitCode,
+    failing: SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing.error = error
+    assert cli.main(["fail"]) == code
+    assert capsys.readouterr().err == f"firetrail: error: {error}\n"
+
+
+def test_a_bug_keeps_its_traceback(failing: SimpleNamespace) -> None:
+    failing.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fail"])
+
+
+def test_interrupt(failing: SimpleNamespace) -> None:
+    failing.error = KeyboardInterrupt()
+    assert cli.main(["fail"]) == ExitCode.INTERRUPTED
+
+
+def test_reader_that_leaves_early() -> None:
+    """As in ``firetrail dump STORE --json | head``: no complaint, whatever was still buffered."""
+    script = """
+import sys
+from types import SimpleNamespace
+from firetrail.cli import main as cli
+def run(args):
+    for n in range(100_000):
+        print("line", n)
+    return 0
+flood = SimpleNamespace(add_parser=lambda parsers: parsers.add_parser("flood"), run=run)
+cli.COMMANDS = (flood,)
+sys.exit(cli.main(["flood"]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == ExitCode.OK

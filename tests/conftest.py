@@ -1,0 +1,57 @@
+"""How the tests run: Hypothesis's profiles, and a word about the kernels in the header."""
+
+import random
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from firetrail.format import kernels
+
+# The same examples in every run, so that a failure is never somebody else's.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+# New examples in every run, for hunting: pytest --hypothesis-profile=explore
+settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed of an exploring run here, where it can be printed."""
+    if config.option.hypothesis_profile == "explore" and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how to repeat the run; at the end, because -q drops the header."""
+    if config.option.hypothesis_seed is not None:
+        terminalreporter.write_line(
+            f"repeat with --hypothesis-seed={config.option.hypothesis_seed}"
+        )
+    for warning in _stale_kernels():
+        terminalreporter.write_line(warning, yellow=True)
+
+
+def pytest_report_header() -> str:
+    """Which kernels are under test."""
+    return f"kernels: {'compiled' if kernels.COMPILED else 'pure Python'}"
+
+
+def _stale_kernels() -> list[str]:
+    """Compiled kernels older than their source: the results above are those of the old code."""
+    if not kernels.COMPILED:
+        return []
+    extensions = [
+        path
+        for path in Path(kernels.__path__[0]).iterdir()
+        if path.name.endswith(tuple(EXTENSION_SUFFIXES))
+    ]
+    return [
+        f"{source.name} was edited after it was compiled: make setup"
+        for extension in extensions
+        if (source := extension.with_name(extension.name.split(".")[0] + ".py")).exists()
+        and source.stat().st_mtime > extension.stat().st_mtime
+    ]

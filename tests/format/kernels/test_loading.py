@@ -1,0 +1,117 @@
+"""Which of its two forms a kernel is loaded in, and what an uncompiled one gets for ``cython``."""
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cython
+import pytest
+
+from firetrail.format import kernels
+from firetrail.format.kernels import _shadow
+
+FOLDER = Path(kernels.__path__[0])
+
+
+def run(code: str, **environment: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_compiled_is_what_every_kernel_says_of_itself() -> None:
+    modules = [importlib.import_module(name) for name in kernels.kernel_names()]
+    assert modules
+    assert kernels.COMPILED is all(module.COMPILED for module in modules)
+
+
+def test_pure_prefers_the_source() -> None:
+    script = """
+import importlib
+from firetrail.format import kernels
+print(kernels.COMPILED)
+for name in kernels.kernel_names():
+    module = importlib.import_module(name)
+    print(module.COMPILED, module.__file__.endswith(".py"))
+"""
+    lines = run(script, FIRETRAIL_PURE="1").splitlines()
+    assert lines == ["False"] + ["False True"] * len(kernels.kernel_names())
+
+
+def test_kernels_run_without_cython() -> None:
+    script = """
+import importlib, sys
+sys.modules["cython"] = sys.modules["Cython"] = None
+from firetrail.format import kernels
+for name in kernels.kernel_names():
+    print(importlib.import_module(name).cython.__name__)
+"""
+    lines = run(script, FIRETRAIL_PURE="1").splitlines()
+    assert lines == [_shadow.__name__] * len(kernels.kernel_names())
+
+
+def vocabulary(path: Path) -> set[str]:
+    """The names of ``cython`` that a module uses when it runs; annotations are not evaluated."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "cython"
+    } - {"cimports"}
+
+
+def test_shadow_has_every_name_that_kernels_use() -> None:
+    used = set().union(*map(vocabulary, FOLDER.glob("*.py")))
+    assert not {name for name in used if not hasattr(_shadow, name)}
+
+
+def test_shadow_has_no_name_that_cython_lacks() -> None:
+    offered = {name for name in vars(_shadow) if not name.startswith("_")}
+    own = {"annotations", "builtins", "TracebackType", "Any", "TypeVar", "T", "CType"}
+    assert not {name for name in offered - own if not hasattr(cython, name)}
+
+
+class TestShadow:
+    def test_values_pass_unchanged(self) -> None:
+        assert _shadow.declare(_shadow.uint, 2**40) == 2**40
+        assert _shadow.cast(_shadow.uchar, -1) == -1
+        assert _shadow.declare(_shadow.int) is None
+        assert _shadow.likely(True) is _shadow.unlikely(True) is True
+
+    def test_arrays_start_with_zeros(self) -> None:
+        assert _shadow.declare(_shadow.uint[3]) == [0, 0, 0]
+
+    def test_types_can_be_composed(self) -> None:
+        assert repr(_shadow.const[_shadow.uchar][::1]) == "<C type const unsigned char[:]>"
+
+    def test_decorators_return_what_they_decorate(self) -> None:
+        @_shadow.cfunc
+        @_shadow.inline
+        @_shadow.nogil
+        @_shadow.boundscheck(False)
+        @_shadow.exceptval(-1, check=False)
+        @_shadow.exceptval(check=False)
+        @_shadow.locals(n=_shadow.int)
+        def double(n: int) -> int:
+            return 2 * n
+
+        @_shadow.final
+        @_shadow.cclass
+        class Counter:
+            pass
+
+        assert double(21) == 42
+        assert isinstance(Counter(), Counter)
+
+    def test_with_blocks_let_errors_through(self) -> None:
+        with pytest.raises(KeyError), _shadow.nogil, _shadow.boundscheck(False):
+            raise KeyError

@@ -1,0 +1,111 @@
+"""Imports go down only: each layer knows those it is allowed to know, and the core needs nothing.
+
+Every import counts, also those inside functions and those for the type checker alone: a name that
+only an annotation needs is still knowledge of a higher layer.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "src" / "firetrail"
+
+# What each layer may import besides itself and `errors`, which is open to all.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "format": set(),
+    "storage": {"format"},
+    "store": {"format", "storage"},
+    "remoting": {"format"},
+    "client": {"format", "remoting"},
+    "namesrv": {"format", "remoting"},
+    "broker": {"format", "storage", "store", "remoting", "client"},
+    "proxy": {"format", "remoting", "client", "namesrv", "broker"},
+    "pipeline": {"format", "storage", "client"},
+    "console": {"format", "client", "broker"},
+}
+LAYERS["cli"] = set(LAYERS) | {"__version__"}
+# The package itself offers the embedded store: `from firetrail import Store`.
+LAYERS[""] = {"format", "storage", "store"}
+
+# `format` is bytes and nothing else. (The kernels' __init__ reads one environment variable.)
+IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}
+IO_AND_CLOCK |= {"subprocess", "tempfile", "threading", "time"}
+KERNEL_LOADER = PACKAGE / "format" / "kernels" / "__init__.py"
+
+# Layers without a dependency outside the standard library, and what is not one: `cython` has a
+# stand-in where it is missing, `_typeshed` exists for type checkers only.
+CORE = {"", "errors", "format", "storage", "store", "cli"}
+STANDARD = sys.stdlib_module_names | {"firetrail", "cython", "_typeshed"}
+
+
+def modules(*layers: str) -> list[Path]:
+    return [
+        path for path in sorted(PACKAGE.rglob("*.py")) if not layers or layer_of(path) in layers
+    ]
+
+
+def layer_of(path: Path) -> str:
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if part == "__init__" else part
+
+
+def imported_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that the module imports."""
+    package = ("firetrail", *path.relative_to(PACKAGE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            origin = ".".join([*base, *filter(None, [node.module])])
+            yield from ((node.lineno, f"{origin}.{name.name}") for name in node.names)
+
+
+def violations(paths: list[Path], allowed: Callable[[Path, list[str]], bool]) -> list[str]:
+    """The imports, as ``file:line imports name``, whose dotted name ``allowed`` does not accept."""
+    return [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in paths
+        for line, name in imported_names(path)
+        if not allowed(path, name.removeprefix("cython.cimports.").split("."))
+    ]
+
+
+def goes_down(path: Path, name: list[str]) -> bool:
+    layer = layer_of(path)
+    if name[0] != "firetrail":
+        return True
+    return len(name) > 1 and name[1] in {layer, "errors"} | LAYERS[layer]
+
+
+def test_every_layer_is_known() -> None:
+    unknown = {layer_of(path) for path in modules()} - set(LAYERS)
+    assert not unknown, "give it a place in LAYERS of this test"
+
+
+def test_the_rules_have_no_circle() -> None:
+    for layer, below in LAYERS.items():
+        for other in below - {"__version__"}:
+            assert layer not in LAYERS[other], f"{layer} and {other} may import each other"
+
+
+def test_imports_go_down() -> None:
+    assert not violations(modules(), goes_down)
+
+
+def test_core_needs_the_standard_library_only() -> None:
+    assert not violations(modules(*CORE), lambda _, name: name[0] in STANDARD)
+
+
+def test_format_knows_no_io_and_no_clock() -> None:
+    codecs = [path for path in modules("format") if path != KERNEL_LOADER]
+    assert not violations(codecs, lambda _, name: name[0] not in IO_AND_CLOCK)
+
+
+def test_an_import_that_goes_up_is_found() -> None:
+    segment = PACKAGE / "storage" / "segment.py"
+    assert not goes_down(segment, ["firetrail", "store", "settings"])
+    assert not goes_down(segment, ["firetrail"])
+    assert goes_down(segment, ["firetrail", "format", "names"])

@@ -1,0 +1,114 @@
+"""What is built and installed: the distributions, the pins, and a build without a compiler."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import firetrail
+from firetrail.format import kernels
+
+ROOT = Path(__file__).parent.parent
+KERNELS = "firetrail/format/kernels"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A copy of what a build reads, without what was compiled in place."""
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    return copy
+
+
+def build(source: Path, kind: str, **environment: str) -> Path:
+    """Build the ``wheel`` or the ``sdist`` of ``source``; the file."""
+    subprocess.run(
+        [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_{kind}('dist')"],
+        cwd=source,
+        env=os.environ | environment,
+        capture_output=True,
+        check=True,
+    )
+    (built,) = (source / "dist").iterdir()
+    return built
+
+
+def kernel_sources() -> set[str]:
+    folder = Path(kernels.__path__[0])
+    return {path.name for path in folder.iterdir() if path.suffix in (".py", ".pxd")}
+
+
+def names_below(folder: str, names: list[str]) -> set[str]:
+    return {name.split(f"{folder}/", 1)[1] for name in names if f"{folder}/" in name} - {""}
+
+
+def test_installed_version() -> None:
+    assert version("firetrail") == firetrail.__version__
+
+
+def test_wheel_has_the_kernels_sources(source: Path) -> None:
+    wheel = build(source, "wheel", FIRETRAIL_NO_KERNELS="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert names_below(KERNELS, names) == kernel_sources()
+    assert "firetrail/py.typed" in names
+
+
+def test_sdist_has_the_kernels_sources(source: Path) -> None:
+    with tarfile.open(build(source, "sdist", FIRETRAIL_NO_KERNELS="1")) as archive:
+        names = archive.getnames()
+    assert names_below(KERNELS, names) == kernel_sources()
+    assert any(name.endswith("/setup.py") for name in names)
+
+
+@pytest.mark.slow
+def test_wheel_without_a_compiler(source: Path) -> None:
+    """The build goes on, and what it made works uncompiled and says so."""
+    wheel = build(source, "wheel", CC="no-such-compiler")
+    installed = source.parent / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    assert not list(installed.rglob("*.so"))
+    told = subprocess.run(
+        [sys.executable, "-m", "firetrail.cli.main", "--version"],
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "(kernels: pure Python" in told
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """Normalised name and version of every pin; whatever is not ``name==version`` fails."""
+    found = {}
+    for line in lines:
+        name, number = line.split("==")
+        found[re.sub(r"[-_.]+", "-", name).lower()] = number
+    return found
+
+
+def test_the_tools_are_pinned_alike() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = pins([line for line in constraints if line and not line.startswith("#")])
+    assert pins(project["optional-dependencies"]["dev"]).items() <= pinned.items()
+
+
+def test_no_runtime_dependency() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["dependencies"] == []

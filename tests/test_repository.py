@@ -1,0 +1,107 @@
+"""The house rules that a machine can check, over every file of the repository."""
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+LINES_MAX = 450
+"""Lines of a module. Most stay below 400; beyond this a module holds two things."""
+
+# Where packages come from is each user's own setting.
+REGISTRY = re.compile(
+    r"pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org/|maven\.apache\.org/maven2"
+    r"|registry\.npmjs|proxy\.golang|maven\.aliyun|--(?:extra-)?index-url|<mirror(?:Of)?>"
+)
+# The folders of one machine.
+MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """What is, or is about to be, under version control."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = (ROOT / name for name in listed.split("\0") if name)
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Name and content of every text file; bytes captured from brokers are none."""
+    found = {}
+    for path in files():
+        content = path.read_bytes()
+        if b"\0" not in content:
+            found[str(path.relative_to(ROOT))] = content.decode("utf-8")
+    return found
+
+
+def modules() -> dict[str, str]:
+    return {name: text for name, text in texts().items() if name.endswith(".py")}
+
+
+def matches(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="only in a clone: git says which files are the project's"
+)
+
+
+def test_no_registry_addresses() -> None:
+    assert not matches(REGISTRY), "package sources belong in the user's pip and Maven settings"
+
+
+def test_no_paths_of_one_machine() -> None:
+    assert not matches(MACHINE_PATH), "write paths relative to the repository"
+
+
+def test_modules_are_short() -> None:
+    lengths = {name: len(text.splitlines()) for name, text in modules().items()}
+    assert not {name: n for name, n in lengths.items() if n > LINES_MAX}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [name for name, text in modules().items() if not ast.get_docstring(ast.parse(text))]
+    assert not silent
+
+
+def test_text_files_are_tidy() -> None:
+    untidy = [
+        name
+        for name, text in texts().items()
+        if text and (not text.endswith("\n") or "\r" in text or re.search(r"[ \t]+$", text, re.M))
+    ]
+    assert not untidy, "files end with a newline; lines end without blanks and carriage returns"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "expected"),
+    [
+        (MACHINE_PATH, "cd /" + "work/main", True),
+        (MACHINE_PATH, 'path = "/' + 'home"', True),
+        (MACHINE_PATH, "see docs/root/page and https://example.org/home", False),
+        (MACHINE_PATH, "${user.home}/store", False),
+        (REGISTRY, "https://pypi" + ".org/simple", True),
+        (REGISTRY, "org.apache.maven.plugins", False),
+    ],
+)
+def test_the_patterns(pattern: re.Pattern[str], line: str, expected: bool) -> None:
+    assert bool(pattern.search(line)) is expected
