@@ -34,13 +34,14 @@ def source(tmp_path: Path) -> Path:
 
 def build(source: Path, kind: str, **environment: str) -> Path:
     """Build the ``wheel`` or the ``sdist`` of ``source``; the file."""
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_{kind}('dist')"],
         cwd=source,
         env=os.environ | environment,
         capture_output=True,
-        check=True,
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
     (built,) = (source / "dist").iterdir()
     return built
 
