@@ -1,0 +1,64 @@
+package firetrail.interop;
+
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
+import com.google.gson.JsonObject;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.function.Consumer;
+
+/** Entry point. Standard output carries JSON lines only; whatever a library prints goes to stderr. */
+public final class Cli {
+    private static final int USAGE = 2;
+    private static final int FAILED = 1;
+
+    private Cli() {
+    }
+
+    public static void main(String[] args) {
+        PrintStream json = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        Gson gson = new GsonBuilder().disableHtmlEscaping().create();
+        try {
+            run(new Options(args), line -> json.println(gson.toJson(line)));
+        } catch (UsageError e) {
+            System.err.println("java peer: " + e.getMessage());
+            Runtime.getRuntime().halt(USAGE);
+        } catch (Throwable e) {
+            e.printStackTrace();
+            Runtime.getRuntime().halt(FAILED);
+        }
+        // Statistics threads of the store are not daemons and would keep the process alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void run(Options options, Consumer<JsonObject> out) throws Exception {
+        String command = options.positional(0, "COMMAND");
+        StoreCommands store = new StoreCommands(options, out);
+        switch (command) {
+            case "write":
+                store.write();
+                break;
+            case "read":
+                store.read();
+                break;
+            case "query":
+                store.query();
+                break;
+            case "time":
+                store.time();
+                break;
+            case "get":
+                store.get();
+                break;
+            case "byid":
+                store.byId();
+                break;
+            case "byoffset":
+                store.byOffset();
+                break;
+            default:
+                throw new UsageError("unknown command '" + command + "', see README.md");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+package firetrail.interop;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Collection;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.function.Consumer;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.store.AppendMessageResult;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.GetMessageStatus;
+import org.apache.rocketmq.store.MessageFilter;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+
+/** The commands that write, read and query one store; each opens it, answers in JSON and closes it. */
+final class StoreCommands {
+    private static final String GROUP = "firetrail";
+    private static final int PULL = 32;
+    private static final int BLANK_MAGIC = 0xCBD43194;
+
+    private final Options options;
+    private final Consumer<JsonObject> out;
+
+    StoreCommands(Options options, Consumer<JsonObject> out) {
+        this.options = options;
+        this.out = out;
+    }
+
+    private Session open() throws Exception {
+        return Session.open(options.store(), options);
+    }
+
+    void write() throws Exception {
+        Path file = Path.of(options.required("spec"));
+        try (Session session = open()) {
+            for (String line : Files.readAllLines(file)) {
+                if (!line.isBlank()) {
+                    Spec spec = new Spec(JsonParser.parseString(line).getAsJsonObject());
+                    PutMessageResult result = spec.isBatch()
+                        ? session.store.putMessages(spec.batch())
+                        : session.store.putMessage(spec.message());
+                    session.wrote(result);
+                    out.accept(putResult(result));
+                }
+            }
+            session.store.flush();
+            session.awaitDispatch();
+            if (options.has("kill")) {
+                Session.kill();
+            }
+        }
+    }
+
+    private static JsonObject putResult(PutMessageResult result) {
+        JsonObject line = new JsonObject();
+        line.addProperty("status", result.getPutMessageStatus().name());
+        AppendMessageResult append = result.getAppendMessageResult();
+        if (append != null) {
+            line.addProperty("append_status", append.getStatus().name());
+            line.addProperty("msg_id", append.getMsgId());
+            line.addProperty("queue_offset", append.getLogicsOffset());
+            line.addProperty("physical_offset", append.getWroteOffset());
+            line.addProperty("size", append.getWroteBytes());
+            line.addProperty("store_time", append.getStoreTimestamp());
+            line.addProperty("messages", append.getMsgNum());
+        }
+        return line;
+    }
+
+    void read() throws Exception {
+        try (Session session = open()) {
+            session.awaitDispatch();
+            if (options.has("log")) {
+                readLog(session.store);
+                return;
+            }
+            for (Map.Entry<String, Collection<Integer>> topic : Line.queues(session.store).entrySet()) {
+                for (int queue : new TreeSet<>(topic.getValue())) {
+                    readQueue(session.store, topic.getKey(), queue);
+                }
+            }
+        }
+    }
+
+    private void readQueue(DefaultMessageStore store, String topic, int queue) throws Exception {
+        long min = store.getMinOffsetInQueue(topic, queue);
+        long max = store.getMaxOffsetInQueue(topic, queue);
+        JsonObject bounds = new JsonObject();
+        JsonObject name = new JsonObject();
+        name.addProperty("topic", topic);
+        name.addProperty("queue_id", queue);
+        name.addProperty("min_offset", min);
+        name.addProperty("max_offset", max);
+        bounds.add("queue", name);
+        out.accept(bounds);
+        for (long offset = min; offset < max; ) {
+            GetMessageResult result = store.getMessage(GROUP, topic, queue, offset, PULL, null);
+            try {
+                if (result.getStatus() != GetMessageStatus.FOUND) {
+                    JsonObject gap = getResult(result);
+                    gap.addProperty("offset", offset);
+                    out.accept(gap);
+                }
+                for (ByteBuffer record : result.getMessageBufferList()) {
+                    out.accept(Records.describe(record));
+                }
+                offset = Math.max(offset + 1, result.getNextBeginOffset());
+            } finally {
+                result.release();
+            }
+        }
+    }
+
+    /** Every record in log order, also those that no queue refers to (prepared and rolled back). */
+    private void readLog(DefaultMessageStore store) {
+        long end = store.getMaxPhyOffset();
+        for (long offset = store.getMinPhyOffset(); offset < end; ) {
+            SelectMappedBufferResult head = store.selectOneMessageByOffset(offset, 8);
+            int size = head.getByteBuffer().getInt(0);
+            boolean blank = head.getByteBuffer().getInt(4) == BLANK_MAGIC;
+            head.release();
+            if (!blank) {
+                one(store, offset);
+            }
+            offset += size;
+        }
+    }
+
+    private void one(DefaultMessageStore store, long offset) {
+        SelectMappedBufferResult record = store.selectOneMessageByOffset(offset);
+        if (record == null) {
+            JsonObject line = new JsonObject();
+            line.addProperty("error", "no message at this offset");
+            line.addProperty("physical_offset", offset);
+            out.accept(line);
+            return;
+        }
+        try {
+            out.accept(Records.describe(record.getByteBuffer()));
+        } finally {
+            record.release();
+        }
+    }
+
+    void byOffset() throws Exception {
+        long offset = Long.parseLong(options.positional(2, "OFFSET"));
+        try (Session session = open()) {
+            one(session.store, offset);
+        }
+    }
+
+    void byId() throws Exception {
+        long offset = MessageDecoder.decodeMessageId(options.positional(2, "ID")).getOffset();
+        try (Session session = open()) {
+            one(session.store, offset);
+        }
+    }
+
+    void query() throws Exception {
+        try (Session session = open()) {
+            QueryMessageResult result = session.store.queryMessage(options.required("topic"),
+                options.required("key"), options.count("max", PULL), options.number("begin", 0),
+                options.number("end", Long.MAX_VALUE));
+            try {
+                for (ByteBuffer record : result.getMessageBufferList()) {
+                    out.accept(Records.describe(record));
+                }
+            } finally {
+                result.release();
+            }
+        }
+    }
+
+    void time() throws Exception {
+        try (Session session = open()) {
+            JsonObject line = new JsonObject();
+            line.addProperty("offset", Line.offsetByTime(session.store, options.required("topic"),
+                options.count("queue", 0), options.requiredNumber("at"), options.text("boundary", null)));
+            out.accept(line);
+        }
+    }
+
+    void get() throws Exception {
+        String topic = options.required("topic");
+        String tags = options.text("tags", null);
+        MessageFilter filter = tags == null ? null : Line.tagFilter(topic, tags);
+        try (Session session = open()) {
+            GetMessageResult result = session.store.getMessage(GROUP, topic, options.count("queue", 0),
+                options.requiredNumber("offset"), options.count("max", PULL), filter);
+            out.accept(getResult(result));
+            result.release();
+        }
+    }
+
+    private static JsonObject getResult(GetMessageResult result) {
+        JsonObject line = new JsonObject();
+        line.addProperty("status", result.getStatus().name());
+        line.addProperty("next_offset", result.getNextBeginOffset());
+        line.addProperty("min_offset", result.getMinOffset());
+        line.addProperty("max_offset", result.getMaxOffset());
+        JsonArray found = new JsonArray();
+        result.getMessageMapedList().forEach(slice -> found.add(slice.getStartOffset()));
+        line.add("physical_offsets", found);
+        return line;
+    }
+}
