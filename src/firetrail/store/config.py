@@ -1,0 +1,426 @@
+"""The store's settings: one table, read from Python or from RocketMQ's ``broker.conf``.
+
+Each line of :class:`StoreConfig` gives the Python name, type, default, key in ``broker.conf``,
+kind of value and a one-line explanation; ``docs/configuration.md`` is made from it
+(:mod:`firetrail.store.config_page`). Defaults are RocketMQ's, except where the line says so.
+"""
+
+# ruff: noqa: RUF009  (the calls in the class body make fields, one for each instance to fill)
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from firetrail.errors import ConfigError
+from firetrail.format import layout
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.hosts import Host
+from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from firetrail.store.broker_conf import Remark, did_you_mean, read_settings
+from firetrail.store.config_rules import (
+    MOST_SLOTS,
+    RECORD_SLACK,
+    BrokerRole,
+    FlushMode,
+    body_room,
+    conflicts,
+)
+from firetrail.store.java_properties import Entry, parse_properties
+from firetrail.store.settings import (
+    INT32_MAX,
+    Address,
+    Delays,
+    Flag,
+    Group,
+    Hours,
+    OneOf,
+    Ratio,
+    Setting,
+    Whole,
+    table,
+)
+
+__all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+FLAG = Flag()
+BYTES = Whole(1, unit="bytes")
+MESSAGES = Whole(1, unit="messages")
+MS = Whole(1, unit="ms")
+MS_OR_0 = Whole(0, unit="ms")
+PAGES = Whole(0, unit="pages")
+
+FILES = Group(
+    "Files",
+    "Sizes are those of new files. A store keeps the sizes that it was created with: Firetrail"
+    " finds them from the files, the Java store refuses to start if its settings differ.",
+)
+PUT = Group("Put", "What the store accepts, and how a message is stored.")
+FLUSH = Group(
+    "Flush",
+    "With `SYNC_FLUSH` a put waits for the disk and the intervals for the log do not apply.",
+)
+POOL = Group(
+    "Write-buffer pool",
+    "Messages are collected in memory, committed to the file and then synced. They are not readable"
+    " before the commit, and a killed process loses what was not committed. The pool needs"
+    " `ASYNC_FLUSH` and a master.",
+)
+RECOVERY = Group("Recovery", "What is checked when a store is opened after an unclean stop.")
+RETENTION = Group(
+    "Retention",
+    "Commit-log files are deleted oldest first, never the active one; consume queues and index"
+    " files follow. The ratios are those of the used space of the file system.",
+)
+READ = Group("Read", "How much one call returns. The first message is returned whatever its size.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Every setting of a store. Values are checked when it is made; it never changes after."""
+
+    commit_log_file_size: int = FILES(
+        1 * GIB,
+        "mappedFileSizeCommitLog mapedFileSizeCommitLog",
+        Whole(256, unit="bytes"),
+        "Length of a commit-log file.",
+    )
+    consume_queue_file_size: int = FILES(
+        300_000 * layout.UNIT.size,
+        "mappedFileSizeConsumeQueue mapedFileSizeConsumeQueue",
+        Whole(layout.UNIT.size, unit="bytes", step=layout.UNIT.size),
+        "Length of a consume-queue file, rounded up to whole units of 20 bytes.",
+    )
+    index_enabled: bool = FILES(
+        True, "messageIndexEnable", FLAG, "Build index files, so that messages are found by key."
+    )
+    index_slots: int = FILES(
+        DEFAULT_SLOTS, "maxHashSlotNum", Whole(1, MOST_SLOTS), "Hash slots of an index file."
+    )
+    index_entries: int = FILES(
+        DEFAULT_ENTRIES,
+        "maxIndexNum",
+        Whole(2),
+        "Entries of an index file; the first is never used.",
+    )
+    warm_up: bool = FILES(
+        False,
+        "warmMapedFileEnable",
+        FLAG,
+        "Touch every page of a commit-log file when it is created, before it is needed.",
+    )
+    lock_memory: bool = FILES(
+        False, "", FLAG, "Keep the active commit-log file and the write buffers in memory (mlock)."
+    )
+
+    store_host: Host = PUT(
+        Host("127.0.0.1", 10911),
+        "brokerIP1 listenPort",
+        Address(port_key="listenPort"),
+        "Address in every record and message id. RocketMQ's default is the machine's own address.",
+    )
+    role: BrokerRole = PUT(
+        BrokerRole.ASYNC_MASTER,
+        "brokerRole",
+        OneOf(BrokerRole),
+        "A slave refuses to put; the two kinds of master are alike to the store.",
+    )
+    max_message_size: int = PUT(
+        4 * MIB,
+        "maxMessageSize",
+        Whole(1, INT32_MAX - RECORD_SLACK, unit="bytes"),
+        "Longest body, and longest encoded batch; a whole record may be 64 KiB longer.",
+    )
+    property_crc: bool = PUT(
+        False,
+        "enabledAppendPropCRC",
+        FLAG,
+        "Append a checksum of the whole record to the properties; 20 bytes a message.",
+    )
+    delay_levels: DelayLevels = PUT(
+        DelayLevels.parse(DEFAULT_DELAY_LEVELS),
+        "messageDelayLevel",
+        Delays(),
+        "Wait of each delay level, level 1 first.",
+    )
+    page_cache_busy_ms: int = PUT(
+        1_000,
+        "osPageCacheBusyTimeOutMills",
+        MS,
+        "A put is refused as busy while another one has held the lock for longer.",
+    )
+
+    flush: FlushMode = FLUSH(
+        FlushMode.ASYNC, "flushDiskType", OneOf(FlushMode), "What a put waits for."
+    )
+    sync_flush_timeout_ms: int = FLUSH(
+        5_000,
+        "syncFlushTimeout",
+        MS,
+        "Longest wait of a put for the disk, after which its status is a timeout.",
+    )
+    flush_interval_ms: int = FLUSH(
+        500, "flushIntervalCommitLog", MS, "Pause between syncs of the log."
+    )
+    flush_least_pages: int = FLUSH(
+        4,
+        "flushCommitLogLeastPages",
+        PAGES,
+        "Sync the log only if so many pages of 4 KiB are new; 0 takes any.",
+    )
+    flush_thorough_interval_ms: int = FLUSH(
+        10_000,
+        "flushCommitLogThoroughInterval",
+        MS_OR_0,
+        "After so long the log is synced however little is new.",
+    )
+    consume_queue_flush_interval_ms: int = FLUSH(
+        1_000, "flushIntervalConsumeQueue", MS, "Pause between syncs of the consume queues."
+    )
+    consume_queue_flush_least_pages: int = FLUSH(
+        2,
+        "flushConsumeQueueLeastPages",
+        PAGES,
+        "Sync a consume queue only if so many pages of 4 KiB are new; 0 takes any.",
+    )
+    consume_queue_flush_thorough_interval_ms: int = FLUSH(
+        60_000,
+        "flushConsumeQueueThoroughInterval",
+        MS_OR_0,
+        "After so long every consume queue is synced, and the checkpoint written.",
+    )
+
+    write_buffer_pool: bool = POOL(
+        False, "transientStorePoolEnable", FLAG, "Collect messages in memory buffers."
+    )
+    write_buffer_count: int = POOL(
+        5, "transientStorePoolSize", Whole(1), "Buffers, each as large as a commit-log file."
+    )
+    fail_fast_without_buffer: bool = POOL(
+        False,
+        "fastFailIfNoBufferInStorePool",
+        FLAG,
+        "Refuse to put while all buffers are in use, instead of writing to the mapped file.",
+    )
+    commit_interval_ms: int = POOL(200, "commitIntervalCommitLog", MS, "Pause between commits.")
+    commit_least_pages: int = POOL(
+        4,
+        "commitCommitLogLeastPages",
+        PAGES,
+        "Commit only if so many pages of 4 KiB are new; 0 takes any.",
+    )
+    commit_thorough_interval_ms: int = POOL(
+        200,
+        "commitCommitLogThoroughInterval",
+        MS_OR_0,
+        "After so long everything is committed however little is new.",
+    )
+
+    check_crc_on_recover: bool = RECOVERY(
+        True, "checkCRCOnRecover", FLAG, "Compare the checksum of every body that is scanned."
+    )
+
+    file_reserved_hours: int = RETENTION(
+        72,
+        "fileReservedTime",
+        Whole(0, unit="hours"),
+        "Age at which a commit-log file expires, counted from its last change.",
+    )
+    delete_when: tuple[int, ...] = RETENTION(
+        (4,), "deleteWhen", Hours(), "Hours of the local day in which expired files are deleted."
+    )
+    disk_max_used_ratio: float = RETENTION(
+        0.75,
+        "diskMaxUsedSpaceRatio",
+        Ratio(0.10, 0.95),
+        "Above it expired files are deleted at any hour.",
+    )
+    disk_clean_forcibly_ratio: float = RETENTION(
+        0.85,
+        "diskSpaceCleanForciblyRatio",
+        Ratio(0.30, 0.85),
+        "Above it files are deleted whether expired or not.",
+    )
+    disk_warning_ratio: float = RETENTION(
+        0.90,
+        "diskSpaceWarningLevelRatio",
+        Ratio(0.35, 0.90),
+        "Above it puts are refused as well, until the use is below `disk_clean_forcibly_ratio`.",
+    )
+    clean_forcibly: bool = RETENTION(
+        True,
+        "cleanFileForciblyEnable",
+        FLAG,
+        "Allow the deletion of files that are not expired; without it a full disk stops the puts.",
+    )
+    clean_interval_ms: int = RETENTION(
+        10_000, "cleanResourceInterval", MS, "Pause between rounds of cleaning."
+    )
+    delete_batch_max: int = RETENTION(
+        10, "deleteFileBatchMax", Whole(1, unit="files"), "Most commit-log files a round deletes."
+    )
+    delete_interval_ms: int = RETENTION(
+        100,
+        "deleteCommitLogFilesInterval",
+        MS_OR_0,
+        "Pause between two deletions, which are hard work for some file systems.",
+    )
+    destroy_forcibly_after_ms: int = RETENTION(
+        120_000,
+        "destroyMapedFileIntervalForcibly",
+        MS_OR_0,
+        "How long a deleted file stays for those who still read it.",
+    )
+
+    max_transfer_bytes_in_memory: int = READ(
+        256 * KIB,
+        "maxTransferBytesOnMessageInMemory",
+        BYTES,
+        "Most bytes of one get, for messages that are likely in memory.",
+    )
+    max_transfer_count_in_memory: int = READ(
+        32,
+        "maxTransferCountOnMessageInMemory",
+        MESSAGES,
+        "Most messages of one get, for messages that are likely in memory.",
+    )
+    max_transfer_bytes_on_disk: int = READ(
+        64 * KIB,
+        "maxTransferBytesOnMessageInDisk",
+        BYTES,
+        "Most bytes of one get, for older messages.",
+    )
+    max_transfer_count_on_disk: int = READ(
+        8,
+        "maxTransferCountOnMessageInDisk",
+        MESSAGES,
+        "Most messages of one get, for older messages.",
+    )
+    in_memory_ratio: float = READ(
+        0.40,
+        "accessMessageInMemoryMaxRatio",
+        Ratio(),
+        "Part of the machine's memory that the newest messages are likely in.",
+    )
+    max_filter_bytes: int = READ(
+        16_000,
+        "maxFilterMessageSize",
+        Whole(layout.UNIT.size, unit="bytes"),
+        "Most consume-queue bytes that one get looks at, 20 a message, unless it asks for more"
+        " messages than that.",
+    )
+    offset_check_in_slave: bool = READ(
+        False,
+        "offsetCheckInSlave",
+        FLAG,
+        "On a slave too, a get outside the queue is told the offset to go on from.",
+    )
+    max_query_count: int = READ(
+        64, "maxMsgsNumBatch", MESSAGES, "Most messages of one query by key."
+    )
+    default_query_count: int = READ(
+        32, "defaultQueryMaxNum", MESSAGES, "Messages of a query by key that names no number."
+    )
+
+    def __post_init__(self) -> None:
+        values = {}
+        for setting in SETTINGS.values():
+            values[setting.name] = setting.checked(getattr(self, setting.name))
+            object.__setattr__(self, setting.name, values[setting.name])
+        for conflict in conflicts(values):
+            raise ConfigError(conflict.name, values[conflict.name], conflict.detail)
+
+    @property
+    def max_record_size(self) -> int:
+        """Longest record: a file must hold it and the end mark that closes the file."""
+        return min(
+            self.max_message_size + RECORD_SLACK, self.commit_log_file_size - layout.BLANK.size
+        )
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed, checked as a whole again."""
+        for name, value in changes.items():
+            if name not in SETTINGS:
+                raise ConfigError(name, value, f"no such setting{did_you_mean(name, SETTINGS)}")
+        return dataclasses.replace(self, **changes)
+
+    def for_files(self, **sizes: int) -> Self:
+        """These settings for a store that already has files of the given sizes.
+
+        A log file too short for ``max_message_size`` lowers it to what the file can hold.
+        """
+        room = body_room(sizes.get("commit_log_file_size", self.commit_log_file_size))
+        return self.replace(max_message_size=min(self.max_message_size, room), **sizes)
+
+    @classmethod
+    def from_properties(cls, source: str | os.PathLike[str]) -> LoadedConfig:
+        """Settings from a ``broker.conf``: its text, or (as a ``Path``) the file.
+
+        What is not in the file has its default. Beside RocketMQ's keys the Python names of the
+        settings are understood, and win. A file that RocketMQ takes is taken: a value that the
+        Java store would correct is corrected, and listed in ``adjusted``.
+        """
+        if isinstance(source, os.PathLike):
+            # UTF-8 for the sake of comments only: no value in use goes beyond ASCII.
+            text = Path(source).read_bytes().decode("utf-8-sig", "replace")
+            return _load(parse_properties(text, os.fspath(source)))
+        if source and not any(mark in source for mark in "=: \t\r\n"):
+            raise ConfigError(
+                "source", source, "is no text of a broker.conf; for a file pass a Path"
+            )
+        return _load(parse_properties(source))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, str]) -> LoadedConfig:
+        """Settings from keys and values as ``broker.conf`` would have them."""
+        return _load({key: Entry(value) for key, value in values.items()})
+
+
+SETTINGS: Mapping[str, Setting] = table(StoreConfig)
+"""The table: every setting by its Python name, in the order of the reference page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """Settings that were read, and what to know about the rest of the file."""
+
+    config: StoreConfig
+    unknown: tuple[Remark, ...]
+    """Keys that neither RocketMQ nor Firetrail has: most likely misspelt."""
+    ignored: tuple[Remark, ...]
+    """Keys of RocketMQ that have no effect on this store."""
+    adjusted: tuple[Remark, ...]
+    """Values that were corrected."""
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """All of them, the most important first."""
+        return self.unknown + self.adjusted + self.ignored
+
+
+def _load(entries: Mapping[str, Entry]) -> LoadedConfig:
+    reading = read_settings(SETTINGS, entries)
+    values = {name: setting.default for name, setting in SETTINGS.items()} | reading.values
+    for name, nearest, detail in conflicts(values):
+        values[name] = nearest
+        setting = SETTINGS[name]
+        key = next(
+            (key for key in reversed(setting.names_in_file) if key in entries), setting.keys[0]
+        )
+        place = entries[key].place if key in entries else ""
+        shown = setting.kind.show(nearest)
+        reading.adjusted.append(Remark(key, f"is taken as {shown}: {detail}", place))
+    return LoadedConfig(
+        StoreConfig(**values),
+        unknown=tuple(reading.unknown),
+        ignored=tuple(reading.ignored),
+        adjusted=tuple(reading.adjusted),
+    )

@@ -1,0 +1,69 @@
+"""The syntax of Java ``.properties`` files, as ``java.util.Properties`` reads it.
+
+A line ends with ``\\n``, ``\\r`` or ``\\r\\n``. A line that starts with ``#`` or ``!`` is a
+comment; one that ends in an odd number of backslashes goes on in the next, whose leading blanks
+do not count. The key ends at the first ``=``, ``:`` or blank without a backslash before it. The
+escapes are ``\\t \\n \\r \\f`` and ``\\uXXXX``; before any other character a backslash is dropped.
+A key that is given twice has its last value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from firetrail.errors import ConfigError
+
+_BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_KEY_VALUE = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class Entry(NamedTuple):
+    """The text of a value, and where it stands."""
+
+    text: str
+    place: str = ""
+    """Such as ``"broker.conf line 3: "``; nothing for a value that comes from no file."""
+
+
+def parse_properties(text: str, source: str = "") -> dict[str, Entry]:
+    """Keys and values; ``source`` is the name of the file for messages about it."""
+    entries = {}
+    for number, line in _logical_lines(text):
+        place = f"{source} line {number}: ".lstrip()
+        pair = _KEY_VALUE.fullmatch(line)
+        assert pair is not None  # the pattern takes any line but one with a lone last backslash
+        key, value = (_unescape(part, place) for part in pair.groups())
+        entries[key] = Entry(value, place)
+    return entries
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, continued ones joined, with the number of the first of them."""
+    lines = enumerate(_LINE_END.split(text), start=1)
+    for number, line in lines:
+        line = line.lstrip(_BLANKS)
+        if line in ("", "\\") or line[0] in "#!":
+            continue
+        while (len(line) - len(line.rstrip("\\"))) % 2:
+            _, following = next(lines, (0, ""))
+            line = line[:-1] + following.lstrip(_BLANKS)
+        yield number, line
+
+
+def _unescape(text: str, place: str) -> str:
+    def plain(escape: re.Match[str]) -> str:
+        code = escape[1]
+        if code == "u":
+            raise ConfigError(
+                "escape", text, f"{place}\\u needs four hexadecimal digits; write \\\\ for one \\"
+            )
+        return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL.get(code, code)
+
+    # Java's strings are UTF-16: two escapes may be the halves of one character.
+    halves = _ESCAPE.sub(plain, text).encode("utf-16-le", "surrogatepass")
+    return halves.decode("utf-16-le", "replace")

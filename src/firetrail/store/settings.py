@@ -1,0 +1,347 @@
+"""What a settings table is made of: kinds of value, groups, and a line for each setting.
+
+A dataclass becomes a table by giving each field a default made by a :class:`Group`::
+
+    FLUSH = Group("Flush", "When the log reaches the disk.")
+
+    @dataclass(frozen=True, slots=True)
+    class Config:
+        interval_ms: int = FLUSH(500, "flushInterval", Whole(1, unit="ms"), "Pause between …")
+
+The kind parses text, checks a value given from Python, and says in words what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from firetrail.errors import ConfigError, FormatError
+from firetrail.format.delay import DelayLevels
+from firetrail.format.hosts import Host, format_host, parse_host
+
+T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
+
+INT32_MAX = 2**31 - 1
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_FRACTION = re.compile(r"[0-9]*\.[0-9]+")
+_STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {
+    "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
+    "ms": ((3_600_000, "h"), (60_000, "min"), (1_000, "s")),
+}
+"""Larger units that a value is shown in when it is a whole number of them."""
+
+
+class Kind(Generic[T]):
+    """One kind of value. ``parse`` and ``check`` raise ValueError with the reason as its text."""
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, in words that can follow "must be"."""
+        raise NotImplementedError
+
+    @property
+    def restricted(self) -> bool:
+        """Whether ``allowed`` tells the reader of the reference page more than the default."""
+        return True
+
+    def parse(self, text: str) -> T:
+        """The value that ``text`` stands for, not yet checked."""
+        raise NotImplementedError
+
+    def parse_key(self, key: str, text: str, current: T) -> T:
+        """The value after ``key`` is set to ``text``; a kind with several keys keeps the rest."""
+        return self.parse(text)
+
+    def tolerate(self, value: T) -> T:
+        """What RocketMQ makes of a value in a file, where it corrects instead of refusing."""
+        return value
+
+    def check(self, value: T) -> T:
+        """The value as it is kept, in its normal form."""
+        raise NotImplementedError
+
+    def show(self, value: T) -> str:
+        """The value for a reader."""
+        return str(value)
+
+    def refusal(self) -> ValueError:
+        return ValueError(f"must be {self.allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Kind[int]):
+    """A whole number that a Java ``int`` holds, rounded up to a multiple of ``step``."""
+
+    least: int
+    most: int = INT32_MAX
+    unit: str = ""
+    step: int = 1
+
+    @property
+    def allowed(self) -> str:
+        unit = self.unit and f" of {self.unit}"
+        rounded = f", rounded up to a multiple of {self.step}" if self.step > 1 else ""
+        return f"a whole number{unit} from {self.least} to {self.most}{rounded}"
+
+    @property
+    def restricted(self) -> bool:
+        return False
+
+    def parse(self, text: str) -> int:
+        if _WHOLE.fullmatch(text) is None:
+            raise self.refusal()
+        return int(text)
+
+    def check(self, value: int) -> int:
+        if type(value) is not int or value < self.least:
+            raise self.refusal()
+        rounded = -(-value // self.step) * self.step
+        if rounded > self.most:
+            raise self.refusal()
+        return rounded
+
+    def show(self, value: int) -> str:
+        for size, name in _STEPS.get(self.unit, ()):
+            if value and value % size == 0:
+                return f"{value // size} {name}"
+        return f"{value:,} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Kind[bool]):
+    """``true`` or ``false``. Java takes every other text for false; here it is an error."""
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+    @property
+    def restricted(self) -> bool:
+        return False
+
+    def parse(self, text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise self.refusal()
+        return text.lower() == "true"
+
+    def check(self, value: bool) -> bool:
+        if type(value) is not bool:
+            raise self.refusal()
+        return value
+
+    def show(self, value: bool) -> str:
+        return str(value).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Kind[E]):
+    """A member of an enum whose values are RocketMQ's names."""
+
+    choices: type[E]
+
+    @property
+    def allowed(self) -> str:
+        return _any_of(choice.value for choice in self.choices)
+
+    def parse(self, text: str) -> E:
+        try:
+            return self.choices(text.upper())
+        except ValueError:
+            raise self.refusal() from None
+
+    def check(self, value: E) -> E:
+        if not isinstance(value, self.choices):
+            raise ValueError(f"must be {_any_of(map(str, self.choices))}")
+        return value
+
+    def show(self, value: E) -> str:
+        return str(value.value)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio(Kind[float]):
+    """A fraction. Files give it as whole percents (``75``) or with a decimal point (``0.75``)."""
+
+    least: float = 0.0
+    most: float = 1.0
+
+    @property
+    def allowed(self) -> str:
+        return f"a fraction from {self.least:.2f} to {self.most:.2f}, or in a file whole percents"
+
+    def parse(self, text: str) -> float:
+        if _WHOLE.fullmatch(text):
+            return int(text) / 100
+        if _FRACTION.fullmatch(text):
+            return float(text)
+        raise self.refusal()
+
+    def tolerate(self, value: float) -> float:
+        return min(max(value, self.least), self.most)
+
+    def check(self, value: float) -> float:
+        if type(value) not in (int, float) or not self.least <= value <= self.most:
+            raise self.refusal()
+        return float(value)
+
+    def show(self, value: float) -> str:
+        return f"{value:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hours(Kind[tuple[int, ...]]):
+    """Hours of the local day, in a file separated by ``;``."""
+
+    @property
+    def allowed(self) -> str:
+        return "hours from 0 to 23, in a file separated by ';'"
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        words = [word.strip() for word in text.split(";") if word.strip()]
+        if not all(word.isascii() and word.isdigit() for word in words):
+            raise self.refusal()
+        return tuple(sorted({int(word) for word in words}))
+
+    def check(self, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not isinstance(value, tuple) or not all(type(hour) is int for hour in value):
+            raise self.refusal()
+        if not all(0 <= hour <= 23 for hour in value):
+            raise self.refusal()
+        return tuple(sorted(set(value)))
+
+    def show(self, value: tuple[int, ...]) -> str:
+        return ";".join(f"{hour:02}" for hour in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays(Kind[DelayLevels]):
+    """Waits of the delay levels, level 1 first."""
+
+    @property
+    def allowed(self) -> str:
+        return "waits with a unit s, m, h or d, separated by spaces"
+
+    def parse(self, text: str) -> DelayLevels:
+        try:
+            return DelayLevels.parse(text)
+        except ConfigError as error:
+            raise ValueError(error.allowed) from None
+
+    def check(self, value: DelayLevels) -> DelayLevels:
+        if not isinstance(value, DelayLevels):
+            raise ValueError("must be a DelayLevels, such as DelayLevels.parse('1s 5s 10s')")
+        return value
+
+    def show(self, value: DelayLevels) -> str:
+        units = {"h": 3_600_000, "m": 60_000, "s": 1_000}
+        return " ".join(
+            next(f"{wait // size}{unit}" for unit, size in units.items() if wait % size == 0)
+            for wait in value.waits_ms
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Address(Kind[Host]):
+    """An IP address and a port, which a file gives under two keys."""
+
+    port_key: str
+
+    @property
+    def allowed(self) -> str:
+        return "a numeric IPv4 or IPv6 address and a port from 0 to 65535"
+
+    def parse(self, text: str) -> Host:
+        try:
+            return parse_host(text)
+        except FormatError as error:
+            raise ValueError(error.detail) from None
+
+    def parse_key(self, key: str, text: str, current: Host) -> Host:
+        port = Whole(0, 65535)
+        if key == self.port_key:
+            return current._replace(port=port.check(port.parse(text)))
+        return self.check(current._replace(ip=text))
+
+    def check(self, value: Host) -> Host:
+        if not isinstance(value, Host):
+            raise ValueError("must be a Host(ip, port)")
+        return self.parse(format_host(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Settings that belong together: a section of the reference page."""
+
+    title: str
+    intro: str
+
+    def __call__(self, default: T, keys: str, kind: Kind[T], doc: str) -> T:
+        """A dataclass field, typed as its value.
+
+        ``keys`` are the names in ``broker.conf``, separated by spaces and empty for a setting
+        that RocketMQ does not have. Where several of them are given in one file, the one that
+        stands first here wins, so older spellings come last.
+        """
+        line = {"group": self, "keys": tuple(keys.split()), "kind": kind, "doc": doc}
+        field: T = dataclasses.field(default=default, metadata=line)
+        return field
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table."""
+
+    name: str
+    default: Any
+    group: Group
+    keys: tuple[str, ...]
+    kind: Kind[Any]
+    doc: str
+
+    def checked(self, value: Any) -> Any:
+        """``value`` in its normal form, or a ConfigError."""
+        try:
+            return self.kind.check(value)
+        except ValueError as error:
+            raise ConfigError(self.name, value, str(error)) from None
+
+    @property
+    def names_in_file(self) -> tuple[str, ...]:
+        """What it is called in a file, in the order in which one overrides the other."""
+        return (*reversed(self.keys), self.name)
+
+    def parse(self, name: str, text: str, current: Any) -> Any:
+        """The value after ``name`` (one of ``names_in_file``) is set to ``text``, unchecked."""
+        if name == self.name:
+            return self.kind.parse(text)
+        return self.kind.parse_key(name, text, current)
+
+
+def table(config: type[Any]) -> Mapping[str, Setting]:
+    """The settings of a dataclass by name, in order; every default is checked on the way."""
+    settings = {}
+    for field in dataclasses.fields(config):
+        settings[field.name] = setting = Setting(field.name, field.default, **field.metadata)
+        if setting.kind.check(setting.default) != setting.default:
+            raise ValueError(f"default of {setting.name} is not in its normal form")
+    _check_unique(name for setting in settings.values() for name in setting.names_in_file)
+    return settings
+
+
+def _check_unique(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two settings answer to {name}")
+        seen.add(name)
