@@ -244,7 +244,7 @@ class Delays(Kind[DelayLevels]):
         return value
 
     def show(self, value: DelayLevels) -> str:
-        units = {"h": 3_600_000, "m": 60_000, "s": 1_000}
+        units = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
         return " ".join(
             next(f"{wait // size}{unit}" for unit, size in units.items() if wait % size == 0)
             for wait in value.waits_ms
