@@ -113,6 +113,7 @@ class TestShadow:
         assert _shadow.declare(_shadow.uint, 2**40) == 2**40
         assert _shadow.cast(_shadow.uchar, -1) == -1
         assert _shadow.declare(_shadow.int) is None
+        assert _shadow.declare(list, visibility="readonly") is None
         assert _shadow.likely(True) is _shadow.unlikely(True) is True
 
     def test_arrays_start_with_zeros(self) -> None:

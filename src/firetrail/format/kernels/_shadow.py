@@ -62,11 +62,15 @@ void = CType("void")
 const = CType("const")
 p_char = CType("char *")
 p_uchar = CType("unsigned char *")
+p_longlong = CType("long long *")
 p_void = CType("void *")
 
 
-def declare(ctype: object = None, value: Any = None) -> Any:
-    """``value``; an array type without one gives a list of zeros, as C gives a static array."""
+def declare(ctype: object = None, value: Any = None, *, visibility: str = "private") -> Any:
+    """``value``; an array type without one gives a list of zeros, as C gives a static array.
+
+    ``visibility`` is for the attributes of compiled classes; uncompiled ones are all public.
+    """
     if value is None and isinstance(ctype, CType) and ctype.length is not None:
         return [0] * ctype.length
     return value
