@@ -1,7 +1,7 @@
 """The checkpoint: up to which store time log, queues and index are known to be on disk.
 
-Five int64 at the start of a 4096-byte file, the rest zero. The last two exist since 5.0 and 5.1;
-older versions leave zeros there. Page: ``docs/format/checkpoint.md``.
+A few int64 at the start of a 4096-byte file, the rest zero. Versions added fields at the end; a
+version that does not know one leaves zero there. Page: ``docs/format/checkpoint.md``.
 """
 
 from __future__ import annotations
@@ -9,24 +9,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.format.fields import not_negative, pack_fields, require, unpack_fields
-from firetrail.format.layout import CHECKPOINT
+from firetrail.format.layout import Layout
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+CHECKPOINT = Layout(
+    physic_timestamp="q",
+    logics_timestamp="q",
+    index_timestamp="q",
+    master_flushed_offset="q",  # since 5.0
+    confirm_offset="q",  # since 5.1
+    logics_offset="q",  # since 5.5
+)
 CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
 """Recovery starts this much before the checkpoint: its fields are not written in one step."""
 
 
 class Checkpoint(NamedTuple):
-    """Store times (ms) of the newest flushed message per kind of file, and two log offsets."""
+    """Store times (ms) of the newest flushed message per kind of file, and three log offsets.
+
+    ``logics_offset`` is where the newest message is that the queues on disk know.
+    """
 
     physic_timestamp: int = 0
     logics_timestamp: int = 0
     index_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    logics_offset: int = 0
 
     @property
     def min_timestamp(self) -> int:

@@ -64,10 +64,11 @@ def parse_host(text: str) -> Host:
     bracketed = ip.startswith("[") and ip.endswith("]")
     if not colon or bracketed != (":" in ip):
         raise FormatError("host", 0, f"{text!r} is not ip:port or [ipv6]:port")
-    if not (port.isascii() and port.isdigit()):
-        raise FormatError("port", len(ip) + 1, f"{port!r} is not a number")
+    port_at = len(ip) + 1
+    if not (port.isascii() and port.isdigit() and len(port) <= len(str(PORT_MAX))):
+        raise FormatError("port", port_at, f"{port!r} is not a number in 0..{PORT_MAX}")
     ip = ip[1:-1] if bracketed else ip
-    return Host(unpack_ip(pack_ip(ip)), _checked_port(int(port), text.rindex(":") + 1))
+    return Host(unpack_ip(pack_ip(ip)), _checked_port(int(port), port_at))
 
 
 def format_host(host: Host) -> str:

@@ -47,6 +47,7 @@ TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _DIGITS = re.compile(r"[0-9]+")
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _FOLDER_BYTES_MAX = 255  # NAME_MAX of the file systems in use
 
 
@@ -98,7 +99,7 @@ def queue_folder(topic: str, queue_id: int) -> str:
 
 def parse_queue_id(name: str) -> int | None:
     """Queue id in the name of a queue's folder, or None if this is no such name."""
-    if not _DIGITS.fullmatch(name) or (name[0] == "0" and name != "0"):
+    if not _QUEUE_ID.fullmatch(name):
         return None
     queue_id = int(name)
     return queue_id if queue_id <= QUEUE_ID_MAX else None

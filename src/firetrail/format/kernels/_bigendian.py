@@ -1,0 +1,58 @@
+"""Big-endian loads and stores for kernels that run uncompiled.
+
+Compiled kernels take the same names from ``_bigendian.pxd``, where C can inline them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+_U32 = Struct(">I").unpack_from
+_I32 = Struct(">i").unpack_from
+_I64 = Struct(">q").unpack_from
+
+
+def load_u32(b: memoryview, at: int) -> int:
+    """The unsigned 32-bit integer at ``at``."""
+    return int(_U32(b, at)[0])
+
+
+def load_i32(b: memoryview, at: int) -> int:
+    """The signed 32-bit integer at ``at``."""
+    return int(_I32(b, at)[0])
+
+
+def load_i64(b: memoryview, at: int) -> int:
+    """The signed 64-bit integer at ``at``."""
+    return int(_I64(b, at)[0])
+
+
+def store_i16(b: memoryview, at: int, value: int) -> None:
+    """Write the low 16 bits of ``value`` at ``at``."""
+    b[at : at + 2] = (value & 0xFFFF).to_bytes(2, "big")
+
+
+def store_i32(b: memoryview, at: int, value: int) -> None:
+    """Write the low 32 bits of ``value`` at ``at``."""
+    b[at : at + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+def store_i64(b: memoryview, at: int, value: int) -> None:
+    """Write the low 64 bits of ``value`` at ``at``."""
+    b[at : at + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+
+
+def copy_bytes(out: memoryview, at: int, source: memoryview, start: int, count: int) -> None:
+    """Copy ``count`` bytes of ``source`` from ``start`` to ``out`` at ``at``."""
+    out[at : at + count] = source[start : start + count]
+
+
+def find_byte(b: memoryview, byte: int, at: int, end: int) -> int:
+    """The position of the first ``byte`` in ``b[at : end]``, ``end`` if there is none."""
+    found = bytes(b[at:end]).find(byte)
+    return end if found < 0 else at + found
+
+
+def same_bytes(b: memoryview, one: int, other: int, count: int) -> bool:
+    """Whether ``b`` holds the same ``count`` bytes at both positions."""
+    return bool(b[one : one + count] == b[other : other + count])

@@ -1,0 +1,146 @@
+"""Choose the messages that one read of a consume queue answers with."""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+from firetrail.format import layout
+
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
+else:
+    from firetrail.format.kernels._bigendian import load_i32, load_i64
+
+COMPILED = cython.compiled
+
+EXHAUSTED = 0
+"""All units were looked at."""
+FULL = 1
+"""A cap was reached: the unit at the position belongs to the next read."""
+ELSEWHERE = 2
+"""The record of the unit at the position is not in the given segment."""
+
+_EXHAUSTED = cython.declare(cython.int, EXHAUSTED)
+_FULL = cython.declare(cython.int, FULL)
+_ELSEWHERE = cython.declare(cython.int, ELSEWHERE)
+_UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
+_AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
+_AT_TAGS_CODE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["tags_code"])
+_INT_MIN = cython.declare(cython.longlong, -(2**31))
+_LOW_32 = cython.declare(cython.longlong, 2**32 - 1)
+_SIGN = cython.declare(cython.longlong, 2**31)
+
+
+@cython.cclass
+class Selection:
+    """The messages found so far and what still fits.
+
+    Caps differ for messages in memory and, below physical offset ``disk_below``, on disk. The
+    first message is taken whatever its size.
+    """
+
+    found = cython.declare(list, visibility="readonly")
+    size = cython.declare(cython.longlong, visibility="readonly")
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    last_offset = cython.declare(cython.longlong, visibility="readonly")
+    filtered = cython.declare(cython.bint, visibility="readonly")
+    _count_max: cython.Py_ssize_t
+    _memory_bytes: cython.longlong
+    _memory_count: cython.Py_ssize_t
+    _disk_bytes: cython.longlong
+    _disk_count: cython.Py_ssize_t
+    _disk_below: cython.longlong
+    _tags: object
+
+    def __init__(
+        self,
+        count_max: cython.Py_ssize_t,
+        memory_bytes: cython.longlong,
+        memory_count: cython.Py_ssize_t,
+        disk_bytes: cython.longlong,
+        disk_count: cython.Py_ssize_t,
+        disk_below: cython.longlong,
+        tags: frozenset[int] | None,
+    ) -> None:
+        self.found = []
+        self.size = 0
+        self.position = 0
+        self.last_offset = -1
+        self.filtered = False
+        self._count_max = count_max
+        self._memory_bytes = memory_bytes
+        self._memory_count = memory_count
+        self._disk_bytes = disk_bytes
+        self._disk_count = disk_count
+        self._disk_below = disk_below
+        self._tags = tags
+
+    def take(
+        self,
+        units: cython.const[cython.uchar][::1],
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        log: memoryview,
+        base: cython.longlong,
+        readable: cython.longlong,
+    ) -> int:
+        """Look at the units in ``units[at : end]`` and slice their records out of ``log``.
+
+        ``log`` starts at physical offset ``base`` and may be read up to ``readable``. Returns why
+        it stopped; ``position`` is that of the first unit that was not dealt with.
+        """
+        source: cython.pointer(cython.const[cython.uchar])
+        offset: cython.longlong
+        size: cython.longlong
+        count: cython.Py_ssize_t = len(self.found)
+        result: cython.int = _EXHAUSTED
+        if at < 0 or end > len(units):
+            raise ValueError(f"units {at}:{end} of {len(units)} bytes")
+        if at < end:
+            if cython.compiled:
+                source = cython.address(units[0])
+            else:
+                source = units
+            while at + _UNIT <= end:
+                offset = load_i64(source, at)
+                size = load_i32(source, at + _AT_SIZE)
+                self.last_offset = offset
+                if count and self._is_full(count, offset, size):
+                    result = _FULL
+                    break
+                if self._tags is not None and not self._matches(
+                    load_i64(source, at + _AT_TAGS_CODE)
+                ):
+                    self.filtered = True
+                elif offset < base or offset + size > readable or size <= 0:
+                    result = _ELSEWHERE
+                    break
+                else:
+                    self.found.append(log[offset - base : offset - base + size])
+                    self.size += size
+                    count += 1
+                at += _UNIT
+        self.position = at
+        return result
+
+    @cython.cfunc
+    @cython.inline
+    def _is_full(
+        self, count: cython.Py_ssize_t, offset: cython.longlong, size: cython.longlong
+    ) -> cython.bint:
+        if count >= self._count_max:
+            return True
+        if offset < self._disk_below:
+            return self.size + size > self._disk_bytes or count >= self._disk_count
+        return self.size + size > self._memory_bytes or count >= self._memory_count
+
+    @cython.cfunc
+    def _matches(self, tags_code: cython.longlong) -> cython.bint:
+        """Whether the low 32 bits are one of the wanted hashes; what is no hash matches."""
+        if tags_code < _INT_MIN:
+            return True
+        low: cython.longlong = tags_code & _LOW_32
+        return (low - _LOW_32 - 1 if low >= _SIGN else low) in self._tags

@@ -1,0 +1,124 @@
+"""The fixed-size structures of a store, each declared once, a field per line.
+
+All integers are big-endian two's complement, as Java's ``ByteBuffer`` writes them. Offsets are
+computed from the declarations, so that codecs and kernels share one description of the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct, calcsize
+from types import MappingProxyType
+
+
+class Layout:
+    """Named big-endian fields, one directly behind the other."""
+
+    __slots__ = ("offsets", "size", "struct")
+
+    def __init__(self, **fields: str) -> None:
+        offsets = {}
+        codes = ">"
+        for name, code in fields.items():
+            offsets[name] = calcsize(codes)
+            codes += code
+        self.struct = Struct(codes)
+        self.size = self.struct.size
+        self.offsets: Mapping[str, int] = MappingProxyType(offsets)
+
+
+RECORD_HEAD = Layout(
+    total_size="i",  # whole record, this field included
+    magic="I",
+    body_crc="i",  # crc32 of the body & 0x7FFFFFFF
+    queue_id="i",
+    flag="i",
+    queue_offset="q",
+    physical_offset="q",
+    sys_flag="i",
+    born_time="q",
+)
+"""What stands before the born host (8 or 20 bytes), the store time and the store host."""
+
+STORE_TIME = Layout(store_time="q")
+
+RECORD_MIDDLE = Layout(
+    reconsume_times="i",
+    prepared_offset="q",
+    body_length="i",
+)
+"""What stands between the store host and the body."""
+
+HOST_V4_SIZE = 8
+HOST_V6_SIZE = 20
+
+RECORD_SIZE_MIN = RECORD_HEAD.size + STORE_TIME.size + 2 * HOST_V4_SIZE + RECORD_MIDDLE.size + 1 + 2
+"""A record with IPv4 hosts, a one-byte topic length and nothing in body, topic and properties."""
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+
+BLANK = Layout(
+    size="i",  # bytes from here to the end of the file
+    magic="I",
+)
+
+BATCH_ITEM = Layout(
+    total_size="i",
+    magic="i",  # 0, clients do not fill it
+    body_crc="i",  # 0, clients do not fill it
+    flag="i",
+    body_length="i",
+)
+"""What stands before the body of one message of a client batch; int16 + properties follow it."""
+
+UNIT = Layout(
+    physical_offset="q",
+    size="i",
+    tags_code="q",
+)
+
+INDEX_HEADER = Layout(
+    begin_timestamp="q",
+    end_timestamp="q",
+    begin_offset="q",
+    end_offset="q",
+    slot_count="i",  # slots in use
+    entry_count="i",  # the next entry's number: 1 in an empty file
+)
+
+INDEX_SLOT = Layout(newest_entry="i")
+
+INDEX_ENTRY = Layout(
+    key_hash="i",
+    physical_offset="q",
+    seconds="i",
+    previous="i",
+)
+
+CHECKPOINT = Layout(
+    physic_timestamp="q",
+    logics_timestamp="q",
+    index_timestamp="q",
+    master_flushed_offset="q",
+    confirm_offset="q",
+)
+
+COMPRESSED = 0x1
+TRANSACTION_MASK = 0xC
+TRANSACTION_NONE = 0x0
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+
+PROPERTY_CRC_NAME = b"__CRC32#"
+PROPERTY_CRC_DIGITS = 10
+PROPERTY_CRC_SIZE = len(PROPERTY_CRC_NAME) + 1 + PROPERTY_CRC_DIGITS + 1
+"""``__CRC32#`` ``\\x01`` ten digits ``\\x02``: the last bytes of the properties, if present."""
+
+MAX_TOPIC_V1 = 127
+MAX_TOPIC_V2 = 32767
+MAX_PROPERTIES = 32767

@@ -1,0 +1,187 @@
+"""The CommitLog record: what stands in the log for one message.
+
+::
+
+    head           total size, magic, body CRC, queue id, flag, queue offset, physical offset,
+                   sys flag, born time                                   (layout.RECORD_HEAD)
+    born host      ip (4 or 16 bytes) + int32 port; 16 if the sys flag has BORN_HOST_V6
+    store time     int64 ms
+    store host     as the born host, with STORE_HOST_V6
+    middle         reconsume times, prepared offset, body length       (layout.RECORD_MIDDLE)
+    body
+    topic length   1 byte (magic v1) or 2 bytes (magic v2)
+    topic          UTF-8
+    properties     int16 length, then ``name \\x01 value \\x02`` …
+
+Records are made by ``kernels.encode`` only; here they are read one at a time, and every wrong
+field is named. Page: ``docs/format/record.md``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from firetrail.errors import FormatError
+from firetrail.format import layout
+from firetrail.format.hosts import Host, decode_host
+from firetrail.format.ids import encode_message_id
+from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_HEAD = layout.RECORD_HEAD.struct.unpack_from
+_MIDDLE = layout.RECORD_MIDDLE.struct.unpack_from
+_INT64 = Struct(">q").unpack_from
+_SHORT = Struct(">h").unpack_from
+_BLANK = layout.BLANK.struct.unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it stands in the log. Times are in ms."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_time: int
+    born_host: Host
+    store_time: int
+    store_host: Host
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    raw_properties: bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties by name; decoded at each call."""
+        return decode_properties(self.raw_properties)
+
+    @property
+    def tags(self) -> str | None:
+        """The message's tag."""
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys under which the message can be found."""
+        return tuple(key for key in self.properties.get(KEYS, "").split(KEY_SEPARATOR) if key)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the producing client gave to the message."""
+        return self.properties.get(UNIQ_KEY)
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id: store host and physical offset."""
+        return encode_message_id(self.store_host, self.physical_offset)
+
+    @property
+    def crc_ok(self) -> bool:
+        """Whether the body is the one that was stored."""
+        return zlib.crc32(self.body) & 0x7FFFFFFF == self.body_crc
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The record that fills up a file: ``size`` bytes to the file's end hold nothing."""
+
+    size: int
+
+
+def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True) -> Record | Blank:
+    """The record at ``at``, its lengths checked against each other and the buffer."""
+    view = memoryview(buffer)
+    if len(view) - at < layout.BLANK.size:
+        raise FormatError("record", at, f"{len(view) - at} bytes left, a record needs more")
+    size, magic = _BLANK(view, at)
+    if magic == layout.MAGIC_BLANK:
+        if size < layout.BLANK.size:
+            raise FormatError("blank size", at, f"{size} is less than 8")
+        return Blank(size)
+    if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+        raise FormatError("magic", at + 4, f"0x{magic:08X} is not that of a record")
+    if not layout.RECORD_SIZE_MIN <= size <= len(view) - at:
+        raise FormatError(
+            "total size",
+            at,
+            f"{size} is not in {layout.RECORD_SIZE_MIN}..{len(view) - at} (the bytes there)",
+        )
+    record = _decode(view[at : at + size], at)
+    if check_crc and not record.crc_ok:
+        raise FormatError(
+            "body CRC",
+            at + layout.RECORD_HEAD.offsets["body_crc"],
+            f"0x{record.body_crc:08X} is stored, the body's is "
+            f"0x{zlib.crc32(record.body) & 0x7FFFFFFF:08X}",
+        )
+    return record
+
+
+def _decode(view: memoryview, where: int) -> Record:
+    """Decode the record that ``view`` holds; ``where`` it stands, for errors."""
+    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_time = _HEAD(view, 0)
+    at = layout.RECORD_HEAD.size
+    born_v6, store_v6 = sys_flag & layout.BORN_HOST_V6, sys_flag & layout.STORE_HOST_V6
+    born_host_at = at
+    at += layout.HOST_V6_SIZE if born_v6 else layout.HOST_V4_SIZE
+    store_time_at = at
+    store_host_at = at + 8
+    at = store_host_at + (layout.HOST_V6_SIZE if store_v6 else layout.HOST_V4_SIZE)
+    if at + layout.RECORD_MIDDLE.size > size:
+        raise FormatError("total size", where, f"{size} bytes end inside of the fixed fields")
+    reconsume_times, prepared_offset, body_size = _MIDDLE(view, at)
+    at += layout.RECORD_MIDDLE.size
+    if not 0 <= body_size <= size - at - 3:
+        raise FormatError("body length", where + at - 4, f"{body_size} in {size} bytes")
+    body_at, at = at, at + body_size
+    topic_at = at + (1 if magic == layout.MAGIC_V1 else 2)
+    topic_size = view[at] if magic == layout.MAGIC_V1 else _SHORT(view, at)[0]
+    longest = layout.MAX_TOPIC_V1 if magic == layout.MAGIC_V1 else layout.MAX_TOPIC_V2
+    if not 0 <= topic_size <= min(longest, size - topic_at - 2):
+        raise FormatError("topic length", where + at, f"{topic_size} in {size} bytes")
+    at = topic_at + topic_size
+    properties_size = _SHORT(view, at)[0]
+    if at + 2 + properties_size != size:
+        raise FormatError(
+            "properties length",
+            where + at,
+            f"{properties_size} does not end at the total size of {size} bytes",
+        )
+    return Record(
+        size=size,
+        magic=magic,
+        body_crc=crc,
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=offset,
+        sys_flag=sys_flag,
+        born_time=born_time,
+        born_host=decode_host(view, born_host_at, bool(born_v6)),
+        store_time=_INT64(view, store_time_at)[0],
+        store_host=decode_host(view, store_host_at, bool(store_v6)),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body=bytes(view[body_at : body_at + body_size]),
+        topic=_text(view[topic_at : topic_at + topic_size], "topic", where + topic_at),
+        raw_properties=bytes(view[at + 2 : size]),
+    )
+
+
+def _text(view: memoryview, field: str, where: int) -> str:
+    try:
+        return str(view, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(field, where + error.start, f"not UTF-8: {error.reason}") from error
