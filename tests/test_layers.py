@@ -31,7 +31,7 @@ LAYERS[""] = {"format", "storage", "store"}
 
 # `format` is bytes and nothing else. (The kernels' __init__ reads one environment variable.)
 IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}
-IO_AND_CLOCK |= {"subprocess", "tempfile", "threading", "time"}
+IO_AND_CLOCK |= {"socket", "subprocess", "tempfile", "threading", "time"}
 KERNEL_LOADER = PACKAGE / "format" / "kernels" / "__init__.py"
 
 # Layers without a dependency outside the standard library, and what is not one: `cython` has a
