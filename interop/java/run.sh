@@ -48,12 +48,17 @@ if stale; then
   fi
 fi
 
+# 5.x writes a RocksDB log under the user's home; it goes to the build folder instead.
 heap=${FIRETRAIL_JAVA_HEAP:-2g}
-exec "$java" -Xms"$heap" -Xmx"$heap" -XX:MaxDirectMemorySize=12g \
+case ${1:-} in
+  bench-*) pretouch=-XX:+AlwaysPreTouch ;;   # as RocketMQ starts its broker
+  *) pretouch=-XX:-AlwaysPreTouch ;;
+esac
+exec "$java" "$pretouch" -Xms"$heap" -Xmx"$heap" -XX:MaxDirectMemorySize=12g \
   --add-opens=java.base/java.nio=ALL-UNNAMED \
   --add-opens=java.base/sun.nio.ch=ALL-UNNAMED \
   --add-opens=java.base/jdk.internal.ref=ALL-UNNAMED \
   --add-opens=java.base/java.lang=ALL-UNNAMED \
   --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED \
-  -Drmq.logback.configurationFile="$target/classes/silent.logback.xml" \
+  -Duser.home="$target" \
   -cp "$target/classes:$target/lib/*" firetrail.interop.Cli "$@"

@@ -138,7 +138,7 @@ def _group_rows(
     state: cython.longlong
     for row in range(rows):
         state = table[_SYS_FLAG * capacity + row] & _TRANSACTION
-        if state == _PREPARED or state == _ROLLBACK:
+        if state in (_PREPARED, _ROLLBACK):
             run_of[row] = -1
             continue
         slot = (table[_TOPIC_HASH * capacity + row] * 31 + table[_QUEUE_ID * capacity + row]) & mask

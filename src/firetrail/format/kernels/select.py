@@ -53,7 +53,7 @@ class Selection:
     _disk_bytes: cython.longlong
     _disk_count: cython.Py_ssize_t
     _disk_below: cython.longlong
-    _tags: object
+    _tags: frozenset[int] | None
 
     def __init__(
         self,
@@ -143,4 +143,4 @@ class Selection:
         if tags_code < _INT_MIN:
             return True
         low: cython.longlong = tags_code & _LOW_32
-        return (low - _LOW_32 - 1 if low >= _SIGN else low) in self._tags
+        return (low - _LOW_32 - 1 if low >= _SIGN else low) in (self._tags or ())

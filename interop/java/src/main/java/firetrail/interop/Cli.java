@@ -18,6 +18,7 @@ public final class Cli {
     public static void main(String[] args) {
         PrintStream json = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         System.setOut(System.err);
+        Line.silence();
         Gson gson = new GsonBuilder().disableHtmlEscaping().create();
         try {
             run(new Options(args), line -> json.println(gson.toJson(line)));
@@ -56,6 +57,18 @@ public final class Cli {
                 break;
             case "byoffset":
                 store.byOffset();
+                break;
+            case "bench-put":
+                new BenchPut(options, out).run();
+                break;
+            case "bench-get":
+                new BenchRead(options, out).get();
+                break;
+            case "bench-query":
+                new BenchRead(options, out).query();
+                break;
+            case "bench-recover":
+                new BenchRead(options, out).recover();
                 break;
             default:
                 throw new UsageError("unknown command '" + command + "', see README.md");

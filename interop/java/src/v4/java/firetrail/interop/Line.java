@@ -6,6 +6,9 @@ import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.filter.FilterAPI;
+import org.apache.rocketmq.logging.inner.Level;
+import org.apache.rocketmq.logging.inner.Logger;
+import org.apache.rocketmq.logging.inner.SysLogger;
 import org.apache.rocketmq.store.DefaultMessageFilter;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageFilter;
@@ -16,6 +19,12 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /** What differs between the release lines; this is the 4.x side. */
 final class Line {
     private Line() {
+    }
+
+    /** 5.x is silenced by rmq.logback.xml; 4.x brings a logging library of its own. */
+    static void silence() {
+        SysLogger.setQuietMode(true);
+        Logger.getRootLogger().setLevel(Level.OFF);
     }
 
     static DefaultMessageStore create(MessageStoreConfig config) throws IOException {
