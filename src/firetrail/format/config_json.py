@@ -234,16 +234,13 @@ def _write_object(value: dict[Any, Any], newline: str, parts: list[str]) -> None
 
 
 def _write_array(value: list[Any], newline: str, parts: list[str]) -> None:
-    """Fastjson gives each item a line, but keeps a single item on the line of the bracket."""
-    inner = newline + "\t" if len(value) > 1 else ""
+    inner = newline + "\t"
     comma = "["
     for item in value:
         parts += (comma, inner)
-        _write(item, inner or newline, parts)
+        _write(item, inner, parts)
         comma = ","
-    if not value:
-        parts.append("[")
-    parts.append(newline + "]" if inner else "]")
+    parts.append(newline + "]" if value else "[]")
 
 
 def _quoted(text: str) -> str:

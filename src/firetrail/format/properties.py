@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firetrail.errors import IllegalMessageError
+from firetrail.format.javahash import java_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,7 @@ def decode_properties(raw: ReadableBuffer) -> dict[str, str]:
     counts; bytes that are not UTF-8 become U+FFFD. So this never fails.
     """
     properties = {}
-    for item in bytes(raw).decode("utf-8", "replace").split(VALUE_END):
+    for item in java_text(bytes(raw)).split(VALUE_END):
         name, _, value = item.partition(NAME_END)
         if name and value:
             properties[name] = value
@@ -119,7 +120,7 @@ def get_property(raw: ReadableBuffer, name: str) -> str | None:
             end = data.find(b"\x02", start)
             value = data[start:] if end < 0 else data[start:end]
             if value:
-                return value.decode("utf-8", "replace")
+                return java_text(value)
         at = start - 1
     return None
 

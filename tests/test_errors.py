@@ -1,0 +1,68 @@
+"""The error tree: messages, attributes, pickling, and the drawing in the docstring."""
+
+import pickle
+import re
+
+import pytest
+
+from firetrail import errors
+from firetrail.errors import (
+    ConfigError,
+    FiretrailError,
+    FormatError,
+    IllegalMessageError,
+    StoreDamagedError,
+    StoreError,
+)
+
+DAMAGED = StoreDamagedError("commitlog/0", 332, 332, "body CRC differs", "run firetrail fsck")
+
+SAMPLES = [
+    (
+        FormatError("properties length", 120, "40000 is more than 32767"),
+        "properties length at offset 120: 40000 is more than 32767",
+    ),
+    (ConfigError("fileReservedTime", -1, "at least 1"), "fileReservedTime = -1: at least 1"),
+    (DAMAGED, "commitlog/0 at offset 332 (record 332): body CRC differs; run firetrail fsck"),
+    (
+        StoreDamagedError("checkpoint", 0, None, "12 bytes long", "remove it"),
+        "checkpoint at offset 0: 12 bytes long; remove it",
+    ),
+    (IllegalMessageError("topic", "is empty"), "topic: is empty"),
+    (StoreError("no room"), "no room"),
+]
+
+
+def error_classes() -> list[type[FiretrailError]]:
+    return [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Exception)]
+
+
+@pytest.mark.parametrize(("error", "message"), SAMPLES)
+def test_message(error: FiretrailError, message: str) -> None:
+    assert str(error) == message
+
+
+@pytest.mark.parametrize("error", [sample for sample, _ in SAMPLES])
+def test_pickling_keeps_message_and_attributes(error: FiretrailError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_attributes() -> None:
+    assert (DAMAGED.file, DAMAGED.offset, DAMAGED.physical_offset) == ("commitlog/0", 332, 332)
+    assert (DAMAGED.detail, DAMAGED.remedy) == ("body CRC differs", "run firetrail fsck")
+
+
+def test_one_tree() -> None:
+    for error in error_classes():
+        assert issubclass(error, FiretrailError)
+    assert issubclass(FormatError, ValueError)
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_the_drawing_shows_every_error() -> None:
+    drawn = re.findall(r"\b(\w+Error)\b {2,}|─ (\w+Error)\b|^ {4}(\w+Error)$", errors.__doc__, re.M)
+    names = {name for groups in drawn for name in groups if name}
+    assert names == {error.__name__ for error in error_classes()}
