@@ -27,7 +27,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 
 # Apart from the installation, so that editing a kernel costs the compilation of that kernel only.
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
-	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(WORKERS)
 	@touch $@
 
 demo: setup ## See it work: write, read, query and check a store
