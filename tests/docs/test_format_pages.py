@@ -1,0 +1,226 @@
+"""The pages of docs/format/: their examples are bytes of the golden stores, and decode as told."""
+
+import re
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from firetrail.format import layout
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch
+from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
+from firetrail.format.config_json import dumps, loads
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.hosts import decode_host
+from firetrail.format.ids import UniqueId, decode_unique_id, encode_message_id, encode_unique_id
+from firetrail.format.index import (
+    IndexEntry,
+    IndexHeader,
+    decode_index_entry,
+    decode_index_header,
+    decode_index_slot,
+    entry_at,
+    slot_at,
+)
+from firetrail.format.javahash import index_key_hash, java_hash
+from firetrail.format.names import LOCK_CONTENT
+from firetrail.format.properties import decode_properties
+from firetrail.format.record import Blank, Record, decode_record
+from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs/format").glob("*.md"))
+GOLDEN = ROOT / "tests/golden"
+
+BLOCK = re.compile(r"<!-- ([^>]+) -->\n```\n(.*?)```\n", re.DOTALL)
+HEX_LINE = re.compile(r"((?:[0-9a-f]{2})+(?: (?:[0-9a-f]{2})+)*)(?: {2,}.*)?$")
+SOURCE = re.compile(r"bytes: (\S+) @ (\d+)")
+MESSAGE_ID = re.compile(r"so the id is `([0-9A-F]+)`")
+
+
+class Example(NamedTuple):
+    """A block of a page: what the comment above it says, and its text."""
+
+    label: str
+    text: str
+
+    @property
+    def data(self) -> bytes:
+        """The bytes on the left."""
+        found = []
+        for line in self.text.splitlines():
+            match = HEX_LINE.match(line)
+            assert match, f"no hex at the start of {line!r}"
+            found.append(bytes.fromhex(match[1]))
+        return b"".join(found)
+
+
+def examples(page: str) -> list[Example]:
+    text = (ROOT / "docs/format" / page).read_text(encoding="utf-8")
+    return [Example(label, block) for label, block in BLOCK.findall(text)]
+
+
+def data_of(page: str) -> list[bytes]:
+    return [example.data for example in examples(page) if example.label.startswith("bytes: ")]
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
+ALL = [(page.name, example) for page in PAGES for example in examples(page.name)]
+
+
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [(page, example) for page, example in ALL if example.label.startswith("bytes: ")],
+    ids=[f"{page}: {e.label}" for page, e in ALL if e.label.startswith("bytes: ")],
+)
+def test_bytes_are_those_of_the_golden_store(page: str, example: Example) -> None:
+    source = SOURCE.fullmatch(example.label)
+    assert source, f"{page}: {example.label}"
+    start = int(source[2])
+    assert golden(source[1])[start : start + len(example.data)] == example.data
+
+
+def test_every_block_with_hex_is_checked() -> None:
+    """A fenced block without a comment above it would go unchecked."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("```") == 2 * len(examples(page.name)), page.name
+
+
+def test_the_index_lists_every_page() -> None:
+    text = (ROOT / "docs/format/README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", text))
+    assert linked == {page.name for page in PAGES} - {"README.md"}
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w./-]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_record() -> None:
+    v1, v2, blank = data_of("record.md")
+    record = decode_record(v1)
+    assert isinstance(record, Record)
+    assert (record.size, record.topic, record.body) == (166, "T1", b"hello 0")
+    assert record.body_crc == zlib.crc32(b"hello 0") & 0x7FFFFFFF == 0x20E809F1
+    assert (record.born_time, record.store_time) == (1600000000123, 1794725936329)
+    assert (str(record.born_host), str(record.store_host)) == (
+        "10.1.2.3:50001",
+        "192.168.1.2:10911",
+    )
+    assert record.properties["KEYS"] == "k0 common"
+    record = decode_record(v2)
+    assert isinstance(record, Record)
+    assert record.magic == layout.MAGIC_V2
+    assert (len(record.topic), record.physical_offset) == (137, 6799)
+    assert record.topic.startswith("%RETRY%a-consumer-group-with")
+    assert (record.body, record.reconsume_times) == (b"retry", 1)
+    assert decode_record(blank) == Blank(28)
+
+
+def test_record_offsets() -> None:
+    """The table of fields, for IPv4 hosts and for the sizes H and T."""
+    text = (ROOT / "docs/format/record.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([0-9HT+]+) \| ([a-zA-Z ]+) \|", text, re.M))
+    offsets = {name: offset for offset, name in rows.items()}
+    for field, offset in layout.RECORD_HEAD.offsets.items():
+        assert offsets[field.replace("_", " ").replace("crc", "CRC")] == str(offset)
+    assert offsets["born host"] == str(layout.RECORD_HEAD.size)
+    for field, offset in layout.RECORD_MIDDLE.offsets.items():
+        expected = f"{layout.RECORD_HEAD.size + 8 + offset}+H+T"
+        assert offsets[field.replace("_", " ")] == expected
+
+
+def test_batch() -> None:
+    (body,) = (example.data for example in examples("batch.md") if example.label == "batch body")
+    item = BatchItem(0, b"batch0", b"WAIT\x01true\x02TAGS\x01tb")
+    assert decode_batch(body) == (item,)
+    assert encode_batch([item]) == body
+    record = decode_record(data_of("batch.md")[0])
+    assert isinstance(record, Record)
+    assert (record.flag, record.body, record.topic) == (item.flag, item.body, "TB")
+    assert record.raw_properties == item.properties + b"\x02CLUSTER\x01DefaultCluster"
+
+
+def test_properties() -> None:
+    properties, checksum = data_of("properties.md")
+    assert decode_properties(properties) == {
+        "KEYS": "k0 common",
+        "UNIQ_KEY": "0A01020300002A9F0000000000000000",
+        "TAGS": "Tag0",
+    }
+    log = golden("v5-propcrc/commitlog/00000000000000000000")
+    assert len(checksum) == layout.PROPERTY_CRC_SIZE
+    digits = decode_properties(checksum)["__CRC32#"]
+    assert int(digits[::-1]) == zlib.crc32(log[:167]) & 0x7FFFFFFF == 1887694567
+
+
+def test_consume_queue() -> None:
+    plain, delayed, rebuilt = data_of("consume-queue.md")
+    assert decode_unit(plain) == ConsumeQueueUnit(0, 166, java_hash("Tag0"))
+    assert decode_unit(plain, 20) == ConsumeQueueUnit(332, 166, java_hash("Tag2"))
+    due = DelayLevels.parse(DEFAULT_DELAY_LEVELS).deliver_time(3, 1794725936349)
+    assert decode_unit(delayed) == ConsumeQueueUnit(2126, 158, due)
+    assert not decode_unit(delayed, 20).is_written
+    assert decode_unit(rebuilt) == PRE_BLANK
+    assert decode_unit(rebuilt, 20) == ConsumeQueueUnit(16384, 168, 2598902)
+
+
+def test_index_file() -> None:
+    header, slot, entries = data_of("index-file.md")
+    assert decode_index_header(header) == IndexHeader(1794725936329, 1794725936350, 0, 2514, 26, 39)
+    assert index_key_hash("T1", "k2") == 79072525
+    assert index_key_hash("T1", "common") == 1934051025
+    assert decode_index_slot(slot, 0) == 36
+    assert decode_index_entry(entries) == IndexEntry(79072525, 332, 0, 6)
+    assert decode_index_entry(entries, 20) == IndexEntry(1934051025, 332, 0, 8)
+
+
+def test_index_chain() -> None:
+    """From slot 25 to entry 8, over the entries that the page names."""
+    data = golden("v4-clean/index/20261115065856335")
+    chain = [decode_index_slot(data, slot_at(25))]
+    while chain[-1] != 8:
+        chain.append(decode_index_entry(data, entry_at(100, chain[-1])).previous)
+    assert chain == [36, 33, 30, 27, 24, 21, 18, 15, 12, 9, 8]
+
+
+def test_checkpoint() -> None:
+    v4, v5, abort, lock = data_of("checkpoint.md")
+    assert decode_checkpoint(v4.ljust(4096, b"\0")) == Checkpoint(
+        1794726066232, 1794726066232, 1794726066179
+    )
+    assert decode_checkpoint(v5.ljust(4096, b"\0")).logics_offset == 10051
+    assert abort == golden("v5-crashed/abort")
+    assert lock == LOCK_CONTENT
+
+
+def test_message_ids() -> None:
+    host, offset = data_of("message-ids.md")
+    text = (ROOT / "docs/format/message-ids.md").read_text(encoding="utf-8")
+    shown = MESSAGE_ID.search(text)
+    assert shown
+    message_id = encode_message_id(decode_host(host, 0, False), int.from_bytes(offset, "big"))
+    assert message_id == shown[1]
+    (unique,) = (e.data for e in examples("message-ids.md") if e.label == "unique id")
+    expected = UniqueId("fd00::2", 15721, 815033865, 1241411584, 0)
+    assert decode_unique_id(unique.hex()) == expected
+    assert encode_unique_id(*expected) == unique.hex().upper()
+
+
+def test_config_json() -> None:
+    shown = [e for e in examples("config-json.md") if e.label.startswith(("text: ", "json"))]
+    assert len(shown) == 3
+    for example in shown:
+        written = example.text.removesuffix("\n")
+        assert dumps(loads(written)) == written
+    label, text = shown[0]
+    assert golden(label.removeprefix("text: ")) == text.removesuffix("\n").encode()
+    assert loads(shown[1].text) == {"offsetTable": {1: 3, 12: 0}}
+    assert loads(shown[2].text) == {"offsetTable": {"T1@group": {0: 5, 1: 7}}}
