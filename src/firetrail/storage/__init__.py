@@ -1,0 +1,1 @@
+"""Files on the disk: the one seam to the operating system, segments, and what allocates them."""

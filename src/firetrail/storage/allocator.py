@@ -1,0 +1,105 @@
+"""Disk space and new files ahead of the writes, in the background.
+
+The first touch of a page costs more than everything else in an append, and creating a file takes
+a sync of its folder. One thread does both before the appender gets there: it allocates and faults
+in the next step of the active segment, and creates the next one when the active is half full.
+What is not ready in time the appender does itself; a failure here is therefore only noted, and
+comes up again, with its error, when the space is really needed.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from firetrail.errors import DiskFullError
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+
+
+class Allocator:
+    """Prepares the segments of one queue."""
+
+    def __init__(self, queue: SegmentQueue, *, warm_up: bool, lock_memory: bool) -> None:
+        self._queue = queue
+        self._warm_up = warm_up
+        self._lock_memory = lock_memory
+        self._wake = threading.Event()
+        self._guard = threading.Lock()  # over _ready, and over the creation of files
+        self._ready: Segment | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="firetrail-allocator", daemon=True)
+        self.wake_at = 0
+        """Absolute offset from which on an appender should call :meth:`wake`."""
+
+    def start(self) -> None:
+        """Begin to work ahead."""
+        self._thread.start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again how far the writes have come."""
+        self.wake_at = 1 << 62  # set anew when the work is done
+        self._wake.set()
+
+    def next_segment(self) -> Segment:
+        """The next segment, appended to the queue: the prepared one, or made on the spot."""
+        with self._guard:
+            ready, self._ready = self._ready, None
+            if ready is not None and ready.base == self._queue.next_base():
+                self._queue.append(ready)
+                segment = ready
+            else:
+                segment = self._queue.roll()
+        self.wake()
+        return segment
+
+    def stop(self) -> None:
+        """End the thread and remove a file that was prepared and not used."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        with self._guard:
+            ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.destroy(0)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self._work_ahead()
+            except (DiskFullError, OSError):
+                self.wake_at = 1 << 62  # the appender meets the same failure, and reports it
+
+    def _work_ahead(self) -> None:
+        active = self._queue.last
+        if active is None:
+            return
+        if active.allocated < active.size and active.allocated - active.wrote < active.growth.step(
+            active.wrote
+        ):
+            active.allocate(active.size if self._warm_up else active.allocated + 1)
+            active.fill_in()
+        if active.wrote * 2 >= active.size:
+            self._prepare_next(active)
+        self.wake_at = active.base + min(
+            active.size // 2 if active.wrote * 2 < active.size else active.size,
+            max(active.allocated - active.growth.step(active.wrote) // 2, active.wrote + 1),
+        )
+
+    def _prepare_next(self, active: Segment) -> None:
+        with self._guard:
+            if self._ready is not None or self._queue.last is not active:
+                return
+            queue = self._queue
+            path = queue.path_of(active.end)
+            segment = Segment.create(queue.system, path, active.end, active.size, queue.growth)
+            self._ready = segment
+        if self._warm_up:
+            segment.allocate(segment.size)
+        segment.fill_in()
+        if self._lock_memory:
+            queue.system.files.lock_memory(segment.mapping)

@@ -1,0 +1,208 @@
+"""A folder of segments that together are one long byte range.
+
+File names are start offsets; the files have one size and follow each other without a gap. The
+list of segments is replaced, never changed in place: readers take it once and need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrail.errors import SegmentSizeError, StoreDamagedError
+from firetrail.format.names import parse_segment_name, segment_name
+from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
+from firetrail.storage.system import System
+
+
+class SegmentQueue:
+    """The segments of ``folder``, oldest first."""
+
+    def __init__(
+        self,
+        system: System,
+        folder: Path,
+        segment_size: int,
+        *,
+        writable: bool = True,
+        growth: Growth = LOG_GROWTH,
+    ) -> None:
+        self.system = system
+        self.folder = folder
+        self.segment_size = segment_size
+        self.writable = writable
+        self.growth = growth
+        self.segments: tuple[Segment, ...] = ()
+        self._retired: list[Segment] = []
+
+    def load(self) -> None:
+        """List the files and take them as completely written.
+
+        Their size comes from the first of them. Files whose name is not an offset are left alone;
+        a gap or a file of another size is refused by name. A last file of no bytes, which a crash
+        right after its creation leaves behind, is removed if the queue is writable.
+        """
+        bases = sorted(
+            base
+            for name in self.system.files.names(self.folder)
+            if (base := parse_segment_name(name)) is not None
+        )
+        if bases and self.system.files.size(self.path_of(bases[-1])) == 0:
+            if self.writable:
+                self.system.files.remove(self.path_of(bases[-1]))
+            bases.pop()
+        segments: list[Segment] = []
+        for base in bases:
+            path = self.path_of(base)
+            size = self.system.files.size(path)
+            if not segments:
+                self.segment_size = size
+            self._check(path, base, size, segments[-1] if segments else None)
+            segments.append(
+                Segment(
+                    self.system,
+                    path,
+                    base,
+                    size,
+                    writable=self.writable,
+                    growth=self.growth,
+                    filled=size,
+                )
+            )
+        self.segments = tuple(segments)
+
+    def _check(self, path: Path, base: int, size: int, previous: Segment | None) -> None:
+        if size == 0 or size != self.segment_size:
+            raise SegmentSizeError(
+                f"{path}: {size} bytes long, the files before it {self.segment_size}; "
+                "put the complete file back or move it away"
+            )
+        if previous is not None and base != previous.end:
+            raise StoreDamagedError(
+                str(path),
+                0,
+                previous.end,
+                f"the file {segment_name(previous.end)} before it is missing",
+                "put it back, or move the files on one side of the gap away",
+            )
+
+    def path_of(self, base: int) -> Path:
+        """The file of the segment that starts at ``base``."""
+        return self.folder / segment_name(base)
+
+    @property
+    def first(self) -> Segment | None:
+        """The oldest segment."""
+        return self.segments[0] if self.segments else None
+
+    @property
+    def last(self) -> Segment | None:
+        """The newest segment, where appends go."""
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the range begins, 0 if it is empty."""
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def wrote_offset(self) -> int:
+        """Behind the last byte written."""
+        last = self.last
+        return last.base + last.wrote if last else 0
+
+    @property
+    def readable_offset(self) -> int:
+        """Behind the last byte that may be read."""
+        for segment in reversed(self.segments):
+            if segment.committed:
+                return segment.base + segment.committed
+        return self.min_offset
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds ``offset``, written or not."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].base) // self.segment_size
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def find_by_time(self, time_ms: int) -> Segment | None:
+        """The first segment changed at ``time_ms`` or later, else the last one."""
+        for segment in self.segments:
+            if self.system.files.modified_ms(segment.path) >= time_ms:
+                return segment
+        return self.last
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """A slice of the mapping, or None if the range is not there or not readable yet."""
+        segment = self.find(offset)
+        if segment is None:
+            return None
+        at = offset - segment.base
+        if at + size > segment.committed:
+            return None
+        return segment.view[at : at + size]
+
+    def from_offset(self, offset: int) -> Iterator[Segment]:
+        """The segments from the one that holds ``offset`` on."""
+        for segment in self.segments:
+            if segment.end > offset:
+                yield segment
+
+    def next_base(self, offset: int = 0) -> int:
+        """Where the next segment starts; in an empty queue, so that it holds ``offset``."""
+        last = self.last
+        return last.end if last else offset - offset % self.segment_size
+
+    def append(self, segment: Segment) -> None:
+        """Add the segment that starts at :meth:`next_base`."""
+        self.segments = (*self.segments, segment)
+
+    def roll(self, offset: int = 0) -> Segment:
+        """Create the next segment (the first one so that it holds ``offset``) and add it."""
+        base = self.next_base(offset)
+        self.system.files.make_folder(self.folder)
+        segment = Segment.create(
+            self.system, self.path_of(base), base, self.segment_size, self.growth
+        )
+        self.append(segment)
+        return segment
+
+    def truncate(self, offset: int) -> int:
+        """Forget all from ``offset`` on, durably. Returns how many bytes held data."""
+        removed = 0
+        for segment in reversed(self.segments):
+            if segment.base >= offset and segment is not self.first:
+                removed += segment.truncate(0)
+                self.segments = self.segments[:-1]
+                segment.destroy(0)
+            elif segment.base + segment.wrote > offset or segment.end > offset:
+                removed += segment.truncate(max(offset - segment.base, 0))
+        return removed
+
+    def retire_first(self, grace_ms: int) -> Segment:
+        """Take the oldest segment out; its file goes when nobody reads it, at the latest after
+        ``grace_ms``."""
+        segment, self.segments = self.segments[0], self.segments[1:]
+        if not segment.destroy(grace_ms):
+            self._retired.append(segment)
+        return segment
+
+    def sweep(self, grace_ms: int) -> None:
+        """Try again to remove the files of segments that were still read."""
+        self._retired = [segment for segment in self._retired if not segment.destroy(grace_ms)]
+
+    def close(self) -> None:
+        """Close every file."""
+        self.sweep(0)
+        for segment in self.segments:
+            segment.close()
+
+    def destroy(self) -> None:
+        """Remove every file and the folder."""
+        for segment in self.segments:
+            segment.destroy(0)
+        self.segments = ()
+        if self.folder.is_dir() and not self.system.files.names(self.folder):
+            self.system.files.remove_folder(self.folder)

@@ -1,0 +1,264 @@
+"""One fixed-size file of a segment queue.
+
+Life: created (full length, no space taken), grown (space allocated ahead of the writes, in steps),
+written, flushed, destroyed. Three positions move through it::
+
+    0 ........ flushed ........ committed ........ wrote ........ size
+      on disk            readable         in memory only
+
+Without a write buffer everything written is readable at once: committed equals wrote. Writes go to
+the mapping, and only to the allocated part of the file, so a full disk is an error and not a
+signal. The mapping is made at first use: a store of many files opens as fast as one of few.
+
+Readers hold slices of the mapping. Python keeps it alive as long as one of them is: a destroyed
+segment is closed to new readers at once, its file goes when the last reader has let go or the
+grace time is over, and its memory when the last slice dies.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
+from firetrail.storage.system import NO_SPACE, System
+
+_NOTHING = bytes(1 << 16)
+PAGE_SIZE = 4096
+"""The unit of the least-pages rules, whatever the machine's pages are."""
+
+
+class Growth:
+    """How disk space is allocated ahead of the writes: as much again as is there, in bounds."""
+
+    __slots__ = ("largest", "smallest")
+
+    def __init__(self, smallest: int, largest: int) -> None:
+        self.smallest = smallest
+        self.largest = largest
+
+    def step(self, wrote: int) -> int:
+        """Bytes to allocate when ``wrote`` bytes are used."""
+        return min(max(wrote, self.smallest), self.largest)
+
+
+LOG_GROWTH = Growth(1 << 20, 32 << 20)
+QUEUE_GROWTH = Growth(PAGE_SIZE, 1 << 20)
+
+
+class Segment:
+    """A file that starts at ``base`` of its queue's byte range and is ``size`` bytes long."""
+
+    __slots__ = (
+        "_descriptor",
+        "_mapping",
+        "_retired_at",
+        "_system",
+        "_view",
+        "allocated",
+        "base",
+        "committed",
+        "flushed",
+        "growth",
+        "path",
+        "size",
+        "writable",
+        "wrote",
+    )
+
+    def __init__(
+        self,
+        system: System,
+        path: Path,
+        base: int,
+        size: int,
+        *,
+        writable: bool = True,
+        growth: Growth = LOG_GROWTH,
+        filled: int = 0,
+    ) -> None:
+        self._system = system
+        self.path = path
+        self.base = base
+        self.size = size
+        self.writable = writable
+        self.growth = growth
+        self._descriptor: int | None = None
+        self._mapping: mmap.mmap | None = None
+        self._view: memoryview | None = None
+        self._retired_at: float | None = None
+        self.set_position(filled)
+
+    @classmethod
+    def create(
+        cls, system: System, path: Path, base: int, size: int, growth: Growth = LOG_GROWTH
+    ) -> Segment:
+        """A new file of zeros with its first step allocated, its name durable."""
+        segment = cls(system, path, base, size, growth=growth)
+        files = system.files
+        try:
+            segment._descriptor = files.open(path, writable=True, create=True)
+            files.set_size(segment._descriptor, size)
+            segment.allocate(1)
+        except OSError as error:
+            segment.close()
+            if error.errno in NO_SPACE:
+                raise DiskFullError(f"{path}: no space for a file of {size} bytes") from error
+            raise
+        except DiskFullError:
+            segment.close()
+            files.remove(path)
+            raise
+        files.sync_folder(path.parent)
+        return segment
+
+    @property
+    def end(self) -> int:
+        """Where the next segment starts."""
+        return self.base + self.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every byte counts as written."""
+        return self.wrote == self.size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new readers are let in."""
+        return self._retired_at is None
+
+    @property
+    def view(self) -> memoryview:
+        """The whole mapping; slices of it stay valid even after the segment is destroyed."""
+        view = self._view
+        return view if view is not None else self._map()
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        """The mapping itself, for what the operating system does with it."""
+        if self._mapping is None:
+            self._map()
+        assert self._mapping is not None
+        return self._mapping
+
+    @property
+    def descriptor(self) -> int:
+        """The open file."""
+        if self._descriptor is None:
+            if self._retired_at is not None:
+                raise StoreClosedError(f"{self.path}: the file was removed")
+            self._descriptor = self._system.files.open(self.path, writable=self.writable)
+        return self._descriptor
+
+    def _map(self) -> memoryview:
+        descriptor = self.descriptor
+        length = self._system.files.size(self.path)
+        if length != self.size:
+            raise SegmentSizeError(f"{self.path}: {length} bytes long instead of {self.size}")
+        self._mapping = self._system.files.map(descriptor, self.size, writable=self.writable)
+        self._view = memoryview(self._mapping)
+        return self._view
+
+    def set_position(self, position: int) -> None:
+        """Everything up to ``position`` is written, readable and on disk; nothing beyond is."""
+        self.wrote = self.committed = self.flushed = position
+        self.allocated = position
+
+    def wrote_to(self, position: int) -> None:
+        """Note that the mapping was written up to ``position``."""
+        self.wrote = position
+        self.committed = position
+
+    def allocate(self, end: int) -> None:
+        """Have disk space for everything before ``end``, or raise DiskFullError."""
+        if end <= self.allocated:
+            return
+        start = self.allocated
+        target = min(max(end, start + self.growth.step(self.wrote)), self.size)
+        try:
+            self._system.files.allocate(self.descriptor, start, target - start)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise DiskFullError(
+                f"{self.path}: no space for {target - start} bytes more at {start}; "
+                "free some or let retention delete older files"
+            ) from error
+        self.allocated = target
+
+    def fill_in(self) -> None:
+        """Fault in the allocated pages that are still to be written."""
+        if self.allocated > self.wrote:
+            self._system.files.populate(self.mapping, self.wrote, self.allocated - self.wrote)
+
+    def is_due(self, least_pages: int) -> bool:
+        """Whether enough was committed since the last flush; a full file always counts."""
+        if least_pages > 0 and not self.is_full:
+            return self.committed // PAGE_SIZE - self.flushed // PAGE_SIZE >= least_pages
+        return self.committed > self.flushed
+
+    def flush(self) -> None:
+        """Sync what is committed now."""
+        committed = self.committed
+        if committed > self.flushed:
+            self._system.files.sync(self.descriptor)
+            self.flushed = committed
+
+    def truncate(self, position: int) -> int:
+        """Forget all beyond ``position``: zeroed and synced. Returns how many bytes held data."""
+        files = self._system.files
+        removed = 0
+        for start, end in files.data_ranges(self.descriptor, position, self.size):
+            start = max(start, position)
+            if any_data(self.view, start, end):
+                files.write_zeros(self.descriptor, start, end)
+                removed += end - start
+        if removed:
+            files.sync(self.descriptor)
+        self.set_position(position)
+        return removed
+
+    def close(self) -> None:
+        """Let go of the file. Slices that readers hold stay valid."""
+        self._release()
+        if self._descriptor is not None:
+            self._system.files.close(self._descriptor)
+            self._descriptor = None
+
+    def _release(self) -> bool:
+        """Drop the mapping; False while somebody else still reads it."""
+        self._view = None  # not released: a reader may be about to slice it
+        if self._mapping is not None:
+            try:
+                self._mapping.close()
+            except BufferError:
+                return False
+            self._mapping = None
+        return True
+
+    def destroy(self, grace_ms: int) -> bool:
+        """Remove the file: now if nobody reads it, else once ``grace_ms`` are over.
+
+        True when it is gone. Call again until then; new readers are refused from the first call.
+        """
+        now = self._system.clock.monotonic()
+        if self._retired_at is None:
+            self._retired_at = now
+        waited_ms = (now - self._retired_at) * 1000
+        if not self._release() and waited_ms < grace_ms:
+            return False
+        self._mapping = None
+        self.close()
+        if self.path.exists():
+            self._system.files.remove(self.path)
+        return True
+
+
+def any_data(view: memoryview, start: int, end: int) -> bool:
+    """Whether any byte of a range is not zero."""
+    step = len(_NOTHING)
+    for at in range(start, end, step):
+        part = view[at : min(at + step, end)]
+        if part.tobytes() != _NOTHING[: len(part)]:
+            return True
+    return False

@@ -1,0 +1,224 @@
+"""The one seam to the operating system: files, syncs, locks and the clock.
+
+Everything below the store goes through a :class:`System` that is handed in, so that tests can
+replace it and make a disk full, a sync fail or a clock run backwards. Nothing here retries and
+nothing swallows an error.
+
+Syncs are ``fdatasync``: on Linux it covers pages that were written through a mapping, and it lets
+other threads run, which ``mmap.flush`` does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_ZEROS = bytes(1 << 20)
+_WRITEV_MAX = 1024  # IOV_MAX of Linux
+
+
+class Files:
+    """What the store asks of a file system."""
+
+    def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
+        """A file descriptor of the file, which must exist unless ``create``."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor that :meth:`open` gave."""
+        os.close(descriptor)
+
+    def size(self, path: Path) -> int:
+        """Length of the file in bytes."""
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last changed."""
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def set_size(self, descriptor: int, size: int) -> None:
+        """Make the file ``size`` bytes long; new bytes read as zeros and take no space yet."""
+        os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Back a range with disk space, so that writing to its mapping cannot kill the process."""
+        os.posix_fallocate(descriptor, offset, length)
+
+    def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
+        """A shared mapping of the file's first ``size`` bytes."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(descriptor, size, access=access)
+
+    def populate(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+        """Fault the pages of a range in for writing, with other threads running meanwhile.
+
+        Only speed depends on it: a kernel that cannot do it is no error.
+        """
+        start = offset & ~(mmap.PAGESIZE - 1)
+        anchor = ctypes.c_char.from_buffer(mapping, start)
+        try:
+            _LIBC.madvise(
+                ctypes.c_void_p(ctypes.addressof(anchor)),
+                ctypes.c_size_t(offset + length - start),
+                _MADV_POPULATE_WRITE,
+            )
+        finally:
+            del anchor  # or the mapping could never be closed
+
+    def lock_memory(self, mapping: mmap.mmap) -> None:
+        """Keep the mapping's pages in memory. Raises OSError, mostly for want of permission."""
+        anchor = ctypes.c_char.from_buffer(mapping)
+        address = ctypes.addressof(anchor)
+        del anchor
+        if _LIBC.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        """Write all of the buffers one behind the other at ``offset``; the position behind."""
+        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while pending:
+            written = os.pwritev(descriptor, pending[:_WRITEV_MAX], offset)
+            offset += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
+        return offset
+
+    def write_zeros(self, descriptor: int, offset: int, end: int) -> None:
+        """Overwrite a range with zeros."""
+        while offset < end:
+            offset += os.pwrite(descriptor, _ZEROS[: end - offset], offset)
+
+    def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
+        """The parts of a range that may hold anything but zeros; holes are left out."""
+        while offset < end:
+            try:
+                start = os.lseek(descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but holes up to the end of the file
+                    return
+                raise
+            if start >= end:
+                return
+            offset = min(os.lseek(descriptor, start, os.SEEK_HOLE), end)
+            yield start, offset
+
+    def sync(self, descriptor: int) -> None:
+        """Return when the file's data is on the disk."""
+        os.fdatasync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in the folder are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: Path) -> None:
+        """Create the folder and those above it, each of them durably."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self.sync_folder(path.parent)
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: Path) -> bytes:
+        """The whole content of a small file."""
+        return path.read_bytes()
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Give the file a new content, so that a crash leaves the old one or the new one."""
+        temporary = path.with_name(path.name + ".tmp")
+        descriptor = self.open(temporary, writable=True, create=True)
+        try:
+            self.set_size(descriptor, 0)
+            self.write(descriptor, [content], 0)
+            self.sync(descriptor)
+        finally:
+            self.close(descriptor)
+        self.rename(temporary, path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename durably."""
+        os.rename(path, target)
+        self.sync_folder(target.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file and make that durable. What is mapped stays readable."""
+        os.unlink(path)
+        self.sync_folder(path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+        self.sync_folder(path.parent)
+
+    def used_ratio(self, path: Path) -> float:
+        """Used part of the file system that holds ``path``, from 0.0 to 1.0."""
+        stat = os.statvfs(path)
+        used = stat.f_blocks - stat.f_bfree
+        available = used + stat.f_bavail
+        return used / available if available else 0.0
+
+    def lock(self, descriptor: int) -> bool:
+        """Take the lock on byte 0 that RocketMQ takes; False if another process has it."""
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def lock_owner(self, descriptor: int) -> int | None:
+        """Process id of the holder of the lock on byte 0, if another process holds it."""
+        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, owner = struct.unpack(
+            "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
+        )
+        return None if kind == fcntl.F_UNLCK else owner
+
+
+class Clock:
+    """Wall time for what is stored, monotonic time for what is waited for."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never runs backwards."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The operating system as the store sees it."""
+
+    files: Files = field(default_factory=Files)
+    clock: Clock = field(default_factory=Clock)
