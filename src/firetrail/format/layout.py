@@ -97,14 +97,6 @@ INDEX_ENTRY = Layout(
     previous="i",
 )
 
-CHECKPOINT = Layout(
-    physic_timestamp="q",
-    logics_timestamp="q",
-    index_timestamp="q",
-    master_flushed_offset="q",
-    confirm_offset="q",
-)
-
 COMPRESSED = 0x1
 TRANSACTION_MASK = 0xC
 TRANSACTION_NONE = 0x0

@@ -28,6 +28,7 @@ from firetrail.errors import FormatError
 from firetrail.format import layout
 from firetrail.format.hosts import Host, decode_host
 from firetrail.format.ids import encode_message_id
+from firetrail.format.javahash import java_text
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 
 if TYPE_CHECKING:
@@ -175,13 +176,7 @@ def _decode(view: memoryview, where: int) -> Record:
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
         body=bytes(view[body_at : body_at + body_size]),
-        topic=_text(view[topic_at : topic_at + topic_size], "topic", where + topic_at),
+        topic=java_text(bytes(view[topic_at : topic_at + topic_size])),
         raw_properties=bytes(view[at + 2 : size]),
     )
 
-
-def _text(view: memoryview, field: str, where: int) -> str:
-    try:
-        return str(view, "utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(field, where + error.start, f"not UTF-8: {error.reason}") from error

@@ -53,7 +53,7 @@ class WriteBufferPool:
     def reserve(self, segment: Segment, size: int) -> WriteBuffer | None:
         """The buffer in which the next ``size`` bytes of the segment go, None if all are in use.
 
-        They go to ``buffer.view[segment.wrote - buffer.start]``; call :meth:`wrote` afterwards.
+        They go to ``buffer.view[segment.wrote - buffer.start]``; call :meth:`wrote` when they are.
         """
         if self._waiting:
             current = self._waiting[-1]
@@ -72,9 +72,9 @@ class WriteBufferPool:
         self._waiting.append(fresh)
         return fresh
 
-    def wrote(self, segment: Segment, buffer: WriteBuffer, size: int) -> None:
-        """Note ``size`` bytes more in the buffer and the segment."""
-        buffer.used += size
+    def wrote(self, segment: Segment, size: int) -> None:
+        """Note that the bytes that were reserved last are written."""
+        self._waiting[-1].used += size
         segment.wrote += size
 
     def commit(self, segment: Segment) -> None:

@@ -170,14 +170,18 @@ class SegmentQueue:
         return segment
 
     def truncate(self, offset: int) -> int:
-        """Forget all from ``offset`` on, durably. Returns how many bytes held data."""
+        """Forget all from ``offset`` on, durably. Returns how many bytes held data.
+
+        The segment that holds ``offset`` is zeroed from there on, later ones are removed; the
+        first one stays.
+        """
         removed = 0
         for segment in reversed(self.segments):
             if segment.base >= offset and segment is not self.first:
-                removed += segment.truncate(0)
+                removed += segment.data_size(0)
                 self.segments = self.segments[:-1]
                 segment.destroy(0)
-            elif segment.base + segment.wrote > offset or segment.end > offset:
+            elif segment.end > offset:
                 removed += segment.truncate(max(offset - segment.base, 0))
         return removed
 

@@ -18,6 +18,7 @@ grace time is over, and its memory when the last slice dies.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
@@ -53,7 +54,6 @@ class Segment:
         "_descriptor",
         "_mapping",
         "_retired_at",
-        "_system",
         "_view",
         "allocated",
         "base",
@@ -62,6 +62,7 @@ class Segment:
         "growth",
         "path",
         "size",
+        "system",
         "writable",
         "wrote",
     )
@@ -77,7 +78,7 @@ class Segment:
         growth: Growth = LOG_GROWTH,
         filled: int = 0,
     ) -> None:
-        self._system = system
+        self.system = system
         self.path = path
         self.base = base
         self.size = size
@@ -98,6 +99,7 @@ class Segment:
         files = system.files
         try:
             segment._descriptor = files.open(path, writable=True, create=True)
+            files.set_size(segment._descriptor, 0)  # whatever a crash left under this name
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
         except OSError as error:
@@ -147,15 +149,15 @@ class Segment:
         if self._descriptor is None:
             if self._retired_at is not None:
                 raise StoreClosedError(f"{self.path}: the file was removed")
-            self._descriptor = self._system.files.open(self.path, writable=self.writable)
+            self._descriptor = self.system.files.open(self.path, writable=self.writable)
         return self._descriptor
 
     def _map(self) -> memoryview:
         descriptor = self.descriptor
-        length = self._system.files.size(self.path)
+        length = self.system.files.size(self.path)
         if length != self.size:
             raise SegmentSizeError(f"{self.path}: {length} bytes long instead of {self.size}")
-        self._mapping = self._system.files.map(descriptor, self.size, writable=self.writable)
+        self._mapping = self.system.files.map(descriptor, self.size, writable=self.writable)
         self._view = memoryview(self._mapping)
         return self._view
 
@@ -176,7 +178,7 @@ class Segment:
         start = self.allocated
         target = min(max(end, start + self.growth.step(self.wrote)), self.size)
         try:
-            self._system.files.allocate(self.descriptor, start, target - start)
+            self.system.files.allocate(self.descriptor, start, target - start)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -189,7 +191,7 @@ class Segment:
     def fill_in(self) -> None:
         """Fault in the allocated pages that are still to be written."""
         if self.allocated > self.wrote:
-            self._system.files.populate(self.mapping, self.wrote, self.allocated - self.wrote)
+            self.system.files.populate(self.mapping, self.wrote, self.allocated - self.wrote)
 
     def is_due(self, least_pages: int) -> bool:
         """Whether enough was committed since the last flush; a full file always counts."""
@@ -198,31 +200,42 @@ class Segment:
         return self.committed > self.flushed
 
     def flush(self) -> None:
-        """Sync what is committed now."""
+        """Sync if anything was committed since the last flush."""
+        if self.committed > self.flushed:
+            self.sync()
+
+    def sync(self) -> None:
+        """Sync what is committed now, and all that was changed in place."""
         committed = self.committed
-        if committed > self.flushed:
-            self._system.files.sync(self.descriptor)
-            self.flushed = committed
+        self.system.files.sync(self.descriptor)
+        self.flushed = committed
+
+    def data_size(self, position: int) -> int:
+        """Over how many bytes behind ``position`` something other than zeros was found."""
+        return sum(end - start for start, end in self._data_behind(position))
 
     def truncate(self, position: int) -> int:
         """Forget all beyond ``position``: zeroed and synced. Returns how many bytes held data."""
-        files = self._system.files
+        files = self.system.files
         removed = 0
-        for start, end in files.data_ranges(self.descriptor, position, self.size):
-            start = max(start, position)
-            if any_data(self.view, start, end):
-                files.write_zeros(self.descriptor, start, end)
-                removed += end - start
+        for start, end in self._data_behind(position):
+            files.write_zeros(self.descriptor, start, end)
+            removed += end - start
         if removed:
             files.sync(self.descriptor)
         self.set_position(position)
         return removed
 
+    def _data_behind(self, position: int) -> Iterator[tuple[int, int]]:
+        for start, end in self.system.files.data_ranges(self.descriptor, position, self.size):
+            if any_data(self.view, start, end):
+                yield start, end
+
     def close(self) -> None:
         """Let go of the file. Slices that readers hold stay valid."""
         self._release()
         if self._descriptor is not None:
-            self._system.files.close(self._descriptor)
+            self.system.files.close(self._descriptor)
             self._descriptor = None
 
     def _release(self) -> bool:
@@ -241,7 +254,7 @@ class Segment:
 
         True when it is gone. Call again until then; new readers are refused from the first call.
         """
-        now = self._system.clock.monotonic()
+        now = self.system.clock.monotonic()
         if self._retired_at is None:
             self._retired_at = now
         waited_ms = (now - self._retired_at) * 1000
@@ -250,7 +263,7 @@ class Segment:
         self._mapping = None
         self.close()
         if self.path.exists():
-            self._system.files.remove(self.path)
+            self.system.files.remove(self.path)
         return True
 
 

@@ -163,6 +163,41 @@ def walk(
     return found
 
 
+def count_entries(
+    data: cython.const[cython.uchar][::1],
+    slots: cython.longlong,
+    limit: cython.longlong,
+    log_end: cython.longlong,
+) -> int:
+    """How many entries, from the first on, were written and point before ``log_end``.
+
+    Entries stand in the order of the log: the first one of zeros, or that points back, ends them.
+    """
+    base: cython.Py_ssize_t = _HEADER + _SLOT * slots
+    if slots <= 0 or limit < 1 or len(data) < base + _ENTRY * limit:
+        raise ValueError(f"{len(data)} bytes are no index file of {slots} slots, {limit} entries")
+    source: cython.pointer(cython.const[cython.uchar])
+    if cython.compiled:
+        source = cython.address(data[0])
+    else:
+        source = data
+    number: cython.longlong = 1
+    at: cython.Py_ssize_t
+    offset: cython.longlong
+    newest: cython.longlong = 0
+    with cython.nogil:
+        while number < limit:
+            at = base + _ENTRY * number
+            offset = load_i64(source, at + _AT_OFFSET)
+            if offset < newest or offset >= log_end or load_i32(source, at) < 0:
+                break
+            if offset == 0 and load_i32(source, at) == 0:
+                break
+            newest = offset
+            number += 1
+    return number - 1
+
+
 def cut_entries(
     data: cython.uchar[::1], slots: cython.longlong, keep: cython.longlong, used: cython.longlong
 ) -> int:

@@ -1,0 +1,310 @@
+"""The commit log: every message, in the order of arrival, in one sequence of segments.
+
+Appends happen under one lock. What can be done before (checks, sizes, encoding of properties) is
+done before; under the lock a record gets its store time, queue offset and place and is written.
+A record never spans two files: what does not fit with 8 bytes to spare leaves a BLANK record
+behind and goes to the next file.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from firetrail.errors import DiskFullError
+from firetrail.format import layout
+from firetrail.format.kernels.encode import RecordWriter
+from firetrail.format.names import COMMIT_LOG
+from firetrail.storage.allocator import Allocator
+from firetrail.storage.buffers import BUFFER_SIZE, WriteBufferPool
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+
+CLOCK_STEP_BACK_MS_MAX = 60_000
+"""How far the clock may step back with store times standing still meanwhile; beyond it they
+follow the clock, or a clock that was once years ahead would date all later messages."""
+
+
+_WITH_QUEUE_OFFSET = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+
+
+class QueueCounter(Protocol):
+    """Who knows the next queue offset of a topic and queue."""
+
+    next_offset: int
+
+
+class Draft(NamedTuple):
+    """A checked message, ready to be written: only time, queue offset and place are missing."""
+
+    topic: bytes
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_time: int
+    born_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    properties: bytes
+    size: int
+
+
+class BatchDraft(NamedTuple):
+    """A checked client batch: one topic and queue, written in one piece."""
+
+    topic: bytes
+    queue_id: int
+    sys_flag: int
+    born_time: int
+    born_host: bytes
+    reconsume_times: int
+    body: bytes
+    shared_properties: bytes
+    items: int
+    size: int
+
+
+class Place(NamedTuple):
+    """Where an append went."""
+
+    physical_offset: int
+    queue_offset: int
+    store_time: int
+
+
+class Busy(Exception):
+    """Another append holds the lock for too long."""
+
+
+class CommitLog:
+    """Appends to and reads from the segments of ``<root>/commitlog``."""
+
+    def __init__(self, system: System, root: Path, config: StoreConfig, store_host: bytes) -> None:
+        self._clock = system.clock
+        self._config = config
+        self._store_host = store_host
+        self._lock = threading.Lock()
+        self._lock_patience = config.page_cache_busy_ms / 1000
+        self.queue = SegmentQueue(system, root / COMMIT_LOG, config.commit_log_file_size)
+        self._allocator = Allocator(
+            self.queue, warm_up=config.warm_up, lock_memory=config.lock_memory
+        )
+        self._pool: WriteBufferPool | None = None
+        self._active: Segment | None = None
+        self._writer: RecordWriter | None = None
+        self.last_store_time = 0
+        self.flushed_offset = 0
+        """All before it is on disk."""
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take appends: after recovery has set the positions."""
+        if self._config.write_buffer_pool:
+            size = max(BUFFER_SIZE, self._config.max_record_size)
+            self._pool = WriteBufferPool(self.queue.system, self._config.write_buffer_count, size)
+            if self._config.lock_memory:
+                self._pool.lock_memory()
+        self.flushed_offset = self.readable_offset
+        if self.queue.last is not None:
+            self._activate(self.queue.last)
+        self._allocator.start()
+
+    def stop(self) -> None:
+        """Take no more appends; everything was flushed before."""
+        self._allocator.stop()
+        self._active = None
+        self._writer = None
+        self.queue.close()
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest record there is."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Where the next record goes."""
+        return self.queue.wrote_offset
+
+    @property
+    def readable_offset(self) -> int:
+        """Behind the last record that may be read."""
+        return self.queue.readable_offset
+
+    # -- append -------------------------------------------------------------------------------
+
+    def append(self, draft: Draft, counter: QueueCounter) -> Place:
+        """Write one record. Raises DiskFullError or Busy, and then nothing has changed."""
+        counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
+        size = draft.size
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise Busy
+        try:
+            segment, writer, at = self._room(size)
+            physical_offset = segment.base + segment.wrote
+            queue_offset = counter.next_offset if counted else 0
+            store_time = self._next_store_time()
+            writer.write(
+                at,
+                size,
+                draft.queue_id,
+                draft.flag,
+                queue_offset,
+                physical_offset,
+                draft.sys_flag,
+                draft.born_time or store_time,
+                draft.born_host,
+                store_time,
+                self._store_host,
+                draft.reconsume_times,
+                draft.prepared_offset,
+                draft.body,
+                draft.topic,
+                draft.properties,
+            )
+            if self._config.property_crc:
+                writer.seal(at, size)
+            self._wrote(segment, size)
+            if counted:
+                counter.next_offset += 1
+        finally:
+            self._lock.release()
+        return Place(physical_offset, queue_offset, store_time)
+
+    def append_batch(self, draft: BatchDraft, counter: QueueCounter) -> Place:
+        """Write the records of a batch in one piece; errors as for :meth:`append`."""
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise Busy
+        try:
+            segment, writer, at = self._room(draft.size)
+            physical_offset = segment.base + segment.wrote
+            queue_offset = counter.next_offset
+            store_time = self._next_store_time()
+            writer.write_batch(
+                at,
+                draft.body,
+                draft.queue_id,
+                queue_offset,
+                physical_offset,
+                draft.sys_flag,
+                draft.born_time or store_time,
+                draft.born_host,
+                store_time,
+                self._store_host,
+                draft.reconsume_times,
+                draft.topic,
+                draft.shared_properties,
+                self._config.property_crc,
+            )
+            self._wrote(segment, draft.size)
+            counter.next_offset += draft.items
+        finally:
+            self._lock.release()
+        return Place(physical_offset, queue_offset, store_time)
+
+    def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
+        """The segment that takes ``size`` bytes more, and where its writer puts them."""
+        segment = self._active
+        if segment is None or segment.wrote + size + layout.BLANK.size > segment.size:
+            segment = self._roll(segment)
+        end = segment.wrote + size
+        if end > segment.allocated:
+            segment.allocate(end)
+        if self._pool is None:
+            assert self._writer is not None
+            return segment, self._writer, segment.wrote
+        return self._buffer_room(segment, size)
+
+    def _buffer_room(self, segment: Segment, size: int) -> tuple[Segment, RecordWriter, int]:
+        assert self._pool is not None
+        buffer = self._pool.reserve(segment, size)
+        if buffer is None:
+            if self._config.fail_fast_without_buffer:
+                raise DiskFullError(
+                    f"all {self._config.write_buffer_count} write buffers wait for their commit"
+                )
+            self._pool.commit(segment)
+            buffer = self._pool.reserve(segment, size)
+            assert buffer is not None
+        return segment, buffer.writer, segment.wrote - buffer.start
+
+    def _wrote(self, segment: Segment, size: int) -> None:
+        if self._pool is None:
+            segment.wrote_to(segment.wrote + size)
+        else:
+            self._pool.wrote(segment, size)
+        if segment.base + segment.wrote >= self._allocator.wake_at:
+            self._allocator.wake()
+
+    def _next_store_time(self) -> int:
+        now = self._clock.now_ms()
+        last = self.last_store_time
+        if now < last and last - now <= CLOCK_STEP_BACK_MS_MAX:
+            return last
+        self.last_store_time = now
+        return now
+
+    def _roll(self, full: Segment | None) -> Segment:
+        """Fill ``full`` up with a BLANK record and go on in the next segment."""
+        if full is None:
+            self.queue.system.files.make_folder(self.queue.folder)
+        elif full.wrote + layout.BLANK.size > full.allocated:
+            full.allocate(full.wrote + layout.BLANK.size)
+        segment = self._allocator.next_segment()  # first: if it fails nothing has changed
+        if full is not None:
+            self._fill_up(full)
+        self._activate(segment)
+        return segment
+
+    def _fill_up(self, full: Segment) -> None:
+        blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
+        if self._pool is not None:
+            self._pool.commit(full)
+        full.view[full.wrote : full.wrote + len(blank)] = blank
+        full.wrote_to(full.size)
+
+    def _activate(self, segment: Segment) -> None:
+        self._active = segment
+        self._writer = RecordWriter(segment.view) if self._pool is None else None
+
+    # -- commit and flush ---------------------------------------------------------------------
+
+    def commit(self, least_pages: int = 0) -> bool:
+        """Make what waits in write buffers readable; whether anything was."""
+        segment = self._active
+        if self._pool is None or segment is None:
+            return False
+        with self._lock:
+            segment = self._active
+            assert segment is not None
+            waiting = segment.wrote - segment.committed
+            if waiting == 0 or waiting < least_pages * 4096:
+                return False
+            self._pool.commit(segment)
+        return True
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Sync the segments that are due; whether any was. An OSError is final."""
+        synced = False
+        for segment in self.queue.from_offset(self.flushed_offset):
+            if not segment.is_due(least_pages):
+                break
+            segment.flush()
+            synced = True
+            self.flushed_offset = segment.base + segment.flushed
+            if not segment.is_full:
+                break
+        return synced
+
+    # -- read ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """``size`` bytes at ``offset``, None where there is nothing to read."""
+        return self.queue.read(offset, size)

@@ -1,0 +1,226 @@
+"""The consume queue of one topic and queue id: where its messages stand in the log.
+
+Queue offset *n* is the 20-byte unit at byte ``20 * n``: physical offset, size, tags code. Units are
+derived from the log and can be rebuilt from it at any time. The queue's beginning follows the
+log's: units of records that retention deleted are passed over, not rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from firetrail.errors import StoreDamagedError
+from firetrail.format import layout
+from firetrail.format.names import queue_folder
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import QUEUE_GROWTH, Segment
+from firetrail.storage.system import System
+
+_UNPACK = layout.UNIT.struct.unpack_from
+_PRE_BLANK = encode_unit(PRE_BLANK)
+
+
+class ConsumeQueue:
+    """Units of one queue. One thread appends; any thread reads."""
+
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = SegmentQueue(
+            system,
+            root / queue_folder(topic, queue_id),
+            file_size,
+            writable=writable,
+            growth=QUEUE_GROWTH,
+        )
+        self.next_offset = 0
+        """Queue offset of the next message that is appended to the log."""
+        self._min_offset = 0
+        self._min_for = -1  # the log's beginning for which _min_offset holds
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last unit."""
+        return self.files.wrote_offset // UNIT_SIZE
+
+    def min_offset(self, log_min: int) -> int:
+        """Queue offset of the first unit whose record the log, which begins at ``log_min``, has.
+
+        Looked up when the log's beginning has moved, by bisection; else known.
+        """
+        if self._min_for != log_min:
+            first = self.files.min_offset // UNIT_SIZE
+            self._min_offset = self.first_where(
+                first, self.max_offset, lambda unit: unit.physical_offset >= log_min
+            )
+            self._min_for = log_min
+        return self._min_offset
+
+    @property
+    def last_unit(self) -> ConsumeQueueUnit | None:
+        """The newest unit."""
+        return self.unit(self.max_offset - 1)
+
+    # -- read ---------------------------------------------------------------------------------
+
+    def unit(self, offset: int) -> ConsumeQueueUnit | None:
+        """The unit at a queue offset, None if there is none."""
+        at = offset * UNIT_SIZE
+        if offset < 0 or at >= self.files.wrote_offset:
+            return None
+        segment = self.files.find(at)
+        if segment is None:
+            return None
+        return ConsumeQueueUnit._make(_UNPACK(segment.view, at - segment.base))
+
+    def first_where(self, low: int, high: int, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
+        """The first queue offset in ``low..high`` whose unit satisfies ``holds``, else ``high``.
+
+        ``holds`` must be false up to some unit and true from there on. Units that only fill up
+        the beginning of the first file never satisfy it.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit.size != PRE_BLANK.size and holds(unit):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # -- append -------------------------------------------------------------------------------
+
+    def append(self, offset: int, units: memoryview) -> int:
+        """Write consecutive units, the first of which has queue offset ``offset``.
+
+        Units that are there already are passed over, which makes it safe to derive a range of the
+        log again. Returns how many were written. Raises DiskFullError.
+        """
+        expected = offset * UNIT_SIZE
+        segment = self.files.last
+        if segment is None:
+            segment = self._begin(expected)
+        there = segment.base + segment.wrote
+        if expected > there:
+            raise StoreDamagedError(
+                str(segment.path),
+                segment.wrote,
+                _UNPACK(units)[0],
+                f"queue {self.topic}/{self.queue_id} has {there // UNIT_SIZE} units, the next "
+                f"message in the log is its number {offset}",
+                "rebuild the queue from the log: firetrail rebuild",
+            )
+        units = units[there - expected :]
+        written = len(units) // UNIT_SIZE
+        while units:
+            if segment.is_full:
+                segment = self.files.roll()
+            size = min(len(units), segment.size - segment.wrote)
+            self._write(segment, units[:size])
+            units = units[size:]
+        return written
+
+    def _begin(self, at: int) -> Segment:
+        """The first file, filled up with blank units before byte ``at`` of the queue."""
+        segment = self.files.roll(at)
+        blanks = (at - segment.base) // UNIT_SIZE
+        if blanks:
+            self._write(segment, memoryview(_PRE_BLANK * blanks))
+        return segment
+
+    def _write(self, segment: Segment, units: memoryview) -> None:
+        at = segment.wrote
+        end = at + len(units)
+        if end > segment.allocated:
+            segment.allocate(end)
+        segment.view[at:end] = units
+        segment.wrote_to(end)
+
+    # -- flush, recovery, retention -----------------------------------------------------------
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Sync the files that are due; whether all is on disk now."""
+        clean = True
+        for segment in self.files.segments:
+            if segment.flushed < segment.committed:
+                if segment.is_due(least_pages):
+                    segment.flush()
+                else:
+                    clean = False
+        return clean
+
+    def load(self) -> None:
+        """Find the files and the end of the last one: the first unit that was never written.
+
+        Files are bisected, not read: units are written one behind the other. Files without a
+        unit at the end of the folder are left out; they are made anew when they are needed.
+        """
+        self.files.load()
+        for number, segment in reversed(list(enumerate(self.files.segments))):
+            segment.set_position(_units_written(segment) * UNIT_SIZE)
+            if segment.wrote:
+                self.files.segments = self.files.segments[: number + 1]
+                break
+        else:
+            self.files.segments = self.files.segments[:1]
+        self.next_offset = self.max_offset
+        self.forget_positions()
+
+    def cut(self, log_end: int) -> int:
+        """Forget the units of records at or behind ``log_end``. Returns how many there were."""
+        end = self.max_offset
+        first = self.files.min_offset // UNIT_SIZE
+        keep = self.first_where(
+            first, end, lambda unit: unit.size <= 0 or unit.physical_offset >= log_end
+        )
+        self.files.truncate(keep * UNIT_SIZE)
+        self.next_offset = keep
+        self.forget_positions()
+        return end - keep
+
+    def forget_positions(self) -> None:
+        """Look the beginning up again at the next question for it."""
+        self._min_for = -1
+
+    def delete_expired(self, log_min: int, grace_ms: int) -> int:
+        """Remove files, never the last, whose units all point before ``log_min``; how many."""
+        removed = 0
+        while len(self.files.segments) > 1:
+            segment = self.files.segments[0]
+            last_offset = _UNPACK(segment.view, segment.size - UNIT_SIZE)[0]
+            if last_offset >= log_min:
+                break
+            self.files.retire_first(grace_ms)
+            removed += 1
+        self.forget_positions()
+        self.files.sweep(grace_ms)
+        return removed
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+
+def _units_written(segment: Segment) -> int:
+    low, high = 0, segment.size // UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = _UNPACK(segment.view, middle * UNIT_SIZE)
+        if offset >= 0 and size > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low

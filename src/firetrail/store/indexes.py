@@ -1,0 +1,133 @@
+"""The index: all index files of a store, oldest first, and queries over them.
+
+Only the newest file is written. Its end offset says up to where the log is indexed, so a range of
+the log can be offered again; only records with keys move it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+from firetrail.format.index import IndexGeometry
+from firetrail.format.javahash import index_key_hash
+from firetrail.format.names import INDEX, parse_index_name
+from firetrail.storage.system import System
+from firetrail.store.indexfile import IndexFile
+
+
+class Index:
+    """The files below ``<root>/index``."""
+
+    def __init__(
+        self, system: System, root: Path, geometry: IndexGeometry, *, writable: bool = True
+    ) -> None:
+        self._system = system
+        self._folder = root / INDEX
+        self._geometry = geometry
+        self._writable = writable
+        self.files: tuple[IndexFile, ...] = ()
+        self._unsynced: list[IndexFile] = []
+        self._retired: list[IndexFile] = []
+
+    def load(self) -> None:
+        """Open the files there are; names that are not those of index files are left alone."""
+        self.files = tuple(
+            IndexFile.load(
+                self._system, self._folder / name, self._geometry, writable=self._writable
+            )
+            for name in self._system.files.names(self._folder)
+            if parse_index_name(name) is not None
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last record with a key, 0 if there is none."""
+        return self.files[-1].header.end_offset if self.files else 0
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of that record."""
+        return self.files[-1].header.end_timestamp if self.files else 0
+
+    def append(self, entries: array[int], first: int, count: int) -> int:
+        """Append some of the entries ``first`` to ``count``; the next one to append.
+
+        They were derived from the log behind :attr:`end_offset`. Raises DiskFullError, and then
+        none was appended.
+        """
+        if not self.files or self.files[-1].is_full:
+            self._roll()
+        return self.files[-1].append(entries, first, count)
+
+    def _roll(self) -> None:
+        previous = self.files[-1] if self.files else None
+        if previous is not None:
+            self._unsynced.append(previous)
+        created = IndexFile.create(self._system, self._folder, self._geometry, previous)
+        self.files = (*self.files, created)
+
+    def flush(self) -> None:
+        """Sync the newest file and those that were filled since the last flush."""
+        filled, self._unsynced = self._unsynced, []
+        for file in (*filled, *self.files[-1:]):
+            file.segment.sync()
+
+    def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
+        """Physical offsets of at most ``limit`` messages that may have this key, newest first.
+
+        ``begin`` and ``end`` bound the store time (ms), both included, to the second: only hashes
+        and seconds are in the index, the rest is for the caller to check.
+        """
+        key_hash = index_key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            header = file.header
+            if header.begin_timestamp <= end and header.end_timestamp >= begin:
+                found += file.find(key_hash, begin, end, limit - len(found))
+            if header.begin_timestamp < begin or len(found) >= limit:
+                break
+        return found
+
+    def recover(self, log_end: int, trusted: bool, time_of: Callable[[int], int | None]) -> int:
+        """Cut the newest files back to whole entries of records before ``log_end``.
+
+        Returns from which physical offset on the log must be indexed again. If ``trusted``,
+        everything before ``log_end`` is known to have been synced; otherwise only what is found
+        counts, less the last record, which may lack some of its keys. No other file is touched.
+        """
+        while self.files:
+            newest = self.files[-1]
+            keep = newest.kept_before(log_end)
+            if keep and not trusted:
+                log_end = newest.offset_of(keep)
+                keep = newest.kept_before(log_end)
+            if keep or len(self.files) == 1:
+                self._cut(newest, keep, time_of)
+                return log_end if keep or trusted else 0
+            self.files = self.files[:-1]
+            newest.segment.destroy(0)
+        return log_end if trusted else 0
+
+    def _cut(self, file: IndexFile, keep: int, time_of: Callable[[int], int | None]) -> None:
+        header = file.header
+        end_time = header.end_timestamp
+        if keep and file.offset_of(keep) != header.end_offset:
+            end_time = time_of(file.offset_of(keep)) or header.begin_timestamp
+        file.cut(keep, end_time)
+
+    def delete_expired(self, log_min: int, grace_ms: int) -> int:
+        """Remove files, never the last, that point only before ``log_min``; how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].header.end_offset < log_min:
+            self._retired.append(self.files[0])
+            self.files = self.files[1:]
+            removed += 1
+        self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
+        return removed
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self.files:
+            file.segment.close()

@@ -1,0 +1,155 @@
+"""One index file: a hash table from keys to physical offsets.
+
+The header, the slots and the entries are written in place. What is on disk at a crash is known only
+up to the last sync, so :meth:`IndexFile.cut` rebuilds the chains from the entries that are good.
+"""
+
+from __future__ import annotations
+
+from array import array
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from firetrail.errors import StoreDamagedError
+from firetrail.format.index import (
+    IndexGeometry,
+    IndexHeader,
+    decode_index_entry,
+    decode_index_header,
+    encode_index_header,
+    entry_at,
+    find_geometry,
+    index_file_size,
+)
+from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
+from firetrail.format.layout import INDEX_ENTRY
+from firetrail.format.names import index_name, parse_index_name
+from firetrail.storage.segment import Growth, Segment
+from firetrail.storage.system import System
+
+_GROWTH = Growth(64 << 10, 16 << 20)
+
+
+class IndexFile:
+    """Keys of messages, in the order of the log."""
+
+    def __init__(self, segment: Segment, geometry: IndexGeometry) -> None:
+        self.segment = segment
+        self.slots = geometry.slots
+        self.entries = geometry.entries
+        segment.set_position(entry_at(self.slots, self.header.next_entry))
+
+    @classmethod
+    def create(
+        cls, system: System, folder: Path, geometry: IndexGeometry, previous: IndexFile | None
+    ) -> IndexFile:
+        """A new file, named after the time, that goes on where ``previous`` ends."""
+        system.files.make_folder(folder)
+        size = index_file_size(geometry.slots, geometry.entries)
+        segment = Segment.create(
+            system, _free_path(system, folder, previous), 0, size, growth=_GROWTH
+        )
+        segment.allocate(entry_at(geometry.slots, 1))
+        if previous is not None:
+            end = previous.header
+            header = IndexHeader(
+                end.end_timestamp, end.end_timestamp, end.end_offset, end.end_offset
+            )
+            encoded = encode_index_header(header)
+            segment.view[: len(encoded)] = encoded
+        return cls(segment, geometry)
+
+    @classmethod
+    def load(
+        cls, system: System, path: Path, expected: IndexGeometry, *, writable: bool
+    ) -> IndexFile:
+        """A file that is there. If its size is not the expected one its content tells the rest."""
+        size = system.files.size(path)
+        segment = Segment(system, path, 0, size, writable=writable, growth=_GROWTH)
+        try:
+            if size == index_file_size(expected.slots, expected.entries):
+                return cls(segment, expected)
+            return cls(segment, find_geometry(segment.mapping))
+        except ValueError as error:
+            segment.close()
+            raise StoreDamagedError(
+                str(path),
+                0,
+                None,
+                f"not an index file: {error}",
+                "move it away and rebuild the index from the log: firetrail rebuild",
+            ) from error
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it stands in the file now."""
+        return decode_index_header(self.segment.view)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.header.next_entry >= self.entries
+
+    def append(self, entries: array[int], first: int, count: int) -> int:
+        """Append entries ``first`` to ``count`` as far as the file has room; the next one.
+
+        Raises DiskFullError, and then none was appended.
+        """
+        number = self.header.next_entry
+        limit = min(number + count - first, self.entries)
+        self.segment.allocate(entry_at(self.slots, limit))
+        first = append_entries(self.segment.view, self.slots, limit, entries, first, count)
+        self.segment.wrote_to(entry_at(self.slots, limit))
+        return first
+
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
+        """Physical offsets of messages whose key may have this hash, newest first."""
+        return walk(self.segment.view, self.slots, key_hash, begin, end, limit)
+
+    def kept_before(self, log_end: int) -> int:
+        """How many entries, from the first on, are whole and point before ``log_end``."""
+        return count_entries(self.segment.view, self.slots, self.entries, log_end)
+
+    def offset_of(self, number: int) -> int:
+        """Physical offset that entry ``number`` (the first is 1) points to."""
+        return decode_index_entry(self.segment.view, entry_at(self.slots, number)).physical_offset
+
+    def cut(self, keep: int, end_time: int) -> None:
+        """Keep the first ``keep`` entries, link all chains anew, and sync.
+
+        ``end_time`` is the store time of the message that the last of them points to.
+        """
+        segment = self.segment
+        used = self._written_behind(keep)
+        segment.set_position(0)
+        segment.allocate(entry_at(self.slots, keep + 1 + used))
+        cut_entries(segment.view, self.slots, keep + 1, keep + 1 + used)
+        header = self.header
+        if keep:
+            header = header._replace(end_offset=self.offset_of(keep), end_timestamp=end_time)
+        else:
+            header = header._replace(
+                end_offset=header.begin_offset, end_timestamp=header.begin_timestamp
+            )
+        encoded = encode_index_header(header)
+        segment.view[: len(encoded)] = encoded
+        segment.sync()
+        segment.set_position(entry_at(self.slots, keep + 1))
+
+    def _written_behind(self, keep: int) -> int:
+        """Over how many entries behind the kept ones something may have been written."""
+        start = entry_at(self.slots, keep + 1)
+        segment = self.segment
+        ranges = segment.system.files.data_ranges(segment.descriptor, start, segment.size)
+        end = max((end for _, end in ranges), default=start)
+        return min(-(-(end - start) // INDEX_ENTRY.size), self.entries - keep - 1)
+
+
+def _free_path(system: System, folder: Path, previous: IndexFile | None) -> Path:
+    """A name that sorts behind that of the file before, even if the clock went back."""
+    created = datetime.fromtimestamp(system.clock.now_ms() / 1000)
+    if previous is not None:
+        before = parse_index_name(previous.segment.path.name)
+        if before is not None:
+            created = max(created, before + timedelta(milliseconds=1))
+    return folder / index_name(created)

@@ -1,0 +1,58 @@
+"""Reading single records and their fields straight from the log's mapping."""
+
+from __future__ import annotations
+
+from firetrail.format import layout
+from firetrail.format.columns import Check, Columns
+from firetrail.format.kernels.scan import scan
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+
+_HEAD = layout.RECORD_HEAD.struct.unpack_from
+_INT64 = layout.STORE_TIME.struct.unpack_from
+_MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
+
+
+def store_time_at(log: SegmentQueue, offset: int) -> int | None:
+    """Store time (ms) of the record at ``offset``, None if there is none."""
+    segment = log.find(offset)
+    if segment is None:
+        return None
+    at = offset - segment.base
+    if at + layout.RECORD_SIZE_MIN > segment.committed:
+        return None
+    _, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(segment.view, at)
+    if magic not in _MAGICS or stored_offset != offset:
+        return None
+    host = layout.HOST_V6_SIZE if sys_flag & layout.BORN_HOST_V6 else layout.HOST_V4_SIZE
+    time: int = _INT64(segment.view, at + layout.RECORD_HEAD.size + host)[0]
+    return time
+
+
+def first_store_time(segment: Segment) -> int | None:
+    """Store time of a segment's first record, None if it does not begin with a good one."""
+    columns = Columns(1)
+    rows, _, _ = scan(segment.view, 0, segment.size, segment.base, columns.table, Check.BODY)
+    return columns.row(0)["store_time"] if rows else None
+
+
+def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
+    """The bytes of the record at ``offset``, None if no record begins there."""
+    segment = log.find(offset)
+    if segment is None:
+        return None
+    at = offset - segment.base
+    if at + layout.RECORD_SIZE_MIN > segment.committed:
+        return None
+    size, magic, _, _, _, _, stored_offset, _, _ = _HEAD(segment.view, at)
+    if magic not in _MAGICS or stored_offset != offset:
+        return None
+    if not layout.RECORD_SIZE_MIN <= size <= segment.committed - at:
+        return None
+    return segment.view[at : at + size]
+
+
+def record_offset(buffer: memoryview) -> int:
+    """The physical offset that a record says it has."""
+    offset: int = _HEAD(buffer, 0)[6]
+    return offset

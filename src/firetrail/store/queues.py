@@ -1,0 +1,100 @@
+"""All consume queues of a store, by topic and queue id.
+
+Folders are listed when the store is opened; a queue's files are looked at when the queue is first
+used. Which queues have something to flush is kept, so that no round walks over all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id
+from firetrail.storage.system import System
+from firetrail.store.consumequeue import ConsumeQueue
+
+QueueKey = tuple[str, int]
+
+
+class QueueTable:
+    """The queues below ``<root>/consumequeue``."""
+
+    def __init__(
+        self, system: System, root: Path, file_size: int, *, writable: bool = True
+    ) -> None:
+        self._system = system
+        self._root = root
+        self._file_size = file_size
+        self._writable = writable
+        self._known: dict[QueueKey, None] = {}
+        self._loaded: dict[QueueKey, ConsumeQueue] = {}
+        self._guard = threading.Lock()  # over the creation of queue objects
+        self.dirty: set[ConsumeQueue] = set()
+        """Queues with units that are not on disk yet."""
+
+    def list_folders(self) -> None:
+        """Find out which queues there are."""
+        base = self._root / CONSUME_QUEUE
+        names = self._system.files.names
+        for topic in names(base):
+            if not is_folder_name(topic) or not (base / topic).is_dir():
+                continue
+            for name in names(base / topic):
+                queue_id = parse_queue_id(name)
+                if queue_id is not None:
+                    self._known[topic, queue_id] = None
+
+    def keys(self) -> list[QueueKey]:
+        """Topic and queue id of every queue, in order."""
+        return sorted(self._known)
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue, in order."""
+        return sorted({topic for topic, _ in self._known})
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None if no message was ever put to it."""
+        queue = self._loaded.get((topic, queue_id))
+        if queue is None and (topic, queue_id) in self._known:
+            return self.open(topic, queue_id)
+        return queue
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, a new and empty one if there is none."""
+        key = (topic, queue_id)
+        queue = self._loaded.get(key)
+        if queue is not None:
+            return queue
+        with self._guard:
+            queue = self._loaded.get(key)
+            if queue is None:
+                queue = ConsumeQueue(
+                    self._system,
+                    self._root,
+                    topic,
+                    queue_id,
+                    self._file_size,
+                    writable=self._writable,
+                )
+                queue.load()
+                self._known[key] = None
+                self._loaded[key] = queue
+        return queue
+
+    def all(self) -> Iterator[ConsumeQueue]:
+        """Every queue, loaded one by one."""
+        for topic, queue_id in self.keys():
+            yield self.open(topic, queue_id)
+
+    def flush(self, least_pages: int = 0) -> None:
+        """Sync the queues that have enough unsynced units."""
+        for queue in list(self.dirty):
+            self.dirty.discard(queue)
+            if not queue.flush(least_pages):
+                self.dirty.add(queue)
+
+    def close(self) -> None:
+        """Close the files of every queue in use."""
+        for queue in self._loaded.values():
+            queue.close()

@@ -1,0 +1,281 @@
+"""Reads: by queue offset, by physical offset or id, by key and by time.
+
+Answers are slices of the log's mapping; nothing is copied or decoded here. Statuses and next offsets
+of :meth:`Reader.get` follow the Java store's table, condition by condition.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from firetrail.format.columns import Check, Columns
+from firetrail.format.ids import decode_message_id
+from firetrail.format.javahash import java_hash
+from firetrail.format.kernels.scan import scan
+from firetrail.format.kernels.select import ELSEWHERE, Selection
+from firetrail.format.layout import UNIT
+from firetrail.format.properties import KEY_SEPARATOR
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.indexes import Index
+from firetrail.store.logread import record_at, record_offset, store_time_at
+from firetrail.store.queues import QueueTable
+from firetrail.store.results import GetResult, GetStatus, decode_message
+
+_OFFSET_IN_UNIT = UNIT.struct.unpack_from
+MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+TIME_MAX = (1 << 63) - 1
+
+
+class Boundary(Enum):
+    """Which message a time stands for where none was stored at exactly that time."""
+
+    LOWER = "lower"  # the first one stored at the time or later (RocketMQ 5)
+    UPPER = "upper"  # the last one stored at the time or before (RocketMQ 5)
+    NEAREST = "nearest"  # the nearer one, the earlier of two (RocketMQ 4)
+
+
+class QueryResult(NamedTuple):
+    """Messages with a key, newest first, and up to where the index reaches."""
+
+    buffers: list[memoryview]
+    index_time: int
+    index_offset: int
+
+
+class Reader:
+    """Reads from a log, its queues and its index; any number of threads may use it."""
+
+    def __init__(
+        self, log: SegmentQueue, queues: QueueTable, index: Index | None, config: StoreConfig
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._config = config
+        self._memory = int(MEMORY_BYTES * config.in_memory_ratio)
+
+    # -- by queue offset ----------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Messages of a queue from ``offset`` on, within the configured caps.
+
+        ``tags`` are hashes of the tags wanted (:func:`tag_hashes`), None for all. A hash may
+        stand for another tag as well: who needs exactness compares the tag of each message.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
+        low, high = queue.min_offset(self._log.min_offset), queue.max_offset
+        if high == 0:
+            return self._nothing(GetStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
+        if offset < low:
+            return self._nothing(GetStatus.OFFSET_TOO_SMALL, offset, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return self._nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
+        segment = queue.files.find(offset * UNIT.size)
+        if segment is None:
+            per_file = queue.files.segment_size // UNIT.size
+            next_file = offset - offset % per_file + per_file
+            return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
+        return self._select(segment, offset, low, high, max_count, tags)
+
+    def _nothing(
+        self, status: GetStatus, asked: int, next_offset: int, low: int, high: int
+    ) -> GetResult:
+        """An empty answer that moves the reader; a slave leaves it where it is."""
+        config = self._config
+        if config.role is BrokerRole.SLAVE and not config.offset_check_in_slave:
+            next_offset = asked
+        return GetResult(status, next_offset, low, high)
+
+    def _select(
+        self,
+        units: Segment,
+        offset: int,
+        low: int,
+        high: int,
+        max_count: int,
+        tags: frozenset[int] | None,
+    ) -> GetResult:
+        config = self._config
+        log_end = self._log.readable_offset
+        selection = Selection(
+            max_count,
+            config.max_transfer_bytes_in_memory,
+            config.max_transfer_count_in_memory,
+            config.max_transfer_bytes_on_disk,
+            config.max_transfer_count_on_disk,
+            log_end - self._memory,
+            tags,
+        )
+        view = units.view
+        at = offset * UNIT.size - units.base
+        end = min(units.wrote, at + max(config.max_filter_bytes, max_count * UNIT.size))
+        status = GetStatus.NO_MATCHED_MESSAGE
+        gone_before = 0  # records before it are gone with their file
+        while at + UNIT.size <= end:
+            record = _OFFSET_IN_UNIT(view, at)[0]
+            segment = self._log.find(record) if record >= gone_before else None
+            if segment is not None:
+                readable = segment.base + segment.committed
+                reason = selection.take(view, at, end, segment.view, segment.base, readable)
+                if selection.filtered and not selection.found:
+                    status = GetStatus.NO_MATCHED_MESSAGE
+                if reason != ELSEWHERE:
+                    at = selection.position
+                    break
+                if selection.position > at:
+                    at = selection.position
+                    continue
+            if record >= gone_before:
+                gone_before = record - record % self._log.segment_size + self._log.segment_size
+                status = GetStatus.MESSAGE_WAS_REMOVING
+            at += UNIT.size
+        if selection.found:
+            status = GetStatus.FOUND
+        return GetResult(
+            status,
+            (units.base + at) // UNIT.size,
+            low,
+            high,
+            selection.found,
+            selection.size,
+            log_end - selection.last_offset > self._memory,
+        )
+
+    # -- by place -----------------------------------------------------------------------------
+
+    def at_offset(self, physical_offset: int) -> memoryview | None:
+        """The record that begins at ``physical_offset``."""
+        return record_at(self._log, physical_offset)
+
+    def by_id(self, message_id: str) -> memoryview | None:
+        """The record with this offset message id, None if it is not (or no longer) here."""
+        wanted = decode_message_id(message_id)
+        buffer = record_at(self._log, wanted.physical_offset)
+        if buffer is None or decode_message(buffer).store_host != wanted.host:
+            return None
+        return buffer
+
+    # -- by key -------------------------------------------------------------------------------
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        begin: int = 0,
+        end: int = TIME_MAX,
+        max_count: int | None = None,
+    ) -> QueryResult:
+        """Messages of ``topic`` with this key or unique key, stored in ``begin..end`` (ms).
+
+        The index knows hashes only; every message is compared with the key before it counts.
+        """
+        index = self._index
+        if index is None:
+            return QueryResult([], 0, 0)
+        wanted = min(max_count or self._config.default_query_count, self._config.max_query_count)
+        limit = wanted
+        columns = Columns(1)
+        while True:
+            offsets = index.query(topic, key, begin, end, limit)
+            found = []
+            for offset in dict.fromkeys(offsets):
+                buffer = record_at(self._log, offset)
+                if buffer is not None and _has_key(buffer, columns, topic, key, begin, end):
+                    found.append(buffer)
+            if len(found) >= wanted or len(offsets) < limit:
+                return QueryResult(found[:wanted], index.end_timestamp, index.end_offset)
+            limit *= 4
+
+    # -- by time ------------------------------------------------------------------------------
+
+    def offset_at(
+        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Queue offset of the message that a store time stands for; 0 for a missing queue."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset(self._log.min_offset), queue.max_offset
+        later = queue.first_where(
+            low, high, lambda unit: self._time(unit.physical_offset) > time_ms
+        )
+        if boundary is Boundary.UPPER:
+            return max(later - 1, low)
+        first = queue.first_where(
+            low, later, lambda unit: self._time(unit.physical_offset) >= time_ms
+        )
+        if boundary is Boundary.LOWER or first < later or low == high:
+            return first
+        return self._nearest(queue, low, high, first, time_ms)
+
+    def _nearest(self, queue: ConsumeQueue, low: int, high: int, later: int, time_ms: int) -> int:
+        """The nearer of the neighbours ``later - 1`` and ``later`` of a time between them."""
+        if later >= high:
+            return high - 1
+        if later <= low:
+            return low
+        after, before = queue.unit(later), queue.unit(later - 1)
+        assert after is not None and before is not None
+        to_later = self._time(after.physical_offset) - time_ms
+        to_earlier = time_ms - self._time(before.physical_offset)
+        return later if to_later < to_earlier else later - 1
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time (ms) of the message at a queue offset."""
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        return store_time_at(self._log, unit.physical_offset) if unit is not None else None
+
+    def _time(self, physical_offset: int) -> int:
+        """Store time of a record; what is gone counts as the distant past."""
+        time = store_time_at(self._log, physical_offset)
+        return -1 if time is None else time
+
+
+def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
+    """Hashes for :meth:`Reader.get` of ``"A || B"`` or several tags; None for all (``"*"``)."""
+    if tags is None:
+        return None
+    names = tags.split("||") if isinstance(tags, str) else list(tags)
+    stripped = [name.strip() for name in names]
+    if "*" in stripped:
+        return None
+    return frozenset(java_hash(name) for name in stripped if name)
+
+
+def _has_key(
+    buffer: memoryview, columns: Columns, topic: str, key: str, begin: int, end: int
+) -> bool:
+    """Whether the record has this topic, this key or unique key, and a store time in range."""
+    base = record_offset(buffer)
+    if scan(buffer, 0, len(buffer), base, columns.table, Check.NONE)[0] != 1:
+        return False
+    row = columns.row(0)
+    if not begin <= row["store_time"] <= end:
+        return False
+
+    def text(name: str) -> bytes:
+        return bytes(buffer[row[f"{name}_at"] : row[f"{name}_at"] + row[f"{name}_size"]])
+
+    wanted = key.encode()
+    return text("topic") == topic.encode() and (
+        (row["unique_key_size"] > 0 and text("unique_key") == wanted)
+        or (row["keys_size"] > 0 and wanted in text("keys").split(KEY_SEPARATOR.encode()))
+    )
