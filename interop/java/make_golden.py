@@ -63,14 +63,18 @@ def specials() -> list[Line]:
         message("T6", "store six", store_host=six_store, properties=tags),
         message("TD", "later", queue_id=1, properties={"DELAY": "3", "KEYS": "delayed"}),
         message("TH", "prepared", sys_flag=4, properties={"KEYS": "half", "TRAN_MSG": "true"}),
-        message("TH", "rolled back", sys_flag=12, prepared_offset=1234, properties={"KEYS": "half"}),
+        message(
+            "TH", "rolled back", sys_flag=12, prepared_offset=1234, properties={"KEYS": "half"}
+        ),
         message("TH", "committed", sys_flag=8, prepared_offset=1234, properties={"KEYS": "half"}),
         message("TE", ""),
         message("TE", "no properties, tried again", reconsume_times=2),
         message("TU", "中文 body", properties={"TAGS": "中文", "KEYS": "ключ"}),
         {**message("TB", ""), "batch": item, "properties": {"CLUSTER": "DefaultCluster"}},
         {**message("TB", ""), "batch": [{"body": b64("bare item")}]},
-        message(RETRY_TOPIC, "retry", reconsume_times=1, properties={"KEYS": "long", "TAGS": "TagR"}),
+        message(
+            RETRY_TOPIC, "retry", reconsume_times=1, properties={"KEYS": "long", "TAGS": "TagR"}
+        ),
     ]
 
 

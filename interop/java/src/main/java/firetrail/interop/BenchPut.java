@@ -4,14 +4,14 @@ import com.google.gson.JsonObject;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.Executors;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
-import java.util.ArrayList;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
@@ -63,9 +63,6 @@ final class BenchPut {
         Timing timing = measure(session, count, Long.MAX_VALUE);
         describe(line, timing, count, session.store.getMaxPhyOffset());
         out.accept(line);
-        if (options.has("kill")) {
-            Session.kill();
-        }
         session.close();
     }
 
@@ -89,7 +86,7 @@ final class BenchPut {
         remove(Path.of(root));
         Session session = Session.open(root, options);
         measure(session, WARM_MESSAGES, System.nanoTime() + WARM_NANOS);
-        session.close();
+        session.store.shutdown();
         session.store.destroy();
         remove(Path.of(root));
     }

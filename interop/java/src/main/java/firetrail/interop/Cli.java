@@ -35,29 +35,7 @@ public final class Cli {
 
     private static void run(Options options, Consumer<JsonObject> out) throws Exception {
         String command = options.positional(0, "COMMAND");
-        StoreCommands store = new StoreCommands(options, out);
         switch (command) {
-            case "write":
-                store.write();
-                break;
-            case "read":
-                store.read();
-                break;
-            case "query":
-                store.query();
-                break;
-            case "time":
-                store.time();
-                break;
-            case "get":
-                store.get();
-                break;
-            case "byid":
-                store.byId();
-                break;
-            case "byoffset":
-                store.byOffset();
-                break;
             case "bench-put":
                 new BenchPut(options, out).run();
                 break;
@@ -71,7 +49,12 @@ public final class Cli {
                 new BenchRead(options, out).recover();
                 break;
             default:
-                throw new UsageError("unknown command '" + command + "', see README.md");
+                if (!StoreCommands.NAMES.contains(command)) {
+                    throw new UsageError("unknown command '" + command + "', see README.md");
+                }
+                try (Session session = Session.open(options.store(), options)) {
+                    new StoreCommands(session, out).run(options);
+                }
         }
     }
 }

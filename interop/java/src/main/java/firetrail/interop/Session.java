@@ -2,6 +2,7 @@ package firetrail.interop;
 
 import java.io.File;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.store.AppendMessageResult;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.FlushDiskType;
@@ -13,10 +14,12 @@ final class Session implements AutoCloseable {
     private static final int KEEP_HOURS = 24 * 3650;
 
     final DefaultMessageStore store;
+    private final boolean kill;
     private long end;
 
-    private Session(DefaultMessageStore store) {
+    private Session(DefaultMessageStore store, boolean kill) {
         this.store = store;
+        this.kill = kill;
     }
 
     static MessageStoreConfig configure(String root, Options options) {
@@ -52,7 +55,7 @@ final class Session implements AutoCloseable {
         DefaultMessageStore store = Line.create(configure(root, options));
         load(store, root);
         store.start();
-        return new Session(store);
+        return new Session(store, options.has("kill"));
     }
 
     static void load(DefaultMessageStore store, String root) {
@@ -63,14 +66,10 @@ final class Session implements AutoCloseable {
     }
 
     synchronized void wrote(PutMessageResult result) {
-        if (result.getAppendMessageResult() != null) {
-            reached(result.getAppendMessageResult().getWroteOffset()
-                + result.getAppendMessageResult().getWroteBytes());
+        AppendMessageResult append = result.getAppendMessageResult();
+        if (append != null) {
+            end = Math.max(end, append.getWroteOffset() + append.getWroteBytes());
         }
-    }
-
-    synchronized void reached(long offset) {
-        end = Math.max(end, offset);
     }
 
     /** Returns once everything put is readable and has its queue units and index entries. */
@@ -85,8 +84,12 @@ final class Session implements AutoCloseable {
         Runtime.getRuntime().halt(9);
     }
 
+    /** Shuts down cleanly (which takes 1 s in 4.x and 3 s in 5.x), or ends the process with {@code --kill}. */
     @Override
     public void close() {
+        if (kill) {
+            kill();
+        }
         store.shutdown();
     }
 }

@@ -8,6 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Collection;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeSet;
 import java.util.function.Consumer;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -20,43 +21,83 @@ import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
-/** The commands that write, read and query one store; each opens it, answers in JSON and closes it. */
+/** The commands that write, read and query one open store and answer in JSON lines. */
 final class StoreCommands {
+    static final Set<String> NAMES = Set.of("write", "read", "query", "time", "get", "byid", "byoffset", "script");
     private static final String GROUP = "firetrail";
     private static final int PULL = 32;
     private static final int BLANK_MAGIC = 0xCBD43194;
 
-    private final Options options;
+    private final Session session;
+    private final DefaultMessageStore store;
     private final Consumer<JsonObject> out;
 
-    StoreCommands(Options options, Consumer<JsonObject> out) {
-        this.options = options;
+    StoreCommands(Session session, Consumer<JsonObject> out) {
+        this.session = session;
+        this.store = session.store;
         this.out = out;
     }
 
-    private Session open() throws Exception {
-        return Session.open(options.store(), options);
+    /** Positional arguments: the command, the store (opened already), then those of the command. */
+    void run(Options options) throws Exception {
+        session.awaitDispatch();
+        switch (options.positional(0, "COMMAND")) {
+            case "write":
+                write(options);
+                break;
+            case "read":
+                read(options);
+                break;
+            case "query":
+                query(options);
+                break;
+            case "time":
+                time(options);
+                break;
+            case "get":
+                get(options);
+                break;
+            case "byid":
+                one(MessageDecoder.decodeMessageId(options.positional(2, "ID")).getOffset());
+                break;
+            case "byoffset":
+                one(Long.parseLong(options.positional(2, "OFFSET")));
+                break;
+            case "script":
+                script(options);
+                break;
+            default:
+                throw new UsageError("unknown command '" + options.positional(0, "COMMAND") + "', see README.md");
+        }
     }
 
-    void write() throws Exception {
-        Path file = Path.of(options.required("spec"));
-        try (Session session = open()) {
-            for (String line : Files.readAllLines(file)) {
-                if (!line.isBlank()) {
-                    Spec spec = new Spec(JsonParser.parseString(line).getAsJsonObject());
-                    PutMessageResult result = spec.isBatch()
-                        ? session.store.putMessages(spec.batch())
-                        : session.store.putMessage(spec.message());
-                    session.wrote(result);
-                    out.accept(putResult(result));
-                }
-            }
-            session.store.flush();
-            session.awaitDispatch();
-            if (options.has("kill")) {
-                Session.kill();
+    /** Runs the commands of a file, one a line without the store, each answer closed by an "end" line. */
+    private void script(Options options) throws Exception {
+        for (String line : Files.readAllLines(Path.of(options.required("file")))) {
+            if (!line.isBlank()) {
+                Options command = new Options(line.trim().split("\\s+"));
+                command.positional.add(1, options.store());
+                run(command);
+                JsonObject end = new JsonObject();
+                end.addProperty("end", line);
+                out.accept(end);
             }
         }
+    }
+
+    private void write(Options options) throws Exception {
+        for (String line : Files.readAllLines(Path.of(options.required("spec")))) {
+            if (!line.isBlank()) {
+                Spec spec = new Spec(JsonParser.parseString(line).getAsJsonObject());
+                PutMessageResult result = spec.isBatch()
+                    ? store.putMessages(spec.batch())
+                    : store.putMessage(spec.message());
+                session.wrote(result);
+                out.accept(putResult(result));
+            }
+        }
+        store.flush();
+        session.awaitDispatch();
     }
 
     private static JsonObject putResult(PutMessageResult result) {
@@ -75,22 +116,19 @@ final class StoreCommands {
         return line;
     }
 
-    void read() throws Exception {
-        try (Session session = open()) {
-            session.awaitDispatch();
-            if (options.has("log")) {
-                readLog(session.store);
-                return;
-            }
-            for (Map.Entry<String, Collection<Integer>> topic : Line.queues(session.store).entrySet()) {
-                for (int queue : new TreeSet<>(topic.getValue())) {
-                    readQueue(session.store, topic.getKey(), queue);
-                }
+    private void read(Options options) throws Exception {
+        if (options.has("log")) {
+            readLog();
+            return;
+        }
+        for (Map.Entry<String, Collection<Integer>> topic : Line.queues(store).entrySet()) {
+            for (int queue : new TreeSet<>(topic.getValue())) {
+                readQueue(topic.getKey(), queue);
             }
         }
     }
 
-    private void readQueue(DefaultMessageStore store, String topic, int queue) throws Exception {
+    private void readQueue(String topic, int queue) throws Exception {
         long min = store.getMinOffsetInQueue(topic, queue);
         long max = store.getMaxOffsetInQueue(topic, queue);
         JsonObject bounds = new JsonObject();
@@ -120,7 +158,7 @@ final class StoreCommands {
     }
 
     /** Every record in log order, also those that no queue refers to (prepared and rolled back). */
-    private void readLog(DefaultMessageStore store) {
+    private void readLog() {
         long end = store.getMaxPhyOffset();
         for (long offset = store.getMinPhyOffset(); offset < end; ) {
             SelectMappedBufferResult head = store.selectOneMessageByOffset(offset, 8);
@@ -128,13 +166,13 @@ final class StoreCommands {
             boolean blank = head.getByteBuffer().getInt(4) == BLANK_MAGIC;
             head.release();
             if (!blank) {
-                one(store, offset);
+                one(offset);
             }
             offset += size;
         }
     }
 
-    private void one(DefaultMessageStore store, long offset) {
+    private void one(long offset) {
         SelectMappedBufferResult record = store.selectOneMessageByOffset(offset);
         if (record == null) {
             JsonObject line = new JsonObject();
@@ -150,54 +188,33 @@ final class StoreCommands {
         }
     }
 
-    void byOffset() throws Exception {
-        long offset = Long.parseLong(options.positional(2, "OFFSET"));
-        try (Session session = open()) {
-            one(session.store, offset);
-        }
-    }
-
-    void byId() throws Exception {
-        long offset = MessageDecoder.decodeMessageId(options.positional(2, "ID")).getOffset();
-        try (Session session = open()) {
-            one(session.store, offset);
-        }
-    }
-
-    void query() throws Exception {
-        try (Session session = open()) {
-            QueryMessageResult result = session.store.queryMessage(options.required("topic"),
-                options.required("key"), options.count("max", PULL), options.number("begin", 0),
-                options.number("end", Long.MAX_VALUE));
-            try {
-                for (ByteBuffer record : result.getMessageBufferList()) {
-                    out.accept(Records.describe(record));
-                }
-            } finally {
-                result.release();
+    private void query(Options options) throws Exception {
+        QueryMessageResult result = store.queryMessage(options.required("topic"), options.required("key"),
+            options.count("max", PULL), options.number("begin", 0), options.number("end", Long.MAX_VALUE));
+        try {
+            for (ByteBuffer record : result.getMessageBufferList()) {
+                out.accept(Records.describe(record));
             }
+        } finally {
+            result.release();
         }
     }
 
-    void time() throws Exception {
-        try (Session session = open()) {
-            JsonObject line = new JsonObject();
-            line.addProperty("offset", Line.offsetByTime(session.store, options.required("topic"),
-                options.count("queue", 0), options.requiredNumber("at"), options.text("boundary", null)));
-            out.accept(line);
-        }
+    private void time(Options options) throws Exception {
+        JsonObject line = new JsonObject();
+        line.addProperty("offset", Line.offsetByTime(store, options.required("topic"),
+            options.count("queue", 0), options.requiredNumber("at"), options.text("boundary", null)));
+        out.accept(line);
     }
 
-    void get() throws Exception {
+    private void get(Options options) throws Exception {
         String topic = options.required("topic");
         String tags = options.text("tags", null);
         MessageFilter filter = tags == null ? null : Line.tagFilter(topic, tags);
-        try (Session session = open()) {
-            GetMessageResult result = session.store.getMessage(GROUP, topic, options.count("queue", 0),
-                options.requiredNumber("offset"), options.count("max", PULL), filter);
-            out.accept(getResult(result));
-            result.release();
-        }
+        GetMessageResult result = store.getMessage(GROUP, topic, options.count("queue", 0),
+            options.requiredNumber("offset"), options.count("max", PULL), filter);
+        out.accept(getResult(result));
+        result.release();
     }
 
     private static JsonObject getResult(GetMessageResult result) {
