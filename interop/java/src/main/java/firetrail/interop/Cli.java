@@ -18,9 +18,9 @@ public final class Cli {
     public static void main(String[] args) {
         PrintStream json = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         System.setOut(System.err);
-        Line.silence();
         Gson gson = new GsonBuilder().disableHtmlEscaping().create();
         try {
+            Line.prepare();
             run(new Options(args), line -> json.println(gson.toJson(line)));
         } catch (UsageError e) {
             System.err.println("java peer: " + e.getMessage());

@@ -21,8 +21,8 @@ final class Line {
     private Line() {
     }
 
-    /** 5.x is silenced by rmq.logback.xml; 4.x brings a logging library of its own. */
-    static void silence() {
+    /** Called once before anything else: silences the logging library that 4.x brings along. */
+    static void prepare() {
         SysLogger.setQuietMode(true);
         Logger.getRootLogger().setLevel(Level.OFF);
     }

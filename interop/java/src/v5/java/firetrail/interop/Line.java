@@ -1,6 +1,9 @@
 package firetrail.interop;
 
 import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Collection;
 import java.util.Map;
 import java.util.TreeMap;
@@ -22,14 +25,27 @@ import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.hook.PutMessageHook;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
+import org.rocksdb.NativeLibraryLoader;
 
 /** What differs between the release lines; this is the 5.x side. */
 final class Line {
     private Line() {
     }
 
-    /** Nothing to do: rmq.logback.xml on the class path silences 5.x. */
-    static void silence() {
+    /**
+     * Called once before anything else. Logging is silenced by rmq.logback.xml on the class path. The store
+     * loads RocksDB's library from a 13 MB copy that a halted process would leave behind: load it here and
+     * remove the copy at once.
+     */
+    static void prepare() throws IOException {
+        Path folder = Files.createTempDirectory("firetrail-rocksdb");
+        NativeLibraryLoader.getInstance().loadLibrary(folder.toString());
+        try (DirectoryStream<Path> copies = Files.newDirectoryStream(folder)) {
+            for (Path copy : copies) {
+                Files.delete(copy);
+            }
+        }
+        Files.delete(folder);
     }
 
     static DefaultMessageStore create(MessageStoreConfig config) throws IOException {
