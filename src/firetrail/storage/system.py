@@ -215,6 +215,10 @@ class Clock:
         """Seconds since some moment; never runs backwards."""
         return time.monotonic()
 
+    def sleep_ms(self, pause_ms: int) -> None:
+        """Let time pass."""
+        time.sleep(pause_ms / 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -222,3 +226,4 @@ class System:
 
     files: Files = field(default_factory=Files)
     clock: Clock = field(default_factory=Clock)
+    memory_bytes: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

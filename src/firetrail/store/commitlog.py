@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from firetrail.errors import DiskFullError
+from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG
@@ -96,6 +96,7 @@ class CommitLog:
         self._pool: WriteBufferPool | None = None
         self._active: Segment | None = None
         self._writer: RecordWriter | None = None
+        self._accepting = True
         self.last_store_time = 0
         self.flushed_offset = 0
         """All before it is on disk."""
@@ -114,8 +115,13 @@ class CommitLog:
             self._activate(self.queue.last)
         self._allocator.start()
 
+    def refuse_appends(self) -> None:
+        """Take no more appends: those under way end, later ones raise StoreClosedError."""
+        with self._lock:
+            self._accepting = False
+
     def stop(self) -> None:
-        """Take no more appends; everything was flushed before."""
+        """Close the files; everything was flushed before."""
         self._allocator.stop()
         self._active = None
         self._writer = None
@@ -211,6 +217,8 @@ class CommitLog:
 
     def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
         """The segment that takes ``size`` bytes more, and where its writer puts them."""
+        if not self._accepting:
+            raise StoreClosedError("the store is closed")
         segment = self._active
         if segment is None or segment.wrote + size + layout.BLANK.size > segment.size:
             segment = self._roll(segment)

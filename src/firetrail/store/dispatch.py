@@ -155,11 +155,14 @@ class Dispatcher:
         """Bytes of the log that are readable and not dispatched."""
         return max(self._limit() - self.position, 0)
 
-    def start(self, position: int, last_record_offset: int, last_store_time: int) -> None:
-        """Follow the log from ``position`` on, which is behind the given record."""
+    def begin_at(self, position: int, last_record_offset: int, last_store_time: int) -> None:
+        """The log is dispatched up to ``position``, behind the given record."""
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_time = last_store_time
+
+    def start(self) -> None:
+        """Follow the log."""
         self._thread.start()
 
     def wake(self) -> None:

@@ -45,7 +45,7 @@ class QueueTable:
                 if queue_id is not None:
                     self._known[topic, queue_id] = None
 
-    def keys(self) -> list[QueueKey]:
+    def pairs(self) -> list[QueueKey]:
         """Topic and queue id of every queue, in order."""
         return sorted(self._known)
 
@@ -84,7 +84,7 @@ class QueueTable:
 
     def all(self) -> Iterator[ConsumeQueue]:
         """Every queue, loaded one by one."""
-        for topic, queue_id in self.keys():
+        for topic, queue_id in self.pairs():
             yield self.open(topic, queue_id)
 
     def flush(self, least_pages: int = 0) -> None:

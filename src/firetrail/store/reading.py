@@ -1,12 +1,11 @@
 """Reads: by queue offset, by physical offset or id, by key and by time.
 
-Answers are slices of the log's mapping; nothing is copied or decoded here. Statuses and next offsets
-of :meth:`Reader.get` follow the Java store's table, condition by condition.
+Answers are slices of the log's mapping; nothing is copied or decoded here. Statuses and next
+offsets of :meth:`Reader.get` follow the Java store's table, condition by condition.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
@@ -28,7 +27,6 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.results import GetResult, GetStatus, decode_message
 
 _OFFSET_IN_UNIT = UNIT.struct.unpack_from
-MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 TIME_MAX = (1 << 63) - 1
 
 
@@ -58,7 +56,7 @@ class Reader:
         self._queues = queues
         self._index = index
         self._config = config
-        self._memory = int(MEMORY_BYTES * config.in_memory_ratio)
+        self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
 
     # -- by queue offset ----------------------------------------------------------------------
 

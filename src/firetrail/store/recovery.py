@@ -103,7 +103,7 @@ class Recovery:
     def _ends_as_told(self, watermark: Watermark) -> bool:
         """Whether the log ends, with its last record, where a clean stop has left it."""
         end = watermark.durable_offset
-        if watermark.last_record_offset < self._log.min_offset:
+        if not watermark.clean or watermark.last_record_offset < self._log.min_offset:
             return False
         segment = self._log.find(watermark.last_record_offset)
         if segment is None or segment is not self._log.segments[-1]:

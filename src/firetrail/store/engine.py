@@ -1,0 +1,171 @@
+"""The parts of an open store and their threads: start, stop, failure.
+
+Callers append under the log's lock and wait for the flusher if they must; the flusher syncs the
+log; the dispatcher derives queues and index; the allocator prepares files; the housekeeper flushes
+what was derived, notes the watermark and applies retention. Lock order: the log's append lock, then
+the allocator's; no other lock is taken while one is held.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrail.errors import FlushFailedError
+from firetrail.format.columns import Check
+from firetrail.format.index import IndexGeometry
+from firetrail.storage.system import System
+from firetrail.store.commitlog import CommitLog
+from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
+from firetrail.store.dispatch import Deriver, Dispatcher
+from firetrail.store.flush import LogFlusher
+from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.following import Arrivals
+from firetrail.store.gate import Closure, Gate
+from firetrail.store.geometry import adopt_sizes
+from firetrail.store.housekeeping import Housekeeper
+from firetrail.store.indexes import Index
+from firetrail.store.putting import Drafter
+from firetrail.store.queues import QueueTable
+from firetrail.store.reading import Reader
+from firetrail.store.recovery import Recovery, RecoveryReport
+from firetrail.store.retention import Retention
+from firetrail.store.watermark import WatermarkFile, read_checkpoint, read_watermark
+
+
+class Engine:
+    """An open store without its public face."""
+
+    def __init__(self, root: Path, config: StoreConfig, system: System) -> None:
+        prepare_folder(system, root)
+        self.root = root
+        self.system = system
+        self._lock = FolderLock(system, root)
+        try:
+            self._build(adopt_sizes(system, root, config))
+            self._start()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _build(self, config: StoreConfig) -> None:
+        system, root = self.system, self.root
+        self.config = config
+        self.failure: BaseException | None = None
+        self.gate = Gate()
+        self.arrivals = Arrivals()
+        self.drafter = Drafter(config)
+        self.log = CommitLog(system, root, config, self.drafter.store_host)
+        self.queues = QueueTable(system, root, config.consume_queue_file_size)
+        geometry = IndexGeometry(config.index_slots, config.index_entries)
+        self.index = Index(system, root, geometry) if config.index_enabled else None
+        self._deriver = Deriver(self.queues, self.index, config.delay_levels)
+        self._abort = AbortFile(system, root)
+        self.recovery = self._recover()
+        self.reader = Reader(self.log.queue, self.queues, self.index, config)
+        self.dispatcher = Dispatcher(self.log, self._deriver, self.dispatchable, self.fail)
+        self.dispatcher.listeners.append(self.arrivals.notice)
+        self.flusher = LogFlusher(self.log, config, self._flushed, self.fail)
+        self.retention = Retention(
+            self.log, self.queues, self.index, self.gate, config, lambda: self.dispatcher.position
+        )
+
+    def _recover(self) -> RecoveryReport:
+        clean = not self._abort.exists
+        watermark = read_watermark(self.system, self.root)
+        self.log.queue.load()
+        self.queues.list_folders()
+        if self.index is not None:
+            self.index.load()
+        check = Check.NONE
+        if self.config.check_crc_on_recover:
+            check = Check.RECORD if self.config.property_crc else Check.BODY
+        recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
+        return recovery.run(
+            clean,
+            watermark if clean or self._abort.is_ours else None,
+            read_checkpoint(self.system, self.root),
+        )
+
+    def _start(self) -> None:
+        """Make durable what recovery found, mark the store as open, and begin."""
+        report = self.recovery
+        if not report.clean:
+            for segment in self.log.queue.from_offset(report.scanned_from):
+                segment.sync()
+        self.queues.flush()
+        if self.index is not None and self.index.files:
+            self.index.flush()
+        self.log.last_store_time = report.last_store_time
+        self.log.start()
+        self.dispatcher.begin_at(report.end, report.last_record_offset, report.last_store_time)
+        self._watermark_file = WatermarkFile(self.system, self.root)
+        self.housekeeper = Housekeeper(
+            self.log,
+            self.queues,
+            self.index,
+            self.dispatcher,
+            self._watermark_file,
+            self.retention,
+            self.config,
+            self.fail,
+        )
+        self.housekeeper.write_watermark(clean=False)
+        self._abort.create()
+        if self.config.role is BrokerRole.SLAVE:
+            self.gate.shut(Closure.SLAVE)
+        self.dispatcher.start()
+        self.flusher.start()
+        self.housekeeper.start()
+
+    def dispatchable(self) -> int:
+        """Up to where the log may be dispatched: consumers see nothing that could still vanish."""
+        if self.config.flush is FlushMode.SYNC:
+            return self.log.flushed_offset
+        return self.log.readable_offset
+
+    def _flushed(self) -> None:
+        if self.dispatcher.idle:
+            self.dispatcher.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Writing has failed in a way that must not be tried again: take no more messages."""
+        if self.failure is None:
+            self.failure = error
+        self.gate.shut(Closure.FAILED, f"{error}; reads go on, reopen the store to write again")
+
+    def stop(self) -> None:
+        """Finish all work, mark the store as cleanly closed and let go of it.
+
+        Raises FlushFailedError if not everything could be made durable; the store is then
+        recovered when it is next opened.
+        """
+        self.gate.shut(Closure.CLOSED)
+        self.arrivals.close()
+        self.log.refuse_appends()
+        try:
+            self.housekeeper.stop()
+            self.flusher.stop()
+            self.dispatcher.stop()
+            if self.failure is None and not self.dispatcher.behind:
+                self._note_clean()
+        except OSError as error:
+            self.fail(error)
+        finally:
+            self._release()
+        if self.failure is not None:
+            raise FlushFailedError(
+                f"{self.root}: closed after a failure, not all is on disk: {self.failure}"
+            ) from self.failure
+
+    def _note_clean(self) -> None:
+        self.housekeeper.flush_derived()
+        self.housekeeper.write_watermark(clean=True)
+        self._abort.remove()
+
+    def _release(self) -> None:
+        self.log.stop()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self._watermark_file.close()
+        self._lock.release()

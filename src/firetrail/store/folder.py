@@ -1,0 +1,138 @@
+"""The root folder of a store: who may open it, and how it was left."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
+from firetrail.format.names import (
+    ABORT,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONFIG,
+    CONSUME_QUEUE,
+    INDEX,
+    LOCK,
+    LOCK_CONTENT,
+    WATERMARK,
+)
+from firetrail.storage.system import System
+
+ABORT_MARK = b"firetrail "
+"""How the abort file begins if Firetrail wrote it; the process id follows."""
+_NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
+_held: set[Path] = set()  # fcntl locks do not tell the stores of one process apart
+_held_guard = threading.Lock()
+
+
+def check_is_store(system: System, root: Path) -> None:
+    """Raise NotAStoreError unless the folder holds a message store."""
+    if not root.exists():
+        raise NotAStoreError(f"{root}: no such folder")
+    if not root.is_dir():
+        raise NotAStoreError(f"{root}: not a folder")
+    names = set(system.files.names(root))
+    if COMMIT_LOG not in names:
+        raise NotAStoreError(f"{root}: not a message store, it has no folder {COMMIT_LOG!r}")
+
+
+def prepare_folder(system: System, root: Path) -> None:
+    """Make sure that the folder is there and is a store, or empty."""
+    try:
+        system.files.make_folder(root)
+        names = set(system.files.names(root))
+    except FileExistsError as error:
+        raise NotAStoreError(f"{root}: not a folder") from error
+    except OSError as error:
+        raise StoreError(f"{root}: cannot be used: {error.strerror}") from error
+    if names and not names & _NAMES:
+        raise NotAStoreError(
+            f"{root}: holds other files and no message store; choose an empty folder"
+        )
+
+
+def is_held_here(root: Path) -> bool:
+    """Whether a store of this process has the folder open for writing."""
+    return root.resolve() in _held
+
+
+def lock_owner(system: System, root: Path) -> int | None:
+    """Process id of who has the store open for writing, None if nobody has."""
+    if is_held_here(root):
+        return os.getpid()  # and looking at the file would give the lock up
+    try:
+        descriptor = system.files.open(root / LOCK, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return system.files.lock_owner(descriptor)
+    finally:
+        system.files.close(descriptor)
+
+
+class FolderLock:
+    """The exclusive right to write a store, shared with the Java store's understanding of it."""
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._system = system
+        self._key = root.resolve()
+        with _held_guard:
+            if self._key in _held:
+                raise StoreLockedError(f"{root}: this process has the store open already")
+            _held.add(self._key)
+        try:
+            self._descriptor = system.files.open(root / LOCK, writable=True, create=True)
+            if not system.files.lock(self._descriptor):
+                owner = system.files.lock_owner(self._descriptor)
+                system.files.close(self._descriptor)
+                raise StoreLockedError(
+                    f"{root}: process {owner} has the store open; stop it, or open the store for "
+                    "reading only"
+                )
+            system.files.write(self._descriptor, [LOCK_CONTENT], 0)
+        except OSError as error:
+            self._forget()
+            raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
+        except StoreLockedError:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        with _held_guard:
+            _held.discard(self._key)
+
+    def release(self) -> None:
+        """Let others have the store."""
+        self._system.files.close(self._descriptor)
+        self._forget()
+
+
+class AbortFile:
+    """There while a store is open for writing; left behind by an unclean stop."""
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._files = system.files
+        self._path = root / ABORT
+
+    @property
+    def exists(self) -> bool:
+        """Whether the last stop was unclean, or the store is open."""
+        return self._path.exists()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was Firetrail that was stopped uncleanly."""
+        try:
+            return self._files.read(self._path).startswith(ABORT_MARK)
+        except FileNotFoundError:
+            return False
+
+    def create(self) -> None:
+        """Mark the store as open, durably."""
+        self._files.replace(self._path, ABORT_MARK + str(os.getpid()).encode())
+
+    def remove(self) -> None:
+        """Mark the store as cleanly closed."""
+        self._files.remove(self._path)

@@ -1,0 +1,71 @@
+"""File sizes of a store that is there already: found from the files themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrail.format.index import IndexGeometry, find_geometry
+from firetrail.format.names import (
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    INDEX,
+    parse_index_name,
+    parse_segment_name,
+)
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+
+
+def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
+    """``config`` with the sizes that the store's files have."""
+    sizes: dict[str, int] = {}
+    log = _first_size(system, root / COMMIT_LOG)
+    if log:
+        sizes["commit_log_file_size"] = log
+    queue = _first_queue_size(system, root / CONSUME_QUEUE)
+    if queue:
+        sizes["consume_queue_file_size"] = queue
+    geometry = _index_geometry(system, root / INDEX)
+    if geometry is not None:
+        sizes["index_slots"], sizes["index_entries"] = geometry
+    changed = {name: size for name, size in sizes.items() if getattr(config, name) != size}
+    return config.for_files(**changed) if changed else config
+
+
+def _first_size(system: System, folder: Path) -> int:
+    """Length of the first segment in a folder, 0 if there is none."""
+    for name in system.files.names(folder):
+        if parse_segment_name(name) is not None:
+            return system.files.size(folder / name)
+    return 0
+
+
+def _first_queue_size(system: System, folder: Path) -> int:
+    names = system.files.names
+    for topic in names(folder):
+        if not (folder / topic).is_dir():
+            continue
+        for queue_id in names(folder / topic):
+            queue = folder / topic / queue_id
+            size = _first_size(system, queue) if queue.is_dir() else 0
+            if size:
+                return size
+    return 0
+
+
+def _index_geometry(system: System, folder: Path) -> IndexGeometry | None:
+    """Slots and entries of the first index file that tells them."""
+    for name in system.files.names(folder):
+        if parse_index_name(name) is None or not system.files.size(folder / name):
+            continue
+        segment = Segment(
+            system, folder / name, 0, system.files.size(folder / name), writable=False
+        )
+        try:
+            return find_geometry(segment.mapping)
+        except ValueError:
+            continue  # fsck and the index itself have more to say about such a file
+        finally:
+            segment.close()
+    return None

@@ -1,0 +1,126 @@
+"""What happens from time to time: flushing queues and index, the watermark, retention.
+
+Every round costs what changed since the last one, not what the store holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from firetrail.store.commitlog import CommitLog
+from firetrail.store.config import StoreConfig
+from firetrail.store.dispatch import Dispatcher
+from firetrail.store.indexes import Index
+from firetrail.store.queues import QueueTable
+from firetrail.store.retention import Retention
+from firetrail.store.watermark import Watermark, WatermarkFile
+
+FEW_QUEUES = 64
+"""So many dirty queues are synced at every round; more wait for enough pages or the interval."""
+
+
+class Housekeeper:
+    """One thread for the periodic work."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        watermark_file: WatermarkFile,
+        retention: Retention,
+        config: StoreConfig,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._file = watermark_file
+        self._retention = retention
+        self._config = config
+        self._on_failure = on_failure
+        self._clock = log.queue.system.clock
+        self._stop = threading.Event()
+        self._last_thorough = self._clock.monotonic()
+        self._last_clean = self._clock.monotonic()
+        self._dispatched_offset = dispatcher.position  # queues and index were synced before
+        self._physic_time = watermark_file.checkpoint.physic_timestamp
+        self._logics_time = dispatcher.last_store_time
+        self._index_time = index.end_timestamp if index is not None else 0
+        self._thread = threading.Thread(target=self._run, name="firetrail-housekeeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin the rounds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = self._config.consume_queue_flush_interval_ms / 1000
+        try:
+            while not self._stop.wait(pause):
+                self.round()
+        except OSError as error:
+            self._on_failure(error)
+
+    def round(self) -> None:
+        """Flush what is due, note it in the watermark, delete what has expired."""
+        now = self._clock.monotonic()
+        config = self._config
+        overdue = (
+            now - self._last_thorough
+        ) * 1000 >= config.consume_queue_flush_thorough_interval_ms
+        if overdue or self._is_cheap_to_finish():
+            self._last_thorough = now
+            self.flush_derived()
+        else:
+            self._queues.flush(config.consume_queue_flush_least_pages)
+        self.write_watermark(clean=False)
+        if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
+            self._last_clean = now
+            self._retention.round()
+
+    def _is_cheap_to_finish(self) -> bool:
+        """Whether dispatch rests and only little is left to sync."""
+        return (
+            self._dispatcher.idle
+            and self._dispatcher.position > self._dispatched_offset
+            and len(self._queues.dirty) <= FEW_QUEUES
+        )
+
+    def flush_derived(self) -> None:
+        """Sync queues and index; they then cover the log as far as it was dispatched before."""
+        position = self._dispatcher.position
+        logics_time = self._dispatcher.last_store_time
+        index_time = self._index.end_timestamp if self._index is not None else 0
+        self._queues.flush()
+        if self._index is not None:
+            self._index.flush()
+        self._dispatched_offset = position
+        self._logics_time = logics_time
+        self._index_time = index_time
+
+    def write_watermark(self, *, clean: bool) -> None:
+        """Note durably what is on disk."""
+        durable = self._log.flushed_offset
+        dispatched = min(self._dispatched_offset, durable)
+        if durable >= self._dispatched_offset:
+            self._physic_time = self._logics_time
+        self._file.write(
+            Watermark(
+                clean,
+                durable,
+                dispatched,
+                self._dispatcher.last_record_offset if clean else -1,
+                self._dispatcher.last_store_time if clean else 0,
+            ),
+            physic_time=self._physic_time,
+            logics_time=self._logics_time,
+            index_time=self._index_time,
+        )

@@ -1,0 +1,107 @@
+"""Deleting old messages: whole files of the log, oldest first, and what points into them.
+
+A file goes when it has expired and its time has come (the configured hours, or the disk is getting
+full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
+not dispatched yet. Queues and index follow the log's new beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from firetrail.storage.segment import Segment
+from firetrail.store.commitlog import CommitLog
+from firetrail.store.config import StoreConfig
+from firetrail.store.gate import Closure, Gate
+from firetrail.store.indexes import Index
+from firetrail.store.queues import QueueTable
+
+HOUR_MS = 3_600_000
+
+
+class Retention:
+    """Decides what expires and removes it."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        gate: Gate,
+        config: StoreConfig,
+        dispatched: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._gate = gate
+        self._config = config
+        self._dispatched = dispatched
+        self._system = log.queue.system
+        self._opened_ms = self._system.clock.now_ms()
+        self._opened_at = self._system.clock.monotonic()
+        self._followed = log.min_offset
+
+    def round(self) -> int:
+        """Look at clock and disk, delete what may go; how many files of the log went."""
+        used = self._system.files.used_ratio(self._log.queue.folder.parent)
+        config = self._config
+        self._watch_disk(used)
+        forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
+        due = used > config.disk_max_used_ratio or self._is_hour()
+        removed = self.delete(forced=forced) if due or forced else 0
+        self._follow()
+        return removed
+
+    def delete(self, *, forced: bool = False) -> int:
+        """Delete expired files now; ``forced``, also those that have not expired. How many."""
+        queue = self._log.queue
+        removed = 0
+        while removed < self._config.delete_batch_max and len(queue.segments) > 1:
+            oldest = queue.segments[0]
+            if oldest.end > self._dispatched() or not (forced or self._is_expired(oldest)):
+                break
+            if removed:
+                self._system.clock.sleep_ms(self._config.delete_interval_ms)
+            queue.retire_first(self._config.destroy_forcibly_after_ms)
+            removed += 1
+        queue.sweep(self._config.destroy_forcibly_after_ms)
+        if removed:
+            self._follow()
+        return removed
+
+    def _watch_disk(self, used: float) -> None:
+        """Refuse puts above the warning level, take them again below the level of cleaning."""
+        if used > self._config.disk_warning_ratio:
+            self._gate.shut(Closure.DISK_FULL, f"{used:.0%} of the file system is used")
+        elif used <= self._config.disk_clean_forcibly_ratio:
+            self._gate.lift(Closure.DISK_FULL)
+
+    def _is_hour(self) -> bool:
+        now = datetime.fromtimestamp(self._system.clock.now_ms() / 1000)
+        return now.hour in self._config.delete_when
+
+    def _is_expired(self, segment: Segment) -> bool:
+        """Whether the file was last changed long enough ago.
+
+        A clock that jumps ahead while the store is open must not make everything old at once: time
+        counts as no later than the start plus the time that has really passed.
+        """
+        clock = self._system.clock
+        passed_ms = int((clock.monotonic() - self._opened_at) * 1000)
+        now_ms = min(clock.now_ms(), self._opened_ms + passed_ms)
+        changed_ms = self._system.files.modified_ms(segment.path)
+        return now_ms >= changed_ms + self._config.file_reserved_hours * HOUR_MS
+
+    def _follow(self) -> None:
+        """Let queues and index begin where the log does now."""
+        log_min = self._log.min_offset
+        if log_min == self._followed:
+            return
+        grace_ms = self._config.destroy_forcibly_after_ms
+        for queue in self._queues.all():
+            queue.delete_expired(log_min, grace_ms)
+        if self._index is not None:
+            self._index.delete_expired(log_min, grace_ms)
+        self._followed = log_min

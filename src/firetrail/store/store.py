@@ -1,0 +1,392 @@
+"""The message store as programs use it::
+
+with Store.open("data") as store:
+    store.put(Message("orders", b"...", tags="paid", keys=["o-1"]))
+    for message in store.read("orders"):
+        print(message.queue_offset, message.body)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+from firetrail.errors import DiskFullError, IllegalMessageError, StoreClosedError
+from firetrail.format.record import Record
+from firetrail.storage.system import System
+from firetrail.store.commitlog import Busy, Place
+from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.store.dispatch import Arrival
+from firetrail.store.engine import Engine
+from firetrail.store.flush import LoopWaiter, ThreadWaiter
+from firetrail.store.message import Message
+from firetrail.store.putting import Batch, PropertiesTooLongError
+from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes
+from firetrail.store.recovery import RecoveryReport
+from firetrail.store.results import GetResult, PutResult, PutStatus, decode_message
+from firetrail.store.stats import Snapshot, Statistics
+
+
+class Store:
+    """A message store that is open for writing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._log = engine.log
+        self._gate = engine.gate
+        self._dispatcher = engine.dispatcher
+        self._statistics = Statistics()
+        self._sync = engine.config.flush is FlushMode.SYNC
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        config: StoreConfig | None = None,
+        *,
+        system: System | None = None,
+    ) -> Self:
+        """Open the store in a folder, or begin one there.
+
+        File sizes of an existing store are taken from its files, whatever the configuration says.
+        Raises NotAStoreError, StoreLockedError or StoreDamagedError, and has changed nothing then.
+        """
+        return cls(Engine(Path(path), config or StoreConfig(), system or System()))
+
+    def close(self) -> None:
+        """Make everything durable and close the store; raises if that was not possible."""
+        if not self._closed:
+            self._closed = True
+            self._engine.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- put ----------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> PutResult:
+        """Store a message; with SYNC_FLUSH, return when it is on the disk.
+
+        Raises IllegalMessageError for a message that cannot be stored, StoreReadOnlyError or
+        DiskFullError if the store takes none for now, FlushFailedError if it was stored and is
+        not known to be on disk.
+        """
+        return self.try_put(message).require_ok()
+
+    def try_put(self, message: Message) -> PutResult:
+        """As :meth:`put`, with the outcome in the status instead of an error."""
+        started = perf_counter()
+        result = self._append(message)
+        if self._sync and result.ok and message.wait_for_flush:
+            result = self._wait_durable(result)
+        self._statistics.put(result.messages, result.size, perf_counter() - started)
+        return result
+
+    async def put_async(self, message: Message) -> PutResult:
+        """As :meth:`put` for an event loop: others run while the disk is waited for."""
+        started = perf_counter()
+        result = self._append(message)
+        if self._sync and result.ok and message.wait_for_flush:
+            result = await self._wait_durable_async(result)
+        self._statistics.put(result.messages, result.size, perf_counter() - started)
+        return result.require_ok()
+
+    def put_batch(self, batch: Batch | Sequence[Message]) -> PutResult:
+        """Store messages of one topic and queue in one piece; errors as for :meth:`put`."""
+        if not isinstance(batch, Batch):
+            batch = Batch.of(batch)
+        return self.try_put_batch(batch).require_ok()
+
+    def try_put_batch(self, batch: Batch) -> PutResult:
+        """As :meth:`put_batch`, with the outcome in the status."""
+        started = perf_counter()
+        result = self._append_batch(batch)
+        if self._sync and result.ok and batch.wait_for_flush:
+            result = self._wait_durable(result)
+        self._statistics.put(result.messages, result.size, perf_counter() - started)
+        return result
+
+    def _append(self, message: Message) -> PutResult:
+        refusal = self._gate.refusal or self._dispatcher.starved
+        if refusal:
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        try:
+            draft, topic = self._engine.drafter.draft(message)
+            queue = self._engine.queues.open(topic, draft.queue_id)
+            place = self._log.append(draft, queue)
+        except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
+            return self._refused_by(error)
+        return self._appended(place, draft.queue_id, draft.size, 1)
+
+    def _append_batch(self, batch: Batch) -> PutResult:
+        refusal = self._gate.refusal or self._dispatcher.starved
+        if refusal:
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        try:
+            draft = self._engine.drafter.draft_batch(batch)
+            queue = self._engine.queues.open(batch.topic, draft.queue_id)
+            place = self._log.append_batch(draft, queue)
+        except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
+            return self._refused_by(error)
+        return self._appended(place, draft.queue_id, draft.size, draft.items)
+
+    def _appended(self, place: Place, queue_id: int, size: int, messages: int) -> PutResult:
+        if self._dispatcher.idle and not self._sync:
+            self._dispatcher.wake()
+        return PutResult(
+            PutStatus.PUT_OK,
+            queue_id,
+            place.queue_offset,
+            place.physical_offset,
+            size,
+            place.store_time,
+            self._engine.config.store_host,
+            messages,
+        )
+
+    def _refused(self, status: PutStatus, detail: str, field: str = "message") -> PutResult:
+        self._statistics.put_failed += 1
+        return PutResult(status, messages=0, detail=detail, field=field)
+
+    def _refused_by(self, error: Exception) -> PutResult:
+        if isinstance(error, PropertiesTooLongError):
+            return self._refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, error.detail, error.field)
+        if isinstance(error, IllegalMessageError):
+            return self._refused(PutStatus.MESSAGE_ILLEGAL, error.detail, error.field)
+        if isinstance(error, DiskFullError):
+            return self._refused(PutStatus.CREATE_MAPPED_FILE_FAILED, str(error))
+        if isinstance(error, Busy):
+            return self._refused(
+                PutStatus.OS_PAGE_CACHE_BUSY,
+                f"another put holds the lock for {self._engine.config.page_cache_busy_ms} ms",
+            )
+        return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+
+    def _wait_durable(self, result: PutResult) -> PutResult:
+        waiter = ThreadWaiter(result.physical_offset + result.size)
+        self._engine.flusher.add(waiter)
+        in_time = waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
+        return self._flushed_or_not(result, in_time, waiter.durable)
+
+    async def _wait_durable_async(self, result: PutResult) -> PutResult:
+        waiter = LoopWaiter(result.physical_offset + result.size, asyncio.get_running_loop())
+        self._engine.flusher.add(waiter)
+        try:
+            async with asyncio.timeout(self._engine.config.sync_flush_timeout_ms / 1000):
+                durable = await waiter.future
+        except TimeoutError:
+            return self._flushed_or_not(result, False, False)
+        return self._flushed_or_not(result, True, durable)
+
+    def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:
+        if in_time and durable:
+            return result
+        if in_time:
+            return result._replace(
+                status=PutStatus.UNKNOWN_ERROR, detail=self._gate.refusal or "not synced"
+            )
+        timeout_ms = self._engine.config.sync_flush_timeout_ms
+        return result._replace(
+            status=PutStatus.FLUSH_DISK_TIMEOUT,
+            detail=f"stored, but the disk has not confirmed it within {timeout_ms} ms",
+        )
+
+    # -- get ----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        offset: int = 0,
+        max_count: int = 32,
+        tags: str | Iterable[str] | None = None,
+    ) -> GetResult:
+        """Messages of a queue from ``offset`` on: slices of the log, status, next offset.
+
+        ``tags`` (``"A || B"`` or several) are compared by hash, as RocketMQ's broker does; a
+        message with another tag of the same hash may be among the answer.
+        """
+        result = self._engine.reader.get(topic, queue_id, offset, max_count, tag_hashes(tags))
+        self._statistics.get(len(result.buffers), result.size)
+        return result
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        offset: int | None = None,
+        tags: str | Sequence[str] | None = None,
+    ) -> Iterator[Record]:
+        """The messages that are in a queue now, from ``offset`` (or the first one) on."""
+        wanted = tag_hashes(tags)
+        names = None if wanted is None else _tag_names(tags)
+        position = self.min_offset(topic, queue_id) if offset is None else offset
+        while True:
+            result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
+            for message in result.messages():
+                if names is None or message.tags in names:
+                    yield message
+            if result.next_offset <= position or position >= result.max_offset:
+                return
+            position = result.next_offset
+
+    def follow(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        offset: int | None = None,
+        tags: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[Record]:
+        """As :meth:`read`, and then wait for more: for ``timeout`` seconds, or until the store
+        is closed."""
+        position = self.min_offset(topic, queue_id) if offset is None else offset
+        while True:
+            mark = self._engine.arrivals.mark
+            end = self.max_offset(topic, queue_id)
+            for message in self.read(topic, queue_id, position, tags):
+                position = message.queue_offset + 1
+                yield message
+            position = max(position, end)
+            if not self._engine.arrivals.wait(mark, timeout):
+                return
+
+    def by_id(self, message_id: str) -> Record | None:
+        """The message with this offset message id."""
+        return _decoded(self._engine.reader.by_id(message_id))
+
+    def at(self, physical_offset: int) -> Record | None:
+        """The message that begins at this offset of the log."""
+        return _decoded(self._engine.reader.at_offset(physical_offset))
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        begin: int = 0,
+        end: int = TIME_MAX,
+        max_count: int | None = None,
+    ) -> list[Record]:
+        """Messages with this key or unique key, newest first; ``begin..end`` in ms."""
+        result = self._engine.reader.query(topic, key, begin, end, max_count)
+        return [decode_message(buffer) for buffer in result.buffers]
+
+    def offset_at(
+        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Queue offset that a store time (ms) stands for."""
+        return self._engine.reader.offset_at(topic, queue_id, time_ms, boundary)
+
+    # -- what is there ------------------------------------------------------------------------
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings in force; file sizes are those of the files."""
+        return self._engine.config
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the store found and did."""
+        return self._engine.recovery
+
+    @property
+    def refusal(self) -> str:
+        """Why puts are refused, empty while they are not."""
+        return self._gate.refusal or self._dispatcher.starved
+
+    def topics(self) -> list[str]:
+        """Every topic with a queue, in order."""
+        return self._engine.queues.topics()
+
+    def queues(self, topic: str) -> list[int]:
+        """The queue ids of a topic, in order."""
+        return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
+
+    def min_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Queue offset of the oldest message there is; 0 for a missing queue."""
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.min_offset(self._log.min_offset) if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Queue offset that the next message gets to see; 0 for a missing queue."""
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    @property
+    def log_range(self) -> tuple[int, int]:
+        """Physical offsets of the oldest record and behind the newest one."""
+        return self._log.min_offset, self._log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """The log is on disk up to this physical offset."""
+        return self._log.flushed_offset
+
+    @property
+    def dispatch_behind(self) -> int:
+        """Bytes of the log that are not in queues and index yet."""
+        return max(self._log.max_offset - self._dispatcher.position, 0)
+
+    def statistics(self) -> Snapshot:
+        """Counters since the store was opened."""
+        return self._statistics.snapshot(self._engine.system.clock.monotonic())
+
+    # -- work that usually happens by itself --------------------------------------------------
+
+    def flush(self) -> None:
+        """Return when everything put so far is on the disk; raises FlushFailedError."""
+        end = self._log.max_offset
+        waiter = ThreadWaiter(end)
+        self._engine.flusher.add(waiter)
+        waiter.wait(-1)
+        if not waiter.durable:
+            PutResult(PutStatus.UNKNOWN_ERROR, detail=self._gate.refusal).require_ok()
+
+    def wait_dispatched(self, timeout: float = 60.0) -> bool:
+        """Wait until everything put so far is in queues and index; False at the timeout."""
+        end = self._log.max_offset
+        mark = self._engine.arrivals.mark
+        clock = self._engine.system.clock
+        deadline = clock.monotonic() + timeout
+        while self._dispatcher.position < end:
+            left = deadline - clock.monotonic()
+            if left <= 0 or self._engine.failure is not None:
+                self._engine.arrivals.wait(mark, 0)
+                return False
+            self._engine.arrivals.wait(mark, min(left, 0.001))
+            mark = self._engine.arrivals.mark
+        self._engine.arrivals.wait(mark, 0)
+        return True
+
+    def delete_expired(self, *, forced: bool = False) -> int:
+        """Delete expired files of the log now, whatever the hour; how many went.
+
+        ``forced``, also those that have not expired, but never the active one.
+        """
+        return self._engine.retention.delete(forced=forced)
+
+    def on_arrival(self, listener: Callable[[list[Arrival]], None]) -> None:
+        """Call ``listener`` in the dispatching thread whenever messages became readable."""
+        self._dispatcher.listeners.append(listener)
+
+
+def _decoded(buffer: memoryview | None) -> Record | None:
+    return None if buffer is None else decode_message(buffer)
+
+
+def _tag_names(tags: str | Sequence[str] | None) -> set[str]:
+    names = tags.split("||") if isinstance(tags, str) else list(tags or ())
+    return {name.strip() for name in names}
