@@ -15,6 +15,7 @@
         ├── FlushFailedError            a sync failed: nothing more is acknowledged
         ├── SegmentSizeError            a file whose length does not fit its queue
         └── IllegalMessageError         a message the store must refuse
+            └── PropertiesTooLongError  its properties do not fit into a record
 
 "retry later" marks the errors that go away without a change to the call; the others need another
 argument, another file or an operator. The message of each error names the thing, the place and
@@ -126,3 +127,7 @@ class IllegalMessageError(StoreError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.detail}"
+
+
+class PropertiesTooLongError(IllegalMessageError):
+    """The properties of a message do not fit into a record."""

@@ -179,4 +179,3 @@ def _decode(view: memoryview, where: int) -> Record:
         topic=java_text(bytes(view[topic_at : topic_at + topic_size])),
         raw_properties=bytes(view[at + 2 : size]),
     )
-

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
+from firetrail.format.kernels.draft import Draft, write_draft
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG
 from firetrail.storage.allocator import Allocator
@@ -37,22 +38,6 @@ class QueueCounter(Protocol):
     next_offset: int
 
 
-class Draft(NamedTuple):
-    """A checked message, ready to be written: only time, queue offset and place are missing."""
-
-    topic: bytes
-    queue_id: int
-    flag: int
-    sys_flag: int
-    born_time: int
-    born_host: bytes
-    reconsume_times: int
-    prepared_offset: int
-    body: bytes
-    properties: bytes
-    size: int
-
-
 class BatchDraft(NamedTuple):
     """A checked client batch: one topic and queue, written in one piece."""
 
@@ -68,12 +53,8 @@ class BatchDraft(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
-    """Where an append went."""
-
-    physical_offset: int
-    queue_offset: int
-    store_time: int
+Place = tuple[int, int, int]
+"""Where an append went: physical offset, queue offset, store time."""
 
 
 class Busy(Exception):
@@ -84,7 +65,7 @@ class CommitLog:
     """Appends to and reads from the segments of ``<root>/commitlog``."""
 
     def __init__(self, system: System, root: Path, config: StoreConfig, store_host: bytes) -> None:
-        self._clock = system.clock
+        self._now_ms = system.clock.now_ms
         self._config = config
         self._store_host = store_host
         self._lock = threading.Lock()
@@ -95,7 +76,8 @@ class CommitLog:
         )
         self._pool: WriteBufferPool | None = None
         self._active: Segment | None = None
-        self._writer: RecordWriter | None = None
+        self._writer = RecordWriter(bytearray(1))
+        self._plain_end = -1
         self._accepting = True
         self.last_store_time = 0
         self.flushed_offset = 0
@@ -119,12 +101,13 @@ class CommitLog:
         """Take no more appends: those under way end, later ones raise StoreClosedError."""
         with self._lock:
             self._accepting = False
+            self._plain_end = -1
 
     def stop(self) -> None:
         """Close the files; everything was flushed before."""
         self._allocator.stop()
         self._active = None
-        self._writer = None
+        self._writer = RecordWriter(bytearray(1))  # or the mapping could not be closed
         self.queue.close()
 
     # -- positions ----------------------------------------------------------------------------
@@ -147,42 +130,37 @@ class CommitLog:
     # -- append -------------------------------------------------------------------------------
 
     def append(self, draft: Draft, counter: QueueCounter) -> Place:
-        """Write one record. Raises DiskFullError or Busy, and then nothing has changed."""
+        """Write one record. Raises DiskFullError, Busy or StoreClosedError; then nothing changed.
+
+        The common case, a record that fits into the mapped and allocated part of the active file,
+        is spelt out here: this runs for every single put.
+        """
         counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
         size = draft.size
-        if not self._lock.acquire(timeout=self._lock_patience):
+        lock = self._lock
+        if not lock.acquire(False) and not lock.acquire(timeout=self._lock_patience):
             raise Busy
         try:
-            segment, writer, at = self._room(size)
+            segment = self._active
+            if segment is None or segment.wrote + size > self._plain_end:
+                segment, writer, at = self._room(size)
+            else:
+                writer, at = self._writer, segment.wrote
             physical_offset = segment.base + segment.wrote
             queue_offset = counter.next_offset if counted else 0
-            store_time = self._next_store_time()
-            writer.write(
-                at,
-                size,
-                draft.queue_id,
-                draft.flag,
-                queue_offset,
-                physical_offset,
-                draft.sys_flag,
-                draft.born_time or store_time,
-                draft.born_host,
-                store_time,
-                self._store_host,
-                draft.reconsume_times,
-                draft.prepared_offset,
-                draft.body,
-                draft.topic,
-                draft.properties,
-            )
+            now = self._now_ms()
+            if now < self.last_store_time:
+                now = self._steady(now)
+            self.last_store_time = now
+            write_draft(writer, at, draft, queue_offset, physical_offset, now, self._store_host)
             if self._config.property_crc:
                 writer.seal(at, size)
             self._wrote(segment, size)
             if counted:
-                counter.next_offset += 1
+                counter.next_offset = queue_offset + 1
         finally:
-            self._lock.release()
-        return Place(physical_offset, queue_offset, store_time)
+            lock.release()
+        return physical_offset, queue_offset, now
 
     def append_batch(self, draft: BatchDraft, counter: QueueCounter) -> Place:
         """Write the records of a batch in one piece; errors as for :meth:`append`."""
@@ -192,7 +170,7 @@ class CommitLog:
             segment, writer, at = self._room(draft.size)
             physical_offset = segment.base + segment.wrote
             queue_offset = counter.next_offset
-            store_time = self._next_store_time()
+            store_time = self.last_store_time = self._steady(self._now_ms())
             writer.write_batch(
                 at,
                 draft.body,
@@ -213,7 +191,7 @@ class CommitLog:
             counter.next_offset += draft.items
         finally:
             self._lock.release()
-        return Place(physical_offset, queue_offset, store_time)
+        return physical_offset, queue_offset, store_time
 
     def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
         """The segment that takes ``size`` bytes more, and where its writer puts them."""
@@ -226,7 +204,7 @@ class CommitLog:
         if end > segment.allocated:
             segment.allocate(end)
         if self._pool is None:
-            assert self._writer is not None
+            self._plain_end = min(segment.allocated, segment.size - layout.BLANK.size)
             return segment, self._writer, segment.wrote
         return self._buffer_room(segment, size)
 
@@ -244,20 +222,18 @@ class CommitLog:
         return segment, buffer.writer, segment.wrote - buffer.start
 
     def _wrote(self, segment: Segment, size: int) -> None:
+        end = segment.wrote + size
         if self._pool is None:
-            segment.wrote_to(segment.wrote + size)
+            segment.wrote = segment.committed = end
         else:
             self._pool.wrote(segment, size)
-        if segment.base + segment.wrote >= self._allocator.wake_at:
+        if segment.base + end >= self._allocator.wake_at:
             self._allocator.wake()
 
-    def _next_store_time(self) -> int:
-        now = self._clock.now_ms()
+    def _steady(self, now: int) -> int:
+        """``now``, or the last store time if the clock has stepped back from it a little."""
         last = self.last_store_time
-        if now < last and last - now <= CLOCK_STEP_BACK_MS_MAX:
-            return last
-        self.last_store_time = now
-        return now
+        return last if now < last <= now + CLOCK_STEP_BACK_MS_MAX else now
 
     def _roll(self, full: Segment | None) -> Segment:
         """Fill ``full`` up with a BLANK record and go on in the next segment."""
@@ -280,7 +256,8 @@ class CommitLog:
 
     def _activate(self, segment: Segment) -> None:
         self._active = segment
-        self._writer = RecordWriter(segment.view) if self._pool is None else None
+        self._writer = RecordWriter(segment.view)
+        self._plain_end = -1  # until _room has looked at the segment
 
     # -- commit and flush ---------------------------------------------------------------------
 

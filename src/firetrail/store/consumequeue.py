@@ -36,6 +36,7 @@ class ConsumeQueue:
         writable: bool = True,
     ) -> None:
         self.topic = topic
+        self.encoded_topic = topic.encode()
         self.queue_id = queue_id
         self.files = SegmentQueue(
             system,

@@ -54,7 +54,7 @@ class Engine:
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
-        self.log = CommitLog(system, root, config, self.drafter.store_host)
+        self.log = CommitLog(system, root, config, self.drafter.rules.store_host)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
         geometry = IndexGeometry(config.index_slots, config.index_entries)
         self.index = Index(system, root, geometry) if config.index_enabled else None

@@ -14,21 +14,15 @@ from firetrail.errors import FormatError, IllegalMessageError
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host, encode_host
-from firetrail.format.kernels.encode import measure_batch, record_size, with_crc_room
-from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, check_topic
+from firetrail.format.kernels.draft import Draft, DraftRules, Message
+from firetrail.format.kernels.encode import measure_batch
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, encode_properties
-from firetrail.store.commitlog import BatchDraft, Draft
+from firetrail.store.commitlog import BatchDraft
 from firetrail.store.config import StoreConfig
-from firetrail.store.message import Message
 
 _DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
-_DELAY_NAME = DELAY.encode()
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
-INT32_MAX = 2**31 - 1
-
-
-class PropertiesTooLongError(IllegalMessageError):
-    """The properties do not fit into a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,73 +74,47 @@ class Drafter:
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._store_host = encode_host(config.store_host)
-        self._store_flag = (
-            layout.STORE_HOST_V6 if len(self._store_host) == layout.HOST_V6_SIZE else 0
+        self.rules = DraftRules(
+            encode_host(config.store_host),
+            config.property_crc,
+            config.max_message_size,
+            config.max_record_size,
         )
-        self._default_flags = self._host_flags(self._store_host)
-        self._topics: dict[str, bytes] = {}
 
-    @property
-    def store_host(self) -> bytes:
-        """The store host as it stands in records."""
-        return self._store_host
-
-    def draft(self, message: Message) -> tuple[Draft, str]:
-        """The draft of a message and the topic it goes to, which a delay may have changed."""
-        topic = message.topic
-        encoded_topic = self._topics.get(topic) or self._check_topic(topic)
-        body = message.body
-        if type(body) is not bytes:
-            body = self._plain_body(body)
+    def delayed(self, message: Message, draft: Draft) -> Message:
+        """The message as it waits in the schedule, itself if it is not to wait after all."""
+        match = _DELAY.search(draft.properties)
+        level = int(match[1]) if match else 0
+        transaction = draft.sys_flag & layout.TRANSACTION_MASK
+        if match is None or level == 0 or transaction not in (0, layout.TRANSACTION_COMMIT):
+            return message
+        clamped = self._config.delay_levels.clamp(level)
         properties = message.encode_properties()
-        queue_id = message.queue_id
-        if queue_id < 0 or queue_id > INT32_MAX:
-            raise IllegalMessageError("queue_id", f"{queue_id} is not in 0..{INT32_MAX}")
-        if message.born_host is None:
-            born_host = self._store_host
-            sys_flag = message.sys_flag & ~_HOST_FLAGS | self._default_flags
-        else:
-            born_host = encode_host(message.born_host)
-            sys_flag = message.sys_flag & ~_HOST_FLAGS | self._host_flags(born_host)
-        if _DELAY_NAME in properties:
-            topic, queue_id, properties = self._delayed(topic, queue_id, sys_flag, properties)
-            encoded_topic = self._topics.get(topic) or self._check_topic(topic)
-        if self._config.property_crc:
-            properties = with_crc_room(properties)
-        if len(properties) > layout.MAX_PROPERTIES:
-            raise PropertiesTooLongError(
-                "properties", f"{len(properties)} bytes, at most {layout.MAX_PROPERTIES}"
-            )
-        if len(body) > self._config.max_message_size:
-            raise IllegalMessageError(
-                "body", f"{len(body)} bytes, at most {self._config.max_message_size}"
-            )
-        size = record_size(
-            len(born_host), len(self._store_host), len(body), len(encoded_topic), len(properties)
+        start, end = match.span(1)
+        properties = properties[:start] + b"%d" % clamped + properties[end:]
+        if not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        properties += encode_properties(
+            {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)}
         )
-        if size > self._config.max_record_size:
-            raise IllegalMessageError(
-                "message", f"a record of {size} bytes, at most {self._config.max_record_size}"
-            )
-        draft = Draft(
-            encoded_topic,
-            queue_id,
-            message.flag,
-            sys_flag,
-            message.born_time or 0,
-            born_host,
-            message.reconsume_times,
-            message.prepared_offset,
-            body,
-            properties,
-            size,
+        return Message(
+            SCHEDULE_TOPIC,
+            message.body,
+            queue_id=clamped - 1,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_time=message.born_time,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=message.prepared_offset,
+            raw_properties=properties,
+            wait_for_flush=message.wait_for_flush,
         )
-        return draft, topic
 
     def draft_batch(self, batch: Batch) -> BatchDraft:
         """The draft of a client batch."""
-        topic = self._topics.get(batch.topic) or self._check_topic(batch.topic)
+        topic = batch.topic.encode()
+        store_host = self.rules.store_host
         if batch.topic.startswith(RETRY_PREFIX):
             raise IllegalMessageError("topic", f"{batch.topic}: a retry topic takes no batches")
         if batch.sys_flag & layout.TRANSACTION_MASK:
@@ -158,11 +126,12 @@ class Drafter:
         shared = batch.shared_properties
         if shared and not shared.endswith(b"\x02"):
             shared += b"\x02"
-        born_host = encode_host(batch.born_host) if batch.born_host else self._store_host
+        born_host = encode_host(batch.born_host) if batch.born_host else store_host
+        born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
         try:
             items, size, largest = measure_batch(
                 batch.body,
-                len(born_host) + len(self._store_host),
+                len(born_host) + len(store_host),
                 len(topic),
                 len(shared),
                 self._config.property_crc,
@@ -179,7 +148,7 @@ class Drafter:
         return BatchDraft(
             topic,
             batch.queue_id,
-            batch.sys_flag & ~_HOST_FLAGS | self._host_flags(born_host),
+            batch.sys_flag & ~_HOST_FLAGS | self.rules.store_flags | born_flag,
             batch.born_time or 0,
             born_host,
             batch.reconsume_times,
@@ -188,34 +157,3 @@ class Drafter:
             items,
             size,
         )
-
-    def _host_flags(self, born_host: bytes) -> int:
-        born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
-        return self._store_flag | born_flag
-
-    def _check_topic(self, topic: str) -> bytes:
-        """Check a topic once; what was accepted is remembered."""
-        check_topic(topic)
-        encoded = self._topics[topic] = topic.encode()
-        return encoded
-
-    def _plain_body(self, body: object) -> bytes:
-        if isinstance(body, (bytes, bytearray, memoryview)):
-            return bytes(body)
-        raise IllegalMessageError("body", f"bytes are needed, not {type(body).__name__}")
-
-    def _delayed(
-        self, topic: str, queue_id: int, sys_flag: int, properties: bytes
-    ) -> tuple[str, int, bytes]:
-        """Topic, queue and properties of a message that is to wait: those of the schedule."""
-        match = _DELAY.search(properties)
-        level = int(match[1]) if match else 0
-        transaction = sys_flag & layout.TRANSACTION_MASK
-        if match is None or level == 0 or transaction not in (0, layout.TRANSACTION_COMMIT):
-            return topic, queue_id, properties
-        clamped = self._config.delay_levels.clamp(level)
-        properties = properties[: match.start(1)] + b"%d" % clamped + properties[match.end(1) :]
-        if not properties.endswith(b"\x02"):
-            properties += b"\x02"
-        properties += encode_properties({REAL_TOPIC: topic, REAL_QID: str(queue_id)})
-        return SCHEDULE_TOPIC, clamped - 1, properties

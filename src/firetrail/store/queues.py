@@ -28,7 +28,8 @@ class QueueTable:
         self._file_size = file_size
         self._writable = writable
         self._known: dict[QueueKey, None] = {}
-        self._loaded: dict[QueueKey, ConsumeQueue] = {}
+        self.loaded: dict[QueueKey, ConsumeQueue] = {}
+        """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
@@ -55,7 +56,7 @@ class QueueTable:
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None if no message was ever put to it."""
-        queue = self._loaded.get((topic, queue_id))
+        queue = self.loaded.get((topic, queue_id))
         if queue is None and (topic, queue_id) in self._known:
             return self.open(topic, queue_id)
         return queue
@@ -63,11 +64,11 @@ class QueueTable:
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, a new and empty one if there is none."""
         key = (topic, queue_id)
-        queue = self._loaded.get(key)
+        queue = self.loaded.get(key)
         if queue is not None:
             return queue
         with self._guard:
-            queue = self._loaded.get(key)
+            queue = self.loaded.get(key)
             if queue is None:
                 queue = ConsumeQueue(
                     self._system,
@@ -79,7 +80,7 @@ class QueueTable:
                 )
                 queue.load()
                 self._known[key] = None
-                self._loaded[key] = queue
+                self.loaded[key] = queue
         return queue
 
     def all(self) -> Iterator[ConsumeQueue]:
@@ -96,5 +97,5 @@ class QueueTable:
 
     def close(self) -> None:
         """Close the files of every queue in use."""
-        for queue in self._loaded.values():
+        for queue in self.loaded.values():
             queue.close()

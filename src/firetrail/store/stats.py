@@ -8,6 +8,10 @@ PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5
 """Upper bounds of the latency classes, those of the Java store; one more class is above them."""
 
 
+SAMPLE_MASK = 63
+"""Of the puts that wait for nothing, one in 64 is timed; all of those that wait for the disk."""
+
+
 class Snapshot(NamedTuple):
     """The counters at one moment; two of them make a rate."""
 
@@ -15,7 +19,6 @@ class Snapshot(NamedTuple):
     put_messages: int
     put_bytes: int
     put_failed: int
-    put_seconds: float
     put_latency: tuple[int, ...]
     get_calls: int
     get_messages: int
@@ -50,33 +53,25 @@ class Statistics:
         "get_calls",
         "get_messages",
         "put_bytes",
+        "put_calls",
         "put_failed",
         "put_latency",
         "put_messages",
-        "put_seconds",
     )
 
     def __init__(self) -> None:
         self.put_messages = 0
         self.put_bytes = 0
+        self.put_calls = 0
         self.put_failed = 0
-        self.put_seconds = 0.0
         self.put_latency = [0] * (len(PUT_LATENCY_BOUNDS_MS) + 1)
         self.get_calls = 0
         self.get_messages = 0
         self.get_bytes = 0
 
-    def put(self, messages: int, size: int, seconds: float) -> None:
-        """Note a put that took ``seconds``."""
-        self.put_messages += messages
-        self.put_bytes += size
-        self.put_seconds += seconds
-        if seconds < 0.001:
-            self.put_latency[0] += 1
-        else:
-            self._slow_put(int(seconds * 1000))
-
-    def _slow_put(self, latency_ms: int) -> None:
+    def note_latency(self, seconds: float) -> None:
+        """Note how long a put took."""
+        latency_ms = int(seconds * 1000)
         for number, bound in enumerate(PUT_LATENCY_BOUNDS_MS):
             if latency_ms <= bound:
                 self.put_latency[number] += 1
@@ -96,7 +91,6 @@ class Statistics:
             self.put_messages,
             self.put_bytes,
             self.put_failed,
-            self.put_seconds,
             tuple(self.put_latency),
             self.get_calls,
             self.get_messages,

@@ -168,13 +168,8 @@ def measure_batch(
     return items, total, largest
 
 
-@cython.cclass
 class RecordWriter:
     """Writes records into one buffer, at positions that the caller has made sure of."""
-
-    _view: cython.uchar[::1]
-    _out: cython.p_uchar
-    _size: cython.Py_ssize_t
 
     def __init__(self, out: cython.uchar[::1]) -> None:
         self._view = out
@@ -332,8 +327,6 @@ class RecordWriter:
             item = own_at + own
         return at
 
-    @cython.cfunc
-    @cython.inline
     def _head(
         self,
         at: cython.Py_ssize_t,
@@ -374,8 +367,6 @@ class RecordWriter:
         store_i32(out, at + _AT_BODY_LENGTH, body_size)
         return at + _MIDDLE
 
-    @cython.cfunc
-    @cython.inline
     def _topic(self, at: cython.Py_ssize_t, topic: bytes) -> cython.Py_ssize_t:
         """The topic and its length; the position behind."""
         n: cython.Py_ssize_t = len(topic)

@@ -1,0 +1,41 @@
+# The attributes of the classes in draft.py, as C sees them.
+
+cdef class Message:
+    cdef public str topic
+    cdef public object body
+    cdef public object tags
+    cdef public object keys
+    cdef public object properties
+    cdef public long long queue_id
+    cdef public long long delay_level
+    cdef public long long flag
+    cdef public long long sys_flag
+    cdef public object born_time
+    cdef public object born_host
+    cdef public long long reconsume_times
+    cdef public long long prepared_offset
+    cdef public object raw_properties
+    cdef public bint wait_for_flush
+
+    cpdef bytes encode_properties(self)
+
+cdef class DraftRules:
+    cdef readonly bytes store_host
+    cdef readonly long long store_flags
+    cdef readonly bint property_crc
+    cdef readonly Py_ssize_t body_max
+    cdef readonly Py_ssize_t record_max
+
+cdef class Draft:
+    cdef readonly bytes topic
+    cdef readonly long long queue_id
+    cdef readonly long long flag
+    cdef readonly long long sys_flag
+    cdef readonly long long born_time
+    cdef readonly bytes born_host
+    cdef readonly long long reconsume_times
+    cdef readonly long long prepared_offset
+    cdef readonly bytes body
+    cdef readonly bytes properties
+    cdef readonly Py_ssize_t size
+    cdef readonly bint may_delay

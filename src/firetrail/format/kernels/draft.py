@@ -1,0 +1,244 @@
+"""A message on its way into the store, and the draft of its record.
+
+Both are made once for every put, which is why they are here. The attributes' C types stand in
+``draft.pxd``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+from firetrail.errors import IllegalMessageError, PropertiesTooLongError
+from firetrail.format import layout
+from firetrail.format.hosts import Host, encode_host
+from firetrail.format.kernels.encode import with_crc_room
+from firetrail.format.properties import DELAY, KEY_SEPARATOR, KEYS, TAGS, encode_properties
+
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels.encode import RecordWriter, record_size
+else:
+    from firetrail.format.kernels.encode import RecordWriter, record_size
+
+COMPILED = cython.compiled
+
+INT32_MAX = 2**31 - 1
+_HOST_FLAGS = cython.declare(cython.longlong, layout.BORN_HOST_V6 | layout.STORE_HOST_V6)
+_BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
+_HOST_V6_SIZE = cython.declare(cython.Py_ssize_t, layout.HOST_V6_SIZE)
+_PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
+_QUEUE_ID_MAX = cython.declare(cython.longlong, INT32_MAX)
+_DELAY_NAME = DELAY.encode()
+_FIELDS = (
+    "topic",
+    "body",
+    "tags",
+    "keys",
+    "properties",
+    "queue_id",
+    "delay_level",
+    "flag",
+    "sys_flag",
+    "born_time",
+    "born_host",
+    "reconsume_times",
+    "prepared_offset",
+    "raw_properties",
+    "wait_for_flush",
+)
+
+
+class Message:
+    """What to store: a topic, a body, and what the message can be found or filtered by.
+
+    ``keys`` are indexed, one by one; a key holds no space. ``raw_properties`` are properties that
+    were encoded already (by a client); they replace all that is said by ``tags``, ``keys``,
+    ``delay_level`` and ``properties``. ``born_time`` (ms) is the time of the put if it is None,
+    ``born_host`` then the store's own.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: cython.longlong = 0,
+        delay_level: cython.longlong = 0,
+        flag: cython.longlong = 0,
+        sys_flag: cython.longlong = 0,
+        born_time: int | None = None,
+        born_host: Host | None = None,
+        reconsume_times: cython.longlong = 0,
+        prepared_offset: cython.longlong = 0,
+        raw_properties: bytes | None = None,
+        wait_for_flush: cython.bint = True,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.tags = tags
+        self.keys = keys
+        self.properties = properties
+        self.queue_id = queue_id
+        self.delay_level = delay_level
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_time = born_time
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_offset = prepared_offset
+        self.raw_properties = raw_properties
+        self.wait_for_flush = wait_for_flush
+
+    def __repr__(self) -> str:
+        return f"Message({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can be changed
+
+    def encode_properties(self) -> bytes:
+        """The properties as they are stored, before the store adds its own.
+
+        Raises IllegalMessageError for what the format has no way to hold.
+        """
+        if self.raw_properties is not None:
+            return self.raw_properties
+        encoded: bytes = b""
+        if self.keys:
+            encoded = b"KEYS\x01%b\x02" % _encode_value(KEYS, _join_keys(self.keys))
+        if self.tags:
+            encoded += b"TAGS\x01%b\x02" % _encode_value(TAGS, self.tags)
+        if self.delay_level:
+            encoded += b"DELAY\x01%d\x02" % self.delay_level
+        if self.properties:
+            encoded += encode_properties(self.properties)
+        return encoded
+
+
+@cython.cfunc
+def _encode_value(name: str, value: str) -> bytes:
+    encoded: bytes = value.encode()
+    if b"\x01" in encoded or b"\x02" in encoded:
+        raise IllegalMessageError(f"property {name}", "holds one of the separators \\x01 and \\x02")
+    return encoded
+
+
+@cython.cfunc
+def _join_keys(keys: Sequence[str]) -> str:
+    if isinstance(keys, str):
+        raise IllegalMessageError("keys", f'a list is needed, such as ["{keys}"]')
+    joined: str = KEY_SEPARATOR.join(keys)
+    if joined.count(KEY_SEPARATOR) != len(keys) - 1:
+        raise IllegalMessageError("keys", f"a key holds no space: {list(keys)!r}")
+    return joined
+
+
+class DraftRules:
+    """What drafts depend on and messages do not say."""
+
+    def __init__(
+        self, store_host: bytes, property_crc: bool, body_max: int, record_max: int
+    ) -> None:
+        self.store_host = store_host
+        self.store_flags = layout.STORE_HOST_V6 if len(store_host) == layout.HOST_V6_SIZE else 0
+        self.property_crc = property_crc
+        self.body_max = body_max
+        self.record_max = record_max
+
+
+class Draft:
+    """A checked message: only store time, queue offset and place are missing to a record."""
+
+    def __init__(self, message: Message, topic: bytes, rules: DraftRules) -> None:
+        """Check ``message``, which goes to ``topic``. Raises IllegalMessageError."""
+        properties: bytes = message.encode_properties()
+        body = message.body
+        if type(body) is not bytes:
+            body = _plain_body(body)
+        if message.queue_id < 0 or message.queue_id > _QUEUE_ID_MAX:
+            raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{INT32_MAX}")
+        self.may_delay = (
+            message.delay_level != 0
+            or ((message.raw_properties is not None or message.properties is not None)
+            and _DELAY_NAME in properties)
+        )
+        if message.born_host is None:
+            self.born_host = rules.store_host
+        else:
+            self.born_host = encode_host(message.born_host)
+        self.sys_flag = message.sys_flag & ~_HOST_FLAGS | rules.store_flags
+        if len(self.born_host) == _HOST_V6_SIZE:
+            self.sys_flag |= _BORN_V6
+        self.topic = topic
+        self.queue_id = message.queue_id
+        self.flag = message.flag
+        self.born_time = message.born_time or 0
+        self.reconsume_times = message.reconsume_times
+        self.prepared_offset = message.prepared_offset
+        self.body = body
+        if rules.property_crc:
+            properties = with_crc_room(properties)
+        self.properties = properties
+        if len(properties) > _PROPERTIES_MAX:
+            raise PropertiesTooLongError(
+                "properties", f"{len(properties)} bytes, at most {layout.MAX_PROPERTIES}"
+            )
+        if len(self.body) > rules.body_max:
+            raise IllegalMessageError("body", f"{len(self.body)} bytes, at most {rules.body_max}")
+        self.size = record_size(
+            len(self.born_host),
+            len(rules.store_host),
+            len(self.body),
+            len(topic),
+            len(properties),
+        )
+        if self.size > rules.record_max:
+            raise IllegalMessageError(
+                "message", f"a record of {self.size} bytes, at most {rules.record_max}"
+            )
+
+
+@cython.cfunc
+def _plain_body(body: object) -> bytes:
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise IllegalMessageError("body", f"bytes are needed, not {type(body).__name__}")
+
+
+def write_draft(
+    writer: RecordWriter,
+    at: cython.Py_ssize_t,
+    draft: Draft,
+    queue_offset: cython.longlong,
+    physical_offset: cython.longlong,
+    store_time: cython.longlong,
+    store_host: bytes,
+) -> None:
+    """The record of ``draft`` at ``at``; without a born time it gets the store time."""
+    writer.write(
+        at,
+        draft.size,
+        draft.queue_id,
+        draft.flag,
+        queue_offset,
+        physical_offset,
+        draft.sys_flag,
+        draft.born_time if draft.born_time else store_time,
+        draft.born_host,
+        store_time,
+        store_host,
+        draft.reconsume_times,
+        draft.prepared_offset,
+        draft.body,
+        draft.topic,
+        draft.properties,
+    )
