@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
-from firetrail.format.kernels.draft import Draft, write_draft
+from firetrail.format.kernels.append import Appender, PutResult
+from firetrail.format.kernels.draft import Draft, DraftRules, Message, write_draft
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG
 from firetrail.storage.allocator import Allocator
@@ -23,6 +24,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
+from firetrail.store.consumequeue import ConsumeQueue
 
 CLOCK_STEP_BACK_MS_MAX = 60_000
 """How far the clock may step back with store times standing still meanwhile; beyond it they
@@ -30,12 +32,6 @@ follow the clock, or a clock that was once years ahead would date all later mess
 
 
 _WITH_QUEUE_OFFSET = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
-
-
-class QueueCounter(Protocol):
-    """Who knows the next queue offset of a topic and queue."""
-
-    next_offset: int
 
 
 class BatchDraft(NamedTuple):
@@ -64,10 +60,10 @@ class Busy(Exception):
 class CommitLog:
     """Appends to and reads from the segments of ``<root>/commitlog``."""
 
-    def __init__(self, system: System, root: Path, config: StoreConfig, store_host: bytes) -> None:
+    def __init__(self, system: System, root: Path, config: StoreConfig, rules: DraftRules) -> None:
         self._now_ms = system.clock.now_ms
         self._config = config
-        self._store_host = store_host
+        self._store_host = rules.store_host
         self._lock = threading.Lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(system, root / COMMIT_LOG, config.commit_log_file_size)
@@ -77,16 +73,16 @@ class CommitLog:
         self._pool: WriteBufferPool | None = None
         self._active: Segment | None = None
         self._writer = RecordWriter(bytearray(1))
-        self._plain_end = -1
+        self._appender = Appender(rules, config.store_host)
         self._accepting = True
-        self.last_store_time = 0
         self.flushed_offset = 0
         """All before it is on disk."""
 
     # -- life ---------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Take appends: after recovery has set the positions."""
+    def start(self, last_store_time: int) -> None:
+        """Take appends: after recovery has set the positions and found the last record's time."""
+        self._appender.last_store_time = last_store_time
         if self._config.write_buffer_pool:
             size = max(BUFFER_SIZE, self._config.max_record_size)
             self._pool = WriteBufferPool(self.queue.system, self._config.write_buffer_count, size)
@@ -101,13 +97,14 @@ class CommitLog:
         """Take no more appends: those under way end, later ones raise StoreClosedError."""
         with self._lock:
             self._accepting = False
-            self._plain_end = -1
+            self._appender.detach()
 
     def stop(self) -> None:
         """Close the files; everything was flushed before."""
         self._allocator.stop()
         self._active = None
         self._writer = RecordWriter(bytearray(1))  # or the mapping could not be closed
+        self._appender.detach()
         self.queue.close()
 
     # -- positions ----------------------------------------------------------------------------
@@ -123,54 +120,63 @@ class CommitLog:
         return self.queue.wrote_offset
 
     @property
+    def counters(self) -> Appender:
+        """Counts calls, messages and bytes."""
+        return self._appender
+
+    @property
     def readable_offset(self) -> int:
         """Behind the last record that may be read."""
         return self.queue.readable_offset
 
     # -- append -------------------------------------------------------------------------------
 
-    def append(self, draft: Draft, counter: QueueCounter) -> Place:
-        """Write one record. Raises DiskFullError, Busy or StoreClosedError; then nothing changed.
+    def put(self, message: Message, queue: ConsumeQueue) -> PutResult | None:
+        """Write a message to the active file; None, and nothing has happened, if that takes more.
 
-        The common case, a record that fits into the mapped and allocated part of the active file,
-        is spelt out here: this runs for every single put.
+        Raises IllegalMessageError or Busy. Goes wrong for good with :meth:`append`.
         """
-        counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
-        size = draft.size
         lock = self._lock
         if not lock.acquire(False) and not lock.acquire(timeout=self._lock_patience):
             raise Busy
         try:
-            segment = self._active
-            if segment is None or segment.wrote + size > self._plain_end:
-                segment, writer, at = self._room(size)
-            else:
-                writer, at = self._writer, segment.wrote
+            return self._appender.put(message, queue, self._now_ms())
+        finally:
+            lock.release()
+
+    def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
+        """Write one record; DiskFullError, Busy and StoreClosedError mean that nothing changed."""
+        counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
+        size = draft.size
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise Busy
+        try:
+            segment, writer, at = self._room(size)
             physical_offset = segment.base + segment.wrote
-            queue_offset = counter.next_offset if counted else 0
-            now = self._now_ms()
-            if now < self.last_store_time:
-                now = self._steady(now)
-            self.last_store_time = now
-            write_draft(writer, at, draft, queue_offset, physical_offset, now, self._store_host)
+            queue_offset = queue.next_offset if counted else 0
+            store_time = self._next_store_time()
+            write_draft(
+                writer, at, draft, queue_offset, physical_offset, store_time, self._store_host
+            )
             if self._config.property_crc:
                 writer.seal(at, size)
             self._wrote(segment, size)
             if counted:
-                counter.next_offset = queue_offset + 1
+                queue.next_offset = queue_offset + 1
         finally:
-            lock.release()
-        return physical_offset, queue_offset, now
+            self._lock.release()
+        self._count(1, size)
+        return physical_offset, queue_offset, store_time
 
-    def append_batch(self, draft: BatchDraft, counter: QueueCounter) -> Place:
+    def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> Place:
         """Write the records of a batch in one piece; errors as for :meth:`append`."""
         if not self._lock.acquire(timeout=self._lock_patience):
             raise Busy
         try:
             segment, writer, at = self._room(draft.size)
             physical_offset = segment.base + segment.wrote
-            queue_offset = counter.next_offset
-            store_time = self.last_store_time = self._steady(self._now_ms())
+            queue_offset = queue.next_offset
+            store_time = self._next_store_time()
             writer.write_batch(
                 at,
                 draft.body,
@@ -188,10 +194,16 @@ class CommitLog:
                 self._config.property_crc,
             )
             self._wrote(segment, draft.size)
-            counter.next_offset += draft.items
+            queue.next_offset += draft.items
         finally:
             self._lock.release()
+        self._count(draft.items, draft.size)
         return physical_offset, queue_offset, store_time
+
+    def _count(self, messages: int, size: int) -> None:
+        self._appender.calls += 1
+        self._appender.messages += messages
+        self._appender.bytes += size
 
     def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
         """The segment that takes ``size`` bytes more, and where its writer puts them."""
@@ -204,7 +216,6 @@ class CommitLog:
         if end > segment.allocated:
             segment.allocate(end)
         if self._pool is None:
-            self._plain_end = min(segment.allocated, segment.size - layout.BLANK.size)
             return segment, self._writer, segment.wrote
         return self._buffer_room(segment, size)
 
@@ -223,17 +234,27 @@ class CommitLog:
 
     def _wrote(self, segment: Segment, size: int) -> None:
         end = segment.wrote + size
-        if self._pool is None:
-            segment.wrote = segment.committed = end
-        else:
-            self._pool.wrote(segment, size)
         if segment.base + end >= self._allocator.wake_at:
             self._allocator.wake()
+        if self._pool is None:
+            segment.wrote_to(end)
+            plain_end = min(
+                segment.allocated,
+                segment.size - layout.BLANK.size,
+                self._allocator.wake_at - segment.base,
+            )
+            self._appender.attach(segment, self._writer, segment.base, plain_end)
+        else:
+            self._pool.wrote(segment, size)
 
-    def _steady(self, now: int) -> int:
-        """``now``, or the last store time if the clock has stepped back from it a little."""
-        last = self.last_store_time
-        return last if now < last <= now + CLOCK_STEP_BACK_MS_MAX else now
+    def _next_store_time(self) -> int:
+        """The time, or that of the message before if the clock has stepped back a little."""
+        now = self._now_ms()
+        last = self._appender.last_store_time
+        if now < last <= now + CLOCK_STEP_BACK_MS_MAX:
+            return last
+        self._appender.last_store_time = now
+        return now
 
     def _roll(self, full: Segment | None) -> Segment:
         """Fill ``full`` up with a BLANK record and go on in the next segment."""
@@ -257,7 +278,6 @@ class CommitLog:
     def _activate(self, segment: Segment) -> None:
         self._active = segment
         self._writer = RecordWriter(segment.view)
-        self._plain_end = -1  # until _room has looked at the segment
 
     # -- commit and flush ---------------------------------------------------------------------
 

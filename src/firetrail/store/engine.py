@@ -54,7 +54,7 @@ class Engine:
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
-        self.log = CommitLog(system, root, config, self.drafter.rules.store_host)
+        self.log = CommitLog(system, root, config, self.drafter.rules)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
         geometry = IndexGeometry(config.index_slots, config.index_entries)
         self.index = Index(system, root, geometry) if config.index_enabled else None
@@ -95,8 +95,7 @@ class Engine:
         self.queues.flush()
         if self.index is not None and self.index.files:
             self.index.flush()
-        self.log.last_store_time = report.last_store_time
-        self.log.start()
+        self.log.start(report.last_store_time)
         self.dispatcher.begin_at(report.end, report.last_record_offset, report.last_store_time)
         self._watermark_file = WatermarkFile(self.system, self.root)
         self.housekeeper = Housekeeper(

@@ -6,72 +6,11 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from firetrail.errors import (
-    DiskFullError,
-    FlushFailedError,
-    IllegalMessageError,
-    StoreError,
-    StoreReadOnlyError,
-)
-from firetrail.format.hosts import Host
-from firetrail.format.ids import encode_message_id
+from firetrail.errors import StoreError
+from firetrail.format.kernels.append import PutResult, PutStatus
 from firetrail.format.record import Blank, Record, decode_record
 
-
-class PutStatus(Enum):
-    """How a put ended."""
-
-    PUT_OK = "PUT_OK"
-    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and visible, not known to be on disk
-    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
-    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
-    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
-    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
-    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
-    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # a sync failed: the store takes no more writes
-
-
-_ERRORS: dict[PutStatus, type[StoreError]] = {
-    PutStatus.SERVICE_NOT_AVAILABLE: StoreReadOnlyError,
-    PutStatus.CREATE_MAPPED_FILE_FAILED: DiskFullError,
-    PutStatus.FLUSH_DISK_TIMEOUT: FlushFailedError,
-    PutStatus.UNKNOWN_ERROR: FlushFailedError,
-}
-
-
-class PutResult(NamedTuple):
-    """Where a message, or the first of a batch, was stored. Sizes and times as in the record."""
-
-    status: PutStatus
-    queue_id: int = 0
-    queue_offset: int = -1
-    physical_offset: int = -1
-    size: int = 0
-    store_time: int = 0
-    store_host: Host | None = None
-    messages: int = 1
-    detail: str = ""
-    field: str = "message"
-
-    @property
-    def ok(self) -> bool:
-        """Whether the message is stored as safely as the store was told to."""
-        return self.status is PutStatus.PUT_OK
-
-    @property
-    def message_id(self) -> str | None:
-        """The offset message id (of a batch: of its first message), None if nothing was stored."""
-        if self.store_host is None:
-            return None
-        return encode_message_id(self.store_host, self.physical_offset)
-
-    def require_ok(self) -> PutResult:
-        """This result, or the error that its status stands for."""
-        if self.ok:
-            return self
-        if self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
-            raise IllegalMessageError(self.field, self.detail)
-        raise _ERRORS.get(self.status, StoreError)(f"{self.status.value}: {self.detail}")
+__all__ = ["GetResult", "GetStatus", "PutResult", "PutStatus", "decode_message"]
 
 
 class GetStatus(Enum):

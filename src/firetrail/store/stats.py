@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from firetrail.format.kernels.append import Appender
+
 PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 """Upper bounds of the latency classes, those of the Java store; one more class is above them."""
-
-
-SAMPLE_MASK = 63
-"""Of the puts that wait for nothing, one in 64 is timed; all of those that wait for the disk."""
 
 
 class Snapshot(NamedTuple):
     """The counters at one moment; two of them make a rate."""
 
     time_s: float
+    put_calls: int
     put_messages: int
     put_bytes: int
-    put_failed: int
+    put_refused: int
     put_latency: tuple[int, ...]
     get_calls: int
     get_messages: int
@@ -45,25 +44,18 @@ class Rates(NamedTuple):
 
 
 class Statistics:
-    """Counted as the store works. Increments are not locked: under heavy threading a few may be
-    lost, which these figures can bear and the put path cannot pay for."""
+    """Counted as the store works.
 
-    __slots__ = (
-        "get_bytes",
-        "get_calls",
-        "get_messages",
-        "put_bytes",
-        "put_calls",
-        "put_failed",
-        "put_latency",
-        "put_messages",
-    )
+    Increments are not locked: under heavy threading a few may be lost, which these figures can
+    bear and the paths they are on cannot pay for. Puts that wait for nothing are not timed: they
+    have no latency to speak of.
+    """
 
-    def __init__(self) -> None:
-        self.put_messages = 0
-        self.put_bytes = 0
-        self.put_calls = 0
-        self.put_failed = 0
+    __slots__ = ("_puts", "get_bytes", "get_calls", "get_messages", "put_latency", "put_refused")
+
+    def __init__(self, puts: Appender) -> None:
+        self._puts = puts
+        self.put_refused = 0
         self.put_latency = [0] * (len(PUT_LATENCY_BOUNDS_MS) + 1)
         self.get_calls = 0
         self.get_messages = 0
@@ -88,9 +80,10 @@ class Statistics:
         """The counters now, at the monotonic time ``time_s``."""
         return Snapshot(
             time_s,
-            self.put_messages,
-            self.put_bytes,
-            self.put_failed,
+            self._puts.calls,
+            self._puts.messages,
+            self._puts.bytes,
+            self.put_refused,
             tuple(self.put_latency),
             self.get_calls,
             self.get_messages,

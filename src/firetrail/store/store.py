@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -36,9 +35,7 @@ from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes
 from firetrail.store.recovery import RecoveryReport
 from firetrail.store.results import GetResult, PutResult, PutStatus, decode_message
-from firetrail.store.stats import SAMPLE_MASK, Snapshot, Statistics
-
-_put_result = partial(tuple.__new__, PutResult)  # all fields given: half the time of a call
+from firetrail.store.stats import Snapshot, Statistics
 
 
 class Store:
@@ -49,10 +46,9 @@ class Store:
         self._log = engine.log
         self._gate = engine.gate
         self._dispatcher = engine.dispatcher
-        self._statistics = Statistics()
+        self._statistics = Statistics(engine.log.counters)
         self._loaded = engine.queues.loaded
         self._rules = engine.drafter.rules
-        self._store_host = engine.config.store_host
         self._sync = engine.config.flush is FlushMode.SYNC
         self._closed = False
 
@@ -97,18 +93,17 @@ class Store:
         DiskFullError if the store takes none for now, FlushFailedError if it was stored and is
         not known to be on disk.
         """
-        return self.try_put(message).require_ok()
+        result = self.try_put(message) if self._sync else self._append(message)
+        return result if result.ok else result.require_ok()
 
     def try_put(self, message: Message) -> PutResult:
         """As :meth:`put`, with the outcome in the status instead of an error."""
-        if self._sync and message.wait_for_flush:
-            started = perf_counter()
-            result = self._append(message)
-            if result.ok:
-                result = self._wait_durable(result)
-            self._statistics.note_latency(perf_counter() - started)
-            return result
-        return self._append(message)
+        started = perf_counter()
+        result = self._append(message)
+        if self._sync and result.ok and message.wait_for_flush:
+            result = self._wait_durable(result)
+        self._statistics.note_latency(perf_counter() - started)
+        return result
 
     async def put_async(self, message: Message) -> PutResult:
         """As :meth:`put` for an event loop: others run while the disk is waited for."""
@@ -138,23 +133,21 @@ class Store:
         refusal = self._gate.refusal or self._dispatcher.starved
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
-        statistics = self._statistics
-        sampled = statistics.put_calls & SAMPLE_MASK == 0
-        started = perf_counter() if sampled else 0.0
         try:
             queue = self._loaded.get((message.topic, message.queue_id)) or self._target(message)
-            draft = Draft(message, queue.encoded_topic, self._rules)
-            if draft.may_delay:
-                draft, queue = self._delayed(message, draft, queue)
-            place = self._log.append(draft, queue)
+            result = self._log.put(message, queue) or self._append_slowly(message, queue)
         except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
             return self._refused_by(error)
-        statistics.put_calls += 1
-        statistics.put_messages += 1
-        statistics.put_bytes += draft.size
-        if sampled:
-            statistics.note_latency(perf_counter() - started)
-        return self._appended(place, draft.queue_id, draft.size, 1)
+        if self._dispatcher.idle and not self._sync:
+            self._dispatcher.wake()
+        return result
+
+    def _append_slowly(self, message: Message, queue: ConsumeQueue) -> PutResult:
+        """A put that takes more than writing to the active file."""
+        draft = Draft(message, queue.encoded_topic, self._rules)
+        if draft.may_delay:
+            draft, queue = self._delayed(message, draft, queue)
+        return self._stored(self._log.append(draft, queue), draft.queue_id, draft.size, 1)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
         """The queue for a topic and queue id that are new to this store object."""
@@ -183,33 +176,26 @@ class Store:
             place = self._log.append_batch(draft, queue)
         except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
             return self._refused_by(error)
-        self._statistics.put_calls += 1
-        self._statistics.put_messages += draft.items
-        self._statistics.put_bytes += draft.size
-        return self._appended(place, draft.queue_id, draft.size, draft.items)
-
-    def _appended(self, place: Place, queue_id: int, size: int, messages: int) -> PutResult:
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
+        return self._stored(place, draft.queue_id, draft.size, draft.items)
+
+    def _stored(self, place: Place, queue_id: int, size: int, messages: int) -> PutResult:
         physical_offset, queue_offset, store_time = place
-        return _put_result(
-            (
-                PutStatus.PUT_OK,
-                queue_id,
-                queue_offset,
-                physical_offset,
-                size,
-                store_time,
-                self._store_host,
-                messages,
-                "",
-                "message",
-            )
+        return PutResult(
+            PutStatus.PUT_OK,
+            queue_id,
+            queue_offset,
+            physical_offset,
+            size,
+            store_time,
+            self._engine.config.store_host,
+            messages,
         )
 
     def _refused(self, status: PutStatus, detail: str, field: str = "message") -> PutResult:
-        self._statistics.put_failed += 1
-        return PutResult(status, messages=0, detail=detail, field=field)
+        self._statistics.put_refused += 1
+        return PutResult(status, detail=detail, field=field)
 
     def _refused_by(self, error: Exception) -> PutResult:
         if isinstance(error, PropertiesTooLongError):
@@ -245,13 +231,11 @@ class Store:
         if in_time and durable:
             return result
         if in_time:
-            return result._replace(
-                status=PutStatus.UNKNOWN_ERROR, detail=self._gate.refusal or "not synced"
-            )
+            return result.with_status(PutStatus.UNKNOWN_ERROR, self._gate.refusal or "not synced")
         timeout_ms = self._engine.config.sync_flush_timeout_ms
-        return result._replace(
-            status=PutStatus.FLUSH_DISK_TIMEOUT,
-            detail=f"stored, but the disk has not confirmed it within {timeout_ms} ms",
+        return result.with_status(
+            PutStatus.FLUSH_DISK_TIMEOUT,
+            f"stored, but the disk has not confirmed it within {timeout_ms} ms",
         )
 
     # -- get ----------------------------------------------------------------------------------

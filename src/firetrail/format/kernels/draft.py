@@ -166,10 +166,9 @@ class Draft:
             body = _plain_body(body)
         if message.queue_id < 0 or message.queue_id > _QUEUE_ID_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{INT32_MAX}")
-        self.may_delay = (
-            message.delay_level != 0
-            or ((message.raw_properties is not None or message.properties is not None)
-            and _DELAY_NAME in properties)
+        self.may_delay = message.delay_level != 0 or (
+            (message.raw_properties is not None or message.properties is not None)
+            and _DELAY_NAME in properties
         )
         if message.born_host is None:
             self.born_host = rules.store_host

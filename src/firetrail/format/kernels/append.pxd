@@ -1,0 +1,28 @@
+# The attributes of the classes in append.py, as C sees them.
+
+from firetrail.format.kernels.draft cimport DraftRules
+from firetrail.format.kernels.encode cimport RecordWriter
+
+cdef class PutResult:
+    cdef readonly object status
+    cdef readonly long long queue_id
+    cdef readonly long long queue_offset
+    cdef readonly long long physical_offset
+    cdef readonly long long size
+    cdef readonly long long store_time
+    cdef readonly object store_host
+    cdef readonly long long messages
+    cdef readonly str detail
+    cdef readonly str field
+
+cdef class Appender:
+    cdef public long long last_store_time
+    cdef public long long calls
+    cdef public long long messages
+    cdef public long long bytes
+    cdef DraftRules _rules
+    cdef object _store_host
+    cdef object _segment
+    cdef RecordWriter _writer
+    cdef long long _base
+    cdef Py_ssize_t _end

@@ -1,0 +1,219 @@
+"""A put in its common form, from the message to the answer, in one step.
+
+Common is: the record fits into the mapped and allocated part of the active file, the clock has not
+gone back, nothing is delayed. Everything else is left to the caller, who has more to do then.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+from firetrail.errors import (
+    DiskFullError,
+    FlushFailedError,
+    IllegalMessageError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from firetrail.format import layout
+from firetrail.format.hosts import Host
+from firetrail.format.ids import encode_message_id
+
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels.draft import Draft, DraftRules, Message
+    from cython.cimports.firetrail.format.kernels.encode import RecordWriter
+else:
+    from firetrail.format.kernels.draft import Draft, DraftRules, Message
+    from firetrail.format.kernels.encode import RecordWriter
+
+COMPILED = cython.compiled
+
+_TRANSACTION = cython.declare(cython.longlong, layout.TRANSACTION_MASK)
+_COMMIT = cython.declare(cython.longlong, layout.TRANSACTION_COMMIT)
+
+
+class PutStatus(Enum):
+    """How a put ended; the names are those of the Java store."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and visible, not known to be on disk
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # a sync failed: the store takes no more writes
+
+
+PUT_OK = PutStatus.PUT_OK
+_ERRORS: dict[PutStatus, type[StoreError]] = {
+    PutStatus.SERVICE_NOT_AVAILABLE: StoreReadOnlyError,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: DiskFullError,
+    PutStatus.FLUSH_DISK_TIMEOUT: FlushFailedError,
+    PutStatus.UNKNOWN_ERROR: FlushFailedError,
+}
+
+
+class PutResult:
+    """Where a message, or the first of a batch, was stored. Sizes and times as in the record."""
+
+    def __init__(
+        self,
+        status: PutStatus,
+        queue_id: cython.longlong = 0,
+        queue_offset: cython.longlong = -1,
+        physical_offset: cython.longlong = -1,
+        size: cython.longlong = 0,
+        store_time: cython.longlong = 0,
+        store_host: Host | None = None,
+        messages: cython.longlong = 0,
+        detail: str = "",
+        field: str = "message",
+    ) -> None:
+        self.status = status
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.physical_offset = physical_offset
+        self.size = size
+        self.store_time = store_time
+        self.store_host = store_host
+        self.messages = messages
+        self.detail = detail
+        self.field = field
+
+    def __repr__(self) -> str:
+        if self.store_host is None:
+            return f"PutResult({self.status.value}, {self.field}: {self.detail})"
+        detail = f", {self.detail}" if self.detail else ""
+        return (
+            f"PutResult({self.status.value}, queue_id={self.queue_id}, "
+            f"queue_offset={self.queue_offset}, physical_offset={self.physical_offset}, "
+            f"size={self.size}, store_time={self.store_time}, messages={self.messages}{detail})"
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Whether the message is stored as safely as the store was told to."""
+        return self.status is PUT_OK
+
+    @property
+    def message_id(self) -> str | None:
+        """The offset message id (of a batch: of its first message), None if nothing was stored."""
+        if self.store_host is None:
+            return None
+        return encode_message_id(self.store_host, self.physical_offset)
+
+    def with_status(self, status: PutStatus, detail: str) -> PutResult:
+        """The same place, with another end."""
+        return PutResult(
+            status,
+            self.queue_id,
+            self.queue_offset,
+            self.physical_offset,
+            self.size,
+            self.store_time,
+            self.store_host,
+            self.messages,
+            detail,
+            self.field,
+        )
+
+    def require_ok(self) -> PutResult:
+        """This result, or the error that its status stands for."""
+        if self.status is PUT_OK:
+            return self
+        if self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            raise IllegalMessageError(self.field, self.detail)
+        raise _ERRORS.get(self.status, StoreError)(f"{self.status.value}: {self.detail}")
+
+
+class Appender:
+    """Appends to the active file of the log. The caller holds the log's lock."""
+
+    def __init__(self, rules: DraftRules, store_host: Host) -> None:
+        self._rules = rules
+        self._store_host = store_host
+        self.detach()
+        self.last_store_time = 0
+        self.calls = self.messages = self.bytes = 0
+
+    def attach(
+        self,
+        segment: Any,
+        writer: RecordWriter,
+        base: cython.longlong,
+        end: cython.Py_ssize_t,
+    ) -> None:
+        """Write with ``writer`` to ``segment`` (starting at ``base``) up to position ``end``."""
+        self._segment = segment
+        self._writer = writer
+        self._base = base
+        self._end = end
+
+    def detach(self) -> None:
+        """Hold on to no file; every put is left to the caller."""
+        self.attach(None, RecordWriter(bytearray(1)), 0, -1)
+
+    def put(self, message: Message, queue: Any, now: cython.longlong) -> PutResult | None:
+        """Write the message to the file; None, and nothing has happened, if it is not common.
+
+        ``queue`` has the topic as ``encoded_topic`` and counts ``next_offset``. Raises
+        IllegalMessageError.
+        """
+        if self._end < 0 or now < self.last_store_time:
+            return None
+        segment = self._segment
+        at: cython.Py_ssize_t = segment.wrote
+        draft: Draft = Draft(message, queue.encoded_topic, self._rules)
+        end: cython.Py_ssize_t = at + draft.size
+        if end > self._end or draft.may_delay:
+            return None
+        transaction: cython.longlong = draft.sys_flag & _TRANSACTION
+        queue_offset: cython.longlong = 0
+        counted: cython.bint = transaction == 0 or transaction == _COMMIT
+        if counted:
+            queue_offset = queue.next_offset
+        self._writer.write(
+            at,
+            draft.size,
+            draft.queue_id,
+            draft.flag,
+            queue_offset,
+            self._base + at,
+            draft.sys_flag,
+            draft.born_time if draft.born_time else now,
+            draft.born_host,
+            now,
+            self._rules.store_host,
+            draft.reconsume_times,
+            draft.prepared_offset,
+            draft.body,
+            draft.topic,
+            draft.properties,
+        )
+        if self._rules.property_crc:
+            self._writer.seal(at, draft.size)
+        segment.wrote = end
+        segment.committed = end
+        if counted:
+            queue.next_offset = queue_offset + 1
+        self.last_store_time = now
+        self.calls += 1
+        self.messages += 1
+        self.bytes += draft.size
+        return PutResult(
+            PUT_OK,
+            draft.queue_id,
+            queue_offset,
+            self._base + at,
+            draft.size,
+            now,
+            self._store_host,
+            1,
+        )
