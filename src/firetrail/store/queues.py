@@ -88,6 +88,15 @@ class QueueTable:
         for topic, queue_id in self.pairs():
             yield self.open(topic, queue_id)
 
+    def number_on(self) -> None:
+        """Let the next message of each queue have the offset behind its last unit.
+
+        For recovery, which adds units that no put has counted; while messages are put, the puts
+        count ahead of the units.
+        """
+        for queue in self.loaded.values():
+            queue.next_offset = queue.max_offset
+
     def flush(self, least_pages: int = 0) -> None:
         """Sync the queues that have enough unsynced units."""
         for queue in list(self.dirty):

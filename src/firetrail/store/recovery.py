@@ -87,6 +87,7 @@ class Recovery:
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
             if self._index is not None and self._index.end_offset >= end:
                 self._index.recover(end, True, self._time_of)
+            self._queues.number_on()
         truncated = self._log.truncate(end)
         return RecoveryReport(
             clean, start, end, self._messages, truncated, self._last_record, self._last_store_time

@@ -1,0 +1,24 @@
+"""After a recovery that derives queues anew, messages are numbered on from what is there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from firetrail import Message, Store
+
+
+@pytest.mark.parametrize("unclean", [False, True], ids=["closed", "unclean"])
+def test_messages_are_numbered_on_after_queues_were_derived_anew(
+    tmp_path: Path, unclean: bool
+) -> None:
+    with Store.open(tmp_path) as store:
+        for _ in range(3):
+            store.put(Message("t", b"old"))
+    shutil.rmtree(tmp_path / "consumequeue")
+    if unclean:
+        (tmp_path / "abort").touch()
+    with Store.open(tmp_path) as store:
+        assert store.put(Message("t", b"new")).queue_offset == 3
+        store.wait_dispatched()
+        assert [message.body for message in store.read("t")] == [b"old", b"old", b"old", b"new"]
