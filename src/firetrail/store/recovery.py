@@ -102,9 +102,14 @@ class Recovery:
     # -- where to begin -----------------------------------------------------------------------
 
     def _ends_as_told(self, watermark: Watermark) -> bool:
-        """Whether the log ends, with its last record, where a clean stop has left it."""
+        """Whether the log ends, with its last record, where a clean stop has left it.
+
+        Not without queues: who removes them all wants them derived again, as with the Java store.
+        """
         end = watermark.durable_offset
         if not watermark.clean or watermark.last_record_offset < self._log.min_offset:
+            return False
+        if not self._queues.pairs():
             return False
         segment = self._log.find(watermark.last_record_offset)
         if segment is None or segment is not self._log.segments[-1]:
