@@ -257,21 +257,25 @@ class CommitLog:
         return now
 
     def _roll(self, full: Segment | None) -> Segment:
-        """Fill ``full`` up with a BLANK record and go on in the next segment."""
+        """Fill ``full`` up with a BLANK record and go on in the next segment.
+
+        All that can fail comes first: then nothing has changed. A full segment is the last one if
+        a crash came before the first record of the next.
+        """
         if full is None:
             self.queue.system.files.make_folder(self.queue.folder)
-        elif full.wrote + layout.BLANK.size > full.allocated:
+        elif not full.is_full:
+            if self._pool is not None:
+                self._pool.commit(full)
             full.allocate(full.wrote + layout.BLANK.size)
-        segment = self._allocator.next_segment()  # first: if it fails nothing has changed
-        if full is not None:
+        segment = self._allocator.next_segment()
+        if full is not None and not full.is_full:
             self._fill_up(full)
         self._activate(segment)
         return segment
 
     def _fill_up(self, full: Segment) -> None:
         blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
-        if self._pool is not None:
-            self._pool.commit(full)
         full.view[full.wrote : full.wrote + len(blank)] = blank
         full.wrote_to(full.size)
 
