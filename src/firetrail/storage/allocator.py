@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 
-from firetrail.errors import DiskFullError
+from firetrail.errors import StoreError
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 
@@ -45,11 +45,9 @@ class Allocator:
         """The next segment, appended to the queue: the prepared one, or made on the spot."""
         with self._guard:
             ready, self._ready = self._ready, None
-            if ready is not None and ready.base == self._queue.next_base():
+            if ready is not None:
                 self._queue.append(ready)
-                segment = ready
-            else:
-                segment = self._queue.roll()
+            segment = ready or self._queue.roll()
         self.wake()
         return segment
 
@@ -57,7 +55,8 @@ class Allocator:
         """End the thread and remove a file that was prepared and not used."""
         self._stopping = True
         self._wake.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         with self._guard:
             ready, self._ready = self._ready, None
         if ready is not None:
@@ -71,7 +70,7 @@ class Allocator:
                 return
             try:
                 self._work_ahead()
-            except (DiskFullError, OSError):
+            except (StoreError, OSError):
                 self.wake_at = 1 << 62  # the appender meets the same failure, and reports it
 
     def _work_ahead(self) -> None:

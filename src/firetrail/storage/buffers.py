@@ -62,6 +62,8 @@ class WriteBufferPool:
                 and current.used + size <= current.size
             ):
                 return current
+            if current.used == current.written:
+                self._release(current)
         if size > self.size:
             fresh = WriteBuffer(size)
         elif self._free:
@@ -91,8 +93,6 @@ class WriteBufferPool:
         segment.committed = end
         for buffer in waiting[:-1]:
             self._release(buffer)
-        if waiting and waiting[-1].used == waiting[-1].written and segment.is_full:
-            self._release(waiting[-1])
 
     def _release(self, buffer: WriteBuffer) -> None:
         self._waiting.remove(buffer)

@@ -1,11 +1,13 @@
 """A folder of segments that together are one long byte range.
 
 File names are start offsets; the files have one size and follow each other without a gap. The
-list of segments is replaced, never changed in place: readers take it once and need no lock.
+list of segments is replaced, never changed in place: readers take it once and need no lock. Those
+who replace it do so one at a time: one thread may append while another removes the oldest.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,7 @@ class SegmentQueue:
         self.writable = writable
         self.growth = growth
         self.segments: tuple[Segment, ...] = ()
+        self._guard = threading.Lock()  # over changes of segments and _retired
         self._retired: list[Segment] = []
 
     def load(self) -> None:
@@ -157,7 +160,15 @@ class SegmentQueue:
 
     def append(self, segment: Segment) -> None:
         """Add the segment that starts at :meth:`next_base`."""
-        self.segments = (*self.segments, segment)
+        with self._guard:
+            self.segments = (*self.segments, segment)
+
+    def keep_first(self, count: int) -> None:
+        """Let go of all but the oldest ``count`` segments; their files stay."""
+        with self._guard:
+            dropped, self.segments = self.segments[count:], self.segments[:count]
+        for segment in dropped:
+            segment.close()
 
     def roll(self, offset: int = 0) -> Segment:
         """Create the next segment (the first one so that it holds ``offset``) and add it."""
@@ -179,7 +190,8 @@ class SegmentQueue:
         for segment in reversed(self.segments):
             if segment.base >= offset and segment is not self.first:
                 removed += segment.data_size(0)
-                self.segments = self.segments[:-1]
+                with self._guard:
+                    self.segments = self.segments[:-1]
                 segment.destroy(0)
             elif segment.end > offset:
                 removed += segment.truncate(max(offset - segment.base, 0))
@@ -188,25 +200,25 @@ class SegmentQueue:
     def retire_first(self, grace_ms: int) -> Segment:
         """Take the oldest segment out; its file goes when nobody reads it, at the latest after
         ``grace_ms``."""
-        segment, self.segments = self.segments[0], self.segments[1:]
-        if not segment.destroy(grace_ms):
+        with self._guard:
+            segment, self.segments = self.segments[0], self.segments[1:]
             self._retired.append(segment)
+        self.sweep(grace_ms)
         return segment
 
     def sweep(self, grace_ms: int) -> None:
         """Try again to remove the files of segments that were still read."""
-        self._retired = [segment for segment in self._retired if not segment.destroy(grace_ms)]
+        with self._guard:
+            retired, self._retired = self._retired, []
+        gone: set[Segment] = set()
+        try:
+            gone.update(segment for segment in retired if segment.destroy(grace_ms))
+        finally:
+            with self._guard:
+                self._retired += (segment for segment in retired if segment not in gone)
 
     def close(self) -> None:
         """Close every file."""
         self.sweep(0)
         for segment in self.segments:
             segment.close()
-
-    def destroy(self) -> None:
-        """Remove every file and the folder."""
-        for segment in self.segments:
-            segment.destroy(0)
-        self.segments = ()
-        if self.folder.is_dir() and not self.system.files.names(self.folder):
-            self.system.files.remove_folder(self.folder)

@@ -18,7 +18,9 @@ grace time is over, and its memory when the last slice dies.
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
@@ -51,7 +53,9 @@ class Segment:
     """A file that starts at ``base`` of its queue's byte range and is ``size`` bytes long."""
 
     __slots__ = (
+        "_closed",
         "_descriptor",
+        "_guard",
         "_mapping",
         "_retired_at",
         "_view",
@@ -84,6 +88,8 @@ class Segment:
         self.size = size
         self.writable = writable
         self.growth = growth
+        self._guard = threading.Lock()  # over opening, mapping and closing the file
+        self._closed = False
         self._descriptor: int | None = None
         self._mapping: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -94,7 +100,10 @@ class Segment:
     def create(
         cls, system: System, path: Path, base: int, size: int, growth: Growth = LOG_GROWTH
     ) -> Segment:
-        """A new file of zeros with its first step allocated, its name durable."""
+        """A new file of zeros with its first step allocated, its name durable.
+
+        Raises DiskFullError or OSError, and then there is no file.
+        """
         segment = cls(system, path, base, size, growth=growth)
         files = system.files
         try:
@@ -102,16 +111,14 @@ class Segment:
             files.set_size(segment._descriptor, 0)  # whatever a crash left under this name
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
-        except OSError as error:
+            files.sync_folder(path.parent)
+        except BaseException as error:
             segment.close()
-            if error.errno in NO_SPACE:
+            with suppress(OSError):
+                files.remove(path)
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise DiskFullError(f"{path}: no space for a file of {size} bytes") from error
             raise
-        except DiskFullError:
-            segment.close()
-            files.remove(path)
-            raise
-        files.sync_folder(path.parent)
         return segment
 
     @property
@@ -135,6 +142,15 @@ class Segment:
         view = self._view
         return view if view is not None else self._map()
 
+    def look(self) -> memoryview | None:
+        """The whole mapping for a reader, None if the segment was destroyed meanwhile."""
+        try:
+            return self.view
+        except StoreClosedError:
+            if self.is_open:
+                raise  # not this segment alone: its queue is closed
+            return None
+
     @property
     def mapping(self) -> mmap.mmap:
         """The mapping itself, for what the operating system does with it."""
@@ -146,20 +162,35 @@ class Segment:
     @property
     def descriptor(self) -> int:
         """The open file."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            with self._guard:
+                return self._opened()
+        return descriptor
+
+    def _opened(self) -> int:
         if self._descriptor is None:
-            if self._retired_at is not None:
-                raise StoreClosedError(f"{self.path}: the file was removed")
+            if self._closed or self._retired_at is not None:
+                raise StoreClosedError(
+                    f"{self.path}: the file was {'closed' if self.is_open else 'removed'}"
+                )
             self._descriptor = self.system.files.open(self.path, writable=self.writable)
         return self._descriptor
 
     def _map(self) -> memoryview:
-        descriptor = self.descriptor
-        length = self.system.files.size(self.path)
-        if length != self.size:
-            raise SegmentSizeError(f"{self.path}: {length} bytes long instead of {self.size}")
-        self._mapping = self.system.files.map(descriptor, self.size, writable=self.writable)
-        self._view = memoryview(self._mapping)
-        return self._view
+        with self._guard:
+            if self._view is None:
+                if self._retired_at is not None:
+                    raise StoreClosedError(f"{self.path}: the file was removed")
+                descriptor = self._opened()
+                length = self.system.files.size(self.path)
+                if length != self.size:
+                    raise SegmentSizeError(
+                        f"{self.path}: {length} bytes long instead of {self.size}"
+                    )
+                self._mapping = self.system.files.map(descriptor, self.size, writable=self.writable)
+                self._view = memoryview(self._mapping)
+            return self._view
 
     def set_position(self, position: int) -> None:
         """Everything up to ``position`` is written, readable and on disk; nothing beyond is."""
@@ -232,11 +263,14 @@ class Segment:
                 yield start, end
 
     def close(self) -> None:
-        """Let go of the file. Slices that readers hold stay valid."""
-        self._release()
-        if self._descriptor is not None:
-            self.system.files.close(self._descriptor)
-            self._descriptor = None
+        """Let go of the file, for good. Slices that readers hold stay valid."""
+        with self._guard:
+            self._closed = True
+            self._release()
+            self._mapping = None
+            if self._descriptor is not None:
+                descriptor, self._descriptor = self._descriptor, None
+                self.system.files.close(descriptor)
 
     def _release(self) -> bool:
         """Drop the mapping; False while somebody else still reads it."""
@@ -255,12 +289,12 @@ class Segment:
         True when it is gone. Call again until then; new readers are refused from the first call.
         """
         now = self.system.clock.monotonic()
-        if self._retired_at is None:
-            self._retired_at = now
-        waited_ms = (now - self._retired_at) * 1000
-        if not self._release() and waited_ms < grace_ms:
-            return False
-        self._mapping = None
+        with self._guard:
+            if self._retired_at is None:
+                self._retired_at = now
+            waited_ms = (now - self._retired_at) * 1000
+            if not self._release() and waited_ms < grace_ms:
+                return False
         self.close()
         if self.path.exists():
             self.system.files.remove(self.path)

@@ -83,11 +83,13 @@ class Files:
     def lock_memory(self, mapping: mmap.mmap) -> None:
         """Keep the mapping's pages in memory. Raises OSError, mostly for want of permission."""
         anchor = ctypes.c_char.from_buffer(mapping)
-        address = ctypes.addressof(anchor)
-        del anchor
-        if _LIBC.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
+        try:
+            address = ctypes.c_void_p(ctypes.addressof(anchor))
+            if _LIBC.mlock(address, ctypes.c_size_t(len(mapping))) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
+        finally:
+            del anchor  # or the mapping could never be closed
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         """Write all of the buffers one behind the other at ``offset``; the position behind."""
@@ -173,11 +175,6 @@ class Files:
         os.unlink(path)
         self.sync_folder(path.parent)
 
-    def remove_folder(self, path: Path) -> None:
-        """Remove an empty folder."""
-        os.rmdir(path)
-        self.sync_folder(path.parent)
-
     def used_ratio(self, path: Path) -> float:
         """Used part of the file system that holds ``path``, from 0.0 to 1.0."""
         stat = os.statvfs(path)
@@ -207,9 +204,12 @@ class Files:
 class Clock:
     """Wall time for what is stored, monotonic time for what is waited for."""
 
+    time_ns = staticmethod(time.time_ns)
+    """Nanoseconds since 1970."""
+
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+        return self.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
         """Seconds since some moment; never runs backwards."""

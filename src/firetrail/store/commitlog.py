@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
-from firetrail.format.kernels.append import Appender, PutResult
-from firetrail.format.kernels.draft import Draft, DraftRules, Message, write_draft
+from firetrail.format.kernels.append import Appender
+from firetrail.format.kernels.draft import Draft, DraftRules, write_draft
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG
 from firetrail.storage.allocator import Allocator
@@ -25,6 +25,7 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.queues import QueueKey
 
 CLOCK_STEP_BACK_MS_MAX = 60_000
 """How far the clock may step back with store times standing still meanwhile; beyond it they
@@ -60,7 +61,14 @@ class Busy(Exception):
 class CommitLog:
     """Appends to and reads from the segments of ``<root>/commitlog``."""
 
-    def __init__(self, system: System, root: Path, config: StoreConfig, rules: DraftRules) -> None:
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        config: StoreConfig,
+        rules: DraftRules,
+        queues: dict[QueueKey, ConsumeQueue],
+    ) -> None:
         self._now_ms = system.clock.now_ms
         self._config = config
         self._store_host = rules.store_host
@@ -73,7 +81,8 @@ class CommitLog:
         self._pool: WriteBufferPool | None = None
         self._active: Segment | None = None
         self._writer = RecordWriter(bytearray(1))
-        self._appender = Appender(rules, config.store_host)
+        self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
+        """Puts what needs no more than writing to the active file, and counts."""
         self._accepting = True
         self.flushed_offset = 0
         """All before it is on disk."""
@@ -82,7 +91,7 @@ class CommitLog:
 
     def start(self, last_store_time: int) -> None:
         """Take appends: after recovery has set the positions and found the last record's time."""
-        self._appender.last_store_time = last_store_time
+        self.appender.last_store_time = last_store_time
         if self._config.write_buffer_pool:
             size = max(BUFFER_SIZE, self._config.max_record_size)
             self._pool = WriteBufferPool(self.queue.system, self._config.write_buffer_count, size)
@@ -97,14 +106,14 @@ class CommitLog:
         """Take no more appends: those under way end, later ones raise StoreClosedError."""
         with self._lock:
             self._accepting = False
-            self._appender.detach()
+            self.appender.detach()
 
     def stop(self) -> None:
         """Close the files; everything was flushed before."""
         self._allocator.stop()
         self._active = None
         self._writer = RecordWriter(bytearray(1))  # or the mapping could not be closed
-        self._appender.detach()
+        self.appender.detach()
         self.queue.close()
 
     # -- positions ----------------------------------------------------------------------------
@@ -120,29 +129,11 @@ class CommitLog:
         return self.queue.wrote_offset
 
     @property
-    def counters(self) -> Appender:
-        """Counts calls, messages and bytes."""
-        return self._appender
-
-    @property
     def readable_offset(self) -> int:
         """Behind the last record that may be read."""
         return self.queue.readable_offset
 
     # -- append -------------------------------------------------------------------------------
-
-    def put(self, message: Message, queue: ConsumeQueue) -> PutResult | None:
-        """Write a message to the active file; None, and nothing has happened, if that takes more.
-
-        Raises IllegalMessageError or Busy. Goes wrong for good with :meth:`append`.
-        """
-        lock = self._lock
-        if not lock.acquire(False) and not lock.acquire(timeout=self._lock_patience):
-            raise Busy
-        try:
-            return self._appender.put(message, queue, self._now_ms())
-        finally:
-            lock.release()
 
     def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
         """Write one record; DiskFullError, Busy and StoreClosedError mean that nothing changed."""
@@ -201,9 +192,9 @@ class CommitLog:
         return physical_offset, queue_offset, store_time
 
     def _count(self, messages: int, size: int) -> None:
-        self._appender.calls += 1
-        self._appender.messages += messages
-        self._appender.bytes += size
+        self.appender.calls += 1
+        self.appender.messages += messages
+        self.appender.bytes += size
 
     def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
         """The segment that takes ``size`` bytes more, and where its writer puts them."""
@@ -243,17 +234,17 @@ class CommitLog:
                 segment.size - layout.BLANK.size,
                 self._allocator.wake_at - segment.base,
             )
-            self._appender.attach(segment, self._writer, segment.base, plain_end)
+            self.appender.attach(segment, self._writer, segment.base, plain_end)
         else:
             self._pool.wrote(segment, size)
 
     def _next_store_time(self) -> int:
         """The time, or that of the message before if the clock has stepped back a little."""
         now = self._now_ms()
-        last = self._appender.last_store_time
+        last = self.appender.last_store_time
         if now < last <= now + CLOCK_STEP_BACK_MS_MAX:
             return last
-        self._appender.last_store_time = now
+        self.appender.last_store_time = now
         return now
 
     def _roll(self, full: Segment | None) -> Segment:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from firetrail.errors import StoreDamagedError
+from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
@@ -47,8 +47,7 @@ class ConsumeQueue:
         )
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""
-        self._min_offset = 0
-        self._min_for = -1  # the log's beginning for which _min_offset holds
+        self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -62,13 +61,14 @@ class ConsumeQueue:
 
         Looked up when the log's beginning has moved, by bisection; else known.
         """
-        if self._min_for != log_min:
-            first = self.files.min_offset // UNIT_SIZE
-            self._min_offset = self.first_where(
-                first, self.max_offset, lambda unit: unit.physical_offset >= log_min
-            )
-            self._min_for = log_min
-        return self._min_offset
+        known = self._min
+        if known is not None and known[0] == log_min:
+            return known[1]
+        first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
+        offset = self.first_where(first, end, lambda unit: unit.physical_offset >= log_min)
+        if offset < end:  # or the next message decides
+            self._min = log_min, offset
+        return offset
 
     @property
     def last_unit(self) -> ConsumeQueueUnit | None:
@@ -111,9 +111,9 @@ class ConsumeQueue:
         log again. Returns how many were written. Raises DiskFullError.
         """
         expected = offset * UNIT_SIZE
-        segment = self.files.last
-        if segment is None:
-            segment = self._begin(expected)
+        segment = self.files.last or self.files.roll(expected)
+        if segment.wrote == 0 and segment is self.files.first:
+            self._begin(segment, expected)
         there = segment.base + segment.wrote
         if expected > there:
             raise StoreDamagedError(
@@ -134,13 +134,10 @@ class ConsumeQueue:
             units = units[size:]
         return written
 
-    def _begin(self, at: int) -> Segment:
-        """The first file, filled up with blank units before byte ``at`` of the queue."""
-        segment = self.files.roll(at)
-        blanks = (at - segment.base) // UNIT_SIZE
-        if blanks:
-            self._write(segment, memoryview(_PRE_BLANK * blanks))
-        return segment
+    def _begin(self, segment: Segment, at: int) -> None:
+        """Fill the queue's first file up with blank units before byte ``at`` of the queue."""
+        if segment.base < at < segment.end:
+            self._write(segment, memoryview(_PRE_BLANK * ((at - segment.base) // UNIT_SIZE)))
 
     def _write(self, segment: Segment, units: memoryview) -> None:
         at = segment.wrote
@@ -168,15 +165,23 @@ class ConsumeQueue:
 
         Files are bisected, not read: units are written one behind the other. Files without a
         unit at the end of the folder are left out; they are made anew when they are needed.
+        Raises SegmentSizeError for files of another size than the queue was made for.
         """
+        expected = self.files.segment_size
         self.files.load()
+        if self.files.segment_size != expected:
+            raise SegmentSizeError(
+                f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "
+                f"long, other queues of this store have files of {expected}; put the complete "
+                "file back, or move it away and rebuild the queue: firetrail rebuild"
+            )
         for number, segment in reversed(list(enumerate(self.files.segments))):
             segment.set_position(_units_written(segment) * UNIT_SIZE)
             if segment.wrote:
-                self.files.segments = self.files.segments[: number + 1]
+                self.files.keep_first(number + 1)
                 break
         else:
-            self.files.segments = self.files.segments[:1]
+            self.files.keep_first(1)
         self.next_offset = self.max_offset
         self.forget_positions()
 
@@ -194,7 +199,7 @@ class ConsumeQueue:
 
     def forget_positions(self) -> None:
         """Look the beginning up again at the next question for it."""
-        self._min_for = -1
+        self._min = None
 
     def delete_expired(self, log_min: int, grace_ms: int) -> int:
         """Remove files, never the last, whose units all point before ``log_min``; how many."""

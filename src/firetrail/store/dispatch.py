@@ -28,6 +28,8 @@ from firetrail.store.queues import QueueTable
 
 ROWS_PER_STEP = 4096
 _ENTRIES_PER_STEP = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_STEP)
+QUIET_ROUNDS = 20
+"""After so many looks a millisecond apart that found nothing new, the log counts as quiet."""
 DISK_FULL_PAUSE_S = 1.0
 """How long dispatch waits for space before it tries again."""
 
@@ -139,6 +141,7 @@ class Dispatcher:
         self._on_failure = on_failure
         self._wake = threading.Event()
         self._stopping = False
+        self._quiet_rounds = QUIET_ROUNDS
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
         self.idle = False
@@ -182,6 +185,7 @@ class Dispatcher:
                 try:
                     if self._advance():
                         self.starved = ""
+                        self._quiet_rounds = 0
                         continue
                     if self._stopping:
                         return
@@ -196,6 +200,15 @@ class Dispatcher:
             self._on_failure(error)
 
     def _wait(self) -> None:
+        """Wait for more: a little while the log is busy, else until somebody calls wake.
+
+        Being woken costs the one who appends more than the append itself, so a busy log is looked
+        at again every millisecond, and only a quiet one waits to be told.
+        """
+        if self._quiet_rounds < QUIET_ROUNDS:
+            self._quiet_rounds += 1
+            self._log.queue.system.clock.sleep_ms(1)
+            return
         self._wake.clear()
         self.idle = True
         if self.behind:  # it came between the last look and the announcement

@@ -54,8 +54,8 @@ class Engine:
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
-        self.log = CommitLog(system, root, config, self.drafter.rules)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
+        self.log = CommitLog(system, root, config, self.drafter.rules, self.queues.loaded)
         geometry = IndexGeometry(config.index_slots, config.index_entries)
         self.index = Index(system, root, geometry) if config.index_enabled else None
         self._deriver = Deriver(self.queues, self.index, config.delay_levels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from firetrail.errors import ConfigError, SegmentSizeError
 from firetrail.format.index import IndexGeometry, find_geometry
 from firetrail.format.names import (
     COMMIT_LOG,
@@ -12,13 +13,14 @@ from firetrail.format.names import (
     parse_index_name,
     parse_segment_name,
 )
+from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 
 
 def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
-    """``config`` with the sizes that the store's files have."""
+    """``config`` with the sizes that the store's files have; SegmentSizeError if none has such."""
     sizes: dict[str, int] = {}
     log = _first_size(system, root / COMMIT_LOG)
     if log:
@@ -30,7 +32,12 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
     if geometry is not None:
         sizes["index_slots"], sizes["index_entries"] = geometry
     changed = {name: size for name, size in sizes.items() if getattr(config, name) != size}
-    return config.for_files(**changed) if changed else config
+    try:
+        return config.for_files(**changed) if changed else config
+    except ConfigError as error:
+        raise SegmentSizeError(
+            f"{root}: no store has files of this size, they were cut or are foreign: {error}"
+        ) from error
 
 
 def _first_size(system: System, folder: Path) -> int:
@@ -49,7 +56,7 @@ def _first_queue_size(system: System, folder: Path) -> int:
         for queue_id in names(folder / topic):
             queue = folder / topic / queue_id
             size = _first_size(system, queue) if queue.is_dir() else 0
-            if size:
+            if size and size % UNIT_SIZE == 0:
                 return size
     return 0
 

@@ -37,19 +37,25 @@ class IndexFile:
         self.segment = segment
         self.slots = geometry.slots
         self.entries = geometry.entries
-        segment.set_position(entry_at(self.slots, self.header.next_entry))
 
     @classmethod
     def create(
         cls, system: System, folder: Path, geometry: IndexGeometry, previous: IndexFile | None
     ) -> IndexFile:
-        """A new file, named after the time, that goes on where ``previous`` ends."""
+        """A new file, named after the time, that goes on where ``previous`` ends.
+
+        Raises DiskFullError, and then there is no file.
+        """
         system.files.make_folder(folder)
         size = index_file_size(geometry.slots, geometry.entries)
         segment = Segment.create(
             system, _free_path(system, folder, previous), 0, size, growth=_GROWTH
         )
-        segment.allocate(entry_at(geometry.slots, 1))
+        try:
+            segment.allocate(entry_at(geometry.slots, 1))
+        except BaseException:
+            segment.destroy(0)
+            raise
         if previous is not None:
             end = previous.header
             header = IndexHeader(
@@ -57,13 +63,17 @@ class IndexFile:
             )
             encoded = encode_index_header(header)
             segment.view[: len(encoded)] = encoded
+        segment.set_position(entry_at(geometry.slots, 1))
         return cls(segment, geometry)
 
     @classmethod
     def load(
         cls, system: System, path: Path, expected: IndexGeometry, *, writable: bool
     ) -> IndexFile:
-        """A file that is there. If its size is not the expected one its content tells the rest."""
+        """A file that is there. If its size is not the expected one its content tells the rest.
+
+        Its space counts as not allocated: the Java store makes files with holes.
+        """
         size = system.files.size(path)
         segment = Segment(system, path, 0, size, writable=writable, growth=_GROWTH)
         try:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from firetrail.errors import StoreClosedError
 from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
@@ -31,6 +32,7 @@ class QueueTable:
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
+        self._closed = False
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
 
@@ -43,7 +45,7 @@ class QueueTable:
                 continue
             for name in names(base / topic):
                 queue_id = parse_queue_id(name)
-                if queue_id is not None:
+                if queue_id is not None and (base / topic / name).is_dir():
                     self._known[topic, queue_id] = None
 
     def pairs(self) -> list[QueueKey]:
@@ -52,7 +54,7 @@ class QueueTable:
 
     def topics(self) -> list[str]:
         """Every topic that has a queue, in order."""
-        return sorted({topic for topic, _ in self._known})
+        return sorted({topic for topic, _ in self.pairs()})
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None if no message was ever put to it."""
@@ -68,6 +70,8 @@ class QueueTable:
         if queue is not None:
             return queue
         with self._guard:
+            if self._closed:
+                raise StoreClosedError("the store is closed")
             queue = self.loaded.get(key)
             if queue is None:
                 queue = ConsumeQueue(
@@ -78,7 +82,11 @@ class QueueTable:
                     self._file_size,
                     writable=self._writable,
                 )
-                queue.load()
+                try:
+                    queue.load()
+                except BaseException:
+                    queue.close()
+                    raise
                 self._known[key] = None
                 self.loaded[key] = queue
         return queue
@@ -105,6 +113,8 @@ class QueueTable:
                 self.dirty.add(queue)
 
     def close(self) -> None:
-        """Close the files of every queue in use."""
+        """Close the files of every queue in use; no queue can be opened any more."""
+        with self._guard:
+            self._closed = True
         for queue in self.loaded.values():
             queue.close()

@@ -46,7 +46,8 @@ class Store:
         self._log = engine.log
         self._gate = engine.gate
         self._dispatcher = engine.dispatcher
-        self._statistics = Statistics(engine.log.counters)
+        self._statistics = Statistics(engine.log.appender)
+        self._quick_put = engine.log.appender.put
         self._loaded = engine.queues.loaded
         self._rules = engine.drafter.rules
         self._sync = engine.config.flush is FlushMode.SYNC
@@ -93,7 +94,9 @@ class Store:
         DiskFullError if the store takes none for now, FlushFailedError if it was stored and is
         not known to be on disk.
         """
-        result = self.try_put(message) if self._sync else self._append(message)
+        if self._sync:
+            return self.try_put(message).require_ok()
+        result = self._append(message)
         return result if result.ok else result.require_ok()
 
     def try_put(self, message: Message) -> PutResult:
@@ -134,23 +137,26 @@ class Store:
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
-            queue = self._loaded.get((message.topic, message.queue_id)) or self._target(message)
-            result = self._log.put(message, queue) or self._append_slowly(message, queue)
+            result = self._quick_put(message) or self._append_slowly(message)
         except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
             return self._refused_by(error)
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
         return result
 
-    def _append_slowly(self, message: Message, queue: ConsumeQueue) -> PutResult:
+    def _append_slowly(self, message: Message) -> PutResult:
         """A put that takes more than writing to the active file."""
+        queue = self._target(message)
         draft = Draft(message, queue.encoded_topic, self._rules)
         if draft.may_delay:
             draft, queue = self._delayed(message, draft, queue)
         return self._stored(self._log.append(draft, queue), draft.queue_id, draft.size, 1)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
-        """The queue for a topic and queue id that are new to this store object."""
+        """The queue that a message goes to; a new one if its topic may have one."""
+        queue = self._loaded.get((message.topic, message.queue_id))
+        if queue is not None:
+            return queue
         check_topic(message.topic)
         if not 0 <= message.queue_id <= QUEUE_ID_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{QUEUE_ID_MAX}")
@@ -171,7 +177,7 @@ class Store:
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
-            queue = self._loaded.get((batch.topic, batch.queue_id)) or self._target(batch)
+            queue = self._target(batch)
             draft = self._engine.drafter.draft_batch(batch)
             place = self._log.append_batch(draft, queue)
         except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:

@@ -1,6 +1,6 @@
 # The attributes of the classes in append.py, as C sees them.
 
-from firetrail.format.kernels.draft cimport DraftRules
+from firetrail.format.kernels.draft cimport Draft, DraftRules
 from firetrail.format.kernels.encode cimport RecordWriter
 
 cdef class PutResult:
@@ -22,7 +22,13 @@ cdef class Appender:
     cdef public long long bytes
     cdef DraftRules _rules
     cdef object _store_host
+    cdef dict _queues
+    cdef object _acquire
+    cdef object _release
+    cdef object _time_ns
     cdef object _segment
     cdef RecordWriter _writer
     cdef long long _base
     cdef Py_ssize_t _end
+
+    cdef _append(self, Draft draft, object queue)

@@ -6,7 +6,9 @@ gone back, nothing is delayed. Everything else is left to the caller, who has mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from threading import Lock
 from typing import Any
 
 try:
@@ -134,11 +136,26 @@ class PutResult:
 
 
 class Appender:
-    """Appends to the active file of the log. The caller holds the log's lock."""
+    """Appends to the active file of the log.
 
-    def __init__(self, rules: DraftRules, store_host: Host) -> None:
+    ``queues`` are the queues in use by topic and queue id; each has its topic as ``encoded_topic``
+    and counts ``next_offset``. ``lock`` is the log's, ``time_ns`` the clock.
+    """
+
+    def __init__(
+        self,
+        rules: DraftRules,
+        store_host: Host,
+        queues: dict[tuple[str, int], Any],
+        lock: Lock,
+        time_ns: Callable[[], int],
+    ) -> None:
         self._rules = rules
         self._store_host = store_host
+        self._queues = queues
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._time_ns = time_ns
         self.detach()
         self.last_store_time = 0
         self.calls = self.messages = self.bytes = 0
@@ -160,25 +177,35 @@ class Appender:
         """Hold on to no file; every put is left to the caller."""
         self.attach(None, RecordWriter(bytearray(1)), 0, -1)
 
-    def put(self, message: Message, queue: Any, now: cython.longlong) -> PutResult | None:
+    def put(self, message: Message) -> PutResult | None:
         """Write the message to the file; None, and nothing has happened, if it is not common.
 
-        ``queue`` has the topic as ``encoded_topic`` and counts ``next_offset``. Raises
-        IllegalMessageError.
+        Raises IllegalMessageError.
         """
+        queue = self._queues.get((message.topic, message.queue_id))
+        if queue is None:
+            return None
+        draft: Draft = Draft(message, queue.encoded_topic, self._rules)
+        if draft.may_delay or not self._acquire(False):
+            return None
+        try:
+            return self._append(draft, queue)
+        finally:
+            self._release()
+
+    def _append(self, draft: Draft, queue: Any) -> PutResult | None:
+        segment = self._segment
+        now: cython.longlong = self._time_ns()
+        now //= 1_000_000
         if self._end < 0 or now < self.last_store_time:
             return None
-        segment = self._segment
         at: cython.Py_ssize_t = segment.wrote
-        draft: Draft = Draft(message, queue.encoded_topic, self._rules)
         end: cython.Py_ssize_t = at + draft.size
-        if end > self._end or draft.may_delay:
+        if end > self._end:
             return None
         transaction: cython.longlong = draft.sys_flag & _TRANSACTION
-        queue_offset: cython.longlong = 0
         counted: cython.bint = transaction == 0 or transaction == _COMMIT
-        if counted:
-            queue_offset = queue.next_offset
+        queue_offset: cython.longlong = queue.next_offset if counted else 0
         self._writer.write(
             at,
             draft.size,

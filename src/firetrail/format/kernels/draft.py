@@ -112,24 +112,37 @@ class Message:
         """
         if self.raw_properties is not None:
             return self.raw_properties
-        encoded: bytes = b""
+        text: str = ""
+        items: cython.Py_ssize_t = 0
         if self.keys:
-            encoded = b"KEYS\x01%b\x02" % _encode_value(KEYS, _join_keys(self.keys))
+            text = f"KEYS\x01{_join_keys(self.keys)}\x02"
+            items = 1
         if self.tags:
-            encoded += b"TAGS\x01%b\x02" % _encode_value(TAGS, self.tags)
+            text = f"{text}TAGS\x01{self.tags}\x02"
+            items += 1
         if self.delay_level:
-            encoded += b"DELAY\x01%d\x02" % self.delay_level
-        if self.properties:
-            encoded += encode_properties(self.properties)
-        return encoded
+            text = f"{text}DELAY\x01{self.delay_level}\x02"
+            items += 1
+        encoded: bytes = text.encode()
+        if _separators(encoded) != 2 * items:
+            name = TAGS if self.tags and _separators(self.tags.encode()) else KEYS
+            raise IllegalMessageError(
+                f"property {name}", "holds one of the separators \\x01 and \\x02"
+            )
+        return encoded + encode_properties(self.properties) if self.properties else encoded
 
 
 @cython.cfunc
-def _encode_value(name: str, value: str) -> bytes:
-    encoded: bytes = value.encode()
-    if b"\x01" in encoded or b"\x02" in encoded:
-        raise IllegalMessageError(f"property {name}", "holds one of the separators \\x01 and \\x02")
-    return encoded
+def _separators(encoded: bytes) -> cython.Py_ssize_t:
+    """How many bytes of value 1 and 2 there are."""
+    count: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    if not cython.compiled:
+        return encoded.count(1) + encoded.count(2)
+    for i in range(len(encoded)):
+        count += encoded[i] == 1
+        count += encoded[i] == 2
+    return count
 
 
 @cython.cfunc
