@@ -6,10 +6,12 @@ the log can be offered again; only records with keys move it.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 
+from firetrail.errors import StoreClosedError
 from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
 from firetrail.format.names import INDEX, parse_index_name
@@ -28,18 +30,32 @@ class Index:
         self._geometry = geometry
         self._writable = writable
         self.files: tuple[IndexFile, ...] = ()
+        self._guard = threading.Lock()  # over changes of the three lists
         self._unsynced: list[IndexFile] = []
         self._retired: list[IndexFile] = []
 
     def load(self) -> None:
-        """Open the files there are; names that are not those of index files are left alone."""
-        self.files = tuple(
-            IndexFile.load(
-                self._system, self._folder / name, self._geometry, writable=self._writable
-            )
-            for name in self._system.files.names(self._folder)
-            if parse_index_name(name) is not None
-        )
+        """Find the files there are; names that are not those of index files are left alone.
+
+        A file of no bytes, which a crash right after its creation leaves behind, is removed if
+        the index is writable. Only the newest file is looked into.
+        """
+        loaded: list[IndexFile] = []
+        try:
+            for name in self._system.files.names(self._folder):
+                path = self._folder / name
+                if parse_index_name(name) is None:
+                    continue
+                if self._system.files.size(path):
+                    loaded.append(
+                        IndexFile.load(self._system, path, self._geometry, writable=self._writable)
+                    )
+                elif self._writable:
+                    self._system.files.remove(path)
+            if loaded:
+                _ = loaded[-1].header  # raises if it is none
+        finally:
+            self.files = tuple(loaded)
 
     @property
     def end_offset(self) -> int:
@@ -63,15 +79,18 @@ class Index:
 
     def _roll(self) -> None:
         previous = self.files[-1] if self.files else None
-        if previous is not None:
-            self._unsynced.append(previous)
         created = IndexFile.create(self._system, self._folder, self._geometry, previous)
-        self.files = (*self.files, created)
+        with self._guard:
+            if previous is not None:
+                self._unsynced.append(previous)
+            self.files = (*self.files, created)
 
     def flush(self) -> None:
         """Sync the newest file and those that were filled since the last flush."""
-        filled, self._unsynced = self._unsynced, []
-        for file in (*filled, *self.files[-1:]):
+        with self._guard:
+            filled, self._unsynced = self._unsynced, []
+            newest = self.files[-1:]
+        for file in (*filled, *newest):
             file.segment.sync()
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
@@ -83,9 +102,14 @@ class Index:
         key_hash = index_key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):
-            header = file.header
-            if header.begin_timestamp <= end and header.end_timestamp >= begin:
-                found += file.find(key_hash, begin, end, limit - len(found))
+            try:
+                header = file.header
+                if header.begin_timestamp <= end and header.end_timestamp >= begin:
+                    found += file.find(key_hash, begin, end, limit - len(found))
+            except StoreClosedError:
+                if file.segment.is_open:
+                    raise
+                break  # deleted meanwhile, as were all before it
             if header.begin_timestamp < begin or len(found) >= limit:
                 break
         return found
@@ -121,13 +145,20 @@ class Index:
         """Remove files, never the last, that point only before ``log_min``; how many."""
         removed = 0
         while len(self.files) > 1 and self.files[0].header.end_offset < log_min:
-            self._retired.append(self.files[0])
-            self.files = self.files[1:]
+            with self._guard:
+                expired, self.files = self.files[0], self.files[1:]
+                self._retired.append(expired)
+                if expired in self._unsynced:
+                    self._unsynced.remove(expired)
             removed += 1
-        self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
+        self._sweep(grace_ms)
         return removed
+
+    def _sweep(self, grace_ms: int) -> None:
+        self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
 
     def close(self) -> None:
         """Close every file."""
+        self._sweep(0)
         for file in self.files:
             file.segment.close()

@@ -10,7 +10,7 @@ from array import array
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from firetrail.errors import StoreDamagedError
+from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.index import (
     IndexGeometry,
     IndexHeader,
@@ -63,7 +63,7 @@ class IndexFile:
             )
             encoded = encode_index_header(header)
             segment.view[: len(encoded)] = encoded
-        segment.set_position(entry_at(geometry.slots, 1))
+        segment.wrote_to(entry_at(geometry.slots, 1))
         return cls(segment, geometry)
 
     @classmethod
@@ -82,18 +82,15 @@ class IndexFile:
             return cls(segment, find_geometry(segment.mapping))
         except ValueError as error:
             segment.close()
-            raise StoreDamagedError(
-                str(path),
-                0,
-                None,
-                f"not an index file: {error}",
-                "move it away and rebuild the index from the log: firetrail rebuild",
-            ) from error
+            raise _not_an_index_file(path, error) from error
 
     @property
     def header(self) -> IndexHeader:
         """The header as it stands in the file now."""
-        return decode_index_header(self.segment.view)
+        try:
+            return decode_index_header(self.segment.view)
+        except FormatError as error:
+            raise _not_an_index_file(self.segment.path, error) from error
 
     @property
     def is_full(self) -> bool:
@@ -153,6 +150,16 @@ class IndexFile:
         ranges = segment.system.files.data_ranges(segment.descriptor, start, segment.size)
         end = max((end for _, end in ranges), default=start)
         return min(-(-(end - start) // INDEX_ENTRY.size), self.entries - keep - 1)
+
+
+def _not_an_index_file(path: Path, error: ValueError) -> StoreDamagedError:
+    return StoreDamagedError(
+        str(path),
+        0,
+        None,
+        f"not an index file: {error}",
+        "move it away and rebuild the index from the log: firetrail rebuild",
+    )
 
 
 def _free_path(system: System, folder: Path, previous: IndexFile | None) -> Path:

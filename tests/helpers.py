@@ -1,0 +1,316 @@
+"""Fakes for the seam to the operating system, and what the tests of the store share."""
+
+import errno
+import mmap
+import os
+import shutil
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firetrail import Message, Store, StoreConfig
+from firetrail.storage.system import Clock, Files, System
+
+NEVER_MS = 3_600_000
+"""An interval that no test waits for."""
+PATIENCE_S = 20.0
+"""How long a test waits for another thread before it gives up; far more than it takes."""
+START_MS = 1_700_000_000_000
+
+
+@dataclass
+class Call:
+    """One operation on the file system."""
+
+    operation: str
+    path: Path
+
+
+@dataclass
+class Fault:
+    """What happens to some of the operations from now on."""
+
+    operation: str
+    name: str
+    code: int
+    skip: int
+    times: int
+
+    def applies(self, operation: str, path: Path) -> bool:
+        """Whether this operation is one of those that fail."""
+        if self.times == 0 or operation != self.operation or self.name not in str(path):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+class FaultyFiles(Files):
+    """A file system that fails, stalls and counts as it is told.
+
+    Operations are called by the names of the methods. ``name`` is a part of the path that they
+    must concern; empty for any.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.used: float | None = 0.1  # or the test machine's own disk decides
+        self._faults: list[Fault] = []
+        self._stalls: list[tuple[str, str, Callable[[], None]]] = []
+        self._paths: dict[int, Path] = {}
+
+    def fail(
+        self, operation: str, code: int, name: str = "", *, skip: int = 0, times: int = -1
+    ) -> None:
+        """Let an operation fail with an errno, after ``skip`` good ones, ``times`` times."""
+        self._faults.append(Fault(operation, name, code, skip, times))
+
+    def fill_disk(self, name: str = "") -> None:
+        """No more space for the files whose path holds ``name``."""
+        self.fail("allocate", errno.ENOSPC, name)
+
+    def heal(self) -> None:
+        """No more failures."""
+        self._faults.clear()
+
+    @contextmanager
+    def stalled(self, operation: str, name: str = "") -> Iterator[threading.Event]:
+        """Operations inside the block wait for its end; the event says that one does."""
+        reached, released = threading.Event(), threading.Event()
+
+        def stall() -> None:
+            reached.set()
+            assert released.wait(PATIENCE_S)
+
+        entry = (operation, name, stall)
+        self._stalls.append(entry)
+        try:
+            yield reached
+        finally:
+            self._stalls.remove(entry)
+            released.set()
+
+    def on(self, operation: str, action: Callable[[], None], name: str = "") -> None:
+        """Call ``action`` before each such operation."""
+        self._stalls.append((operation, name, action))
+
+    def count(self, operation: str, name: str = "") -> int:
+        """How many such operations there were since :meth:`forget`."""
+        return sum(c.operation == operation and name in str(c.path) for c in self.calls)
+
+    def tally(self) -> Counter[str]:
+        """How many operations of each kind there were."""
+        return Counter(call.operation for call in self.calls)
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self.calls.clear()
+
+    @property
+    def open_files(self) -> list[Path]:
+        """What was opened and not closed."""
+        return sorted(self._paths.values())
+
+    def _note(self, operation: str, target: Path | int) -> None:
+        path = self._paths[target] if isinstance(target, int) else target
+        self.calls.append(Call(operation, path))
+        for wanted, name, action in list(self._stalls):
+            if wanted == operation and name in str(path):
+                action()
+        for fault in list(self._faults):
+            if fault.applies(operation, path):
+                raise OSError(fault.code, os.strerror(fault.code), str(path))
+
+    def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
+        self._note("open", path)
+        descriptor = super().open(path, writable=writable, create=create)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self._note("close", descriptor)
+        del self._paths[descriptor]
+        super().close(descriptor)
+
+    def size(self, path: Path) -> int:
+        self._note("size", path)
+        return super().size(path)
+
+    def set_size(self, descriptor: int, size: int) -> None:
+        self._note("set_size", descriptor)
+        super().set_size(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        self._note("allocate", descriptor)
+        super().allocate(descriptor, offset, length)
+
+    def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
+        self._note("map", descriptor)
+        return super().map(descriptor, size, writable=writable)
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        self._note("write", descriptor)
+        return super().write(descriptor, buffers, offset)
+
+    def write_zeros(self, descriptor: int, offset: int, end: int) -> None:
+        self._note("write_zeros", descriptor)
+        super().write_zeros(descriptor, offset, end)
+
+    def sync(self, descriptor: int) -> None:
+        self._note("sync", descriptor)
+        super().sync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        self._note("sync_folder", path)
+        super().sync_folder(path)
+
+    def make_folder(self, path: Path) -> None:
+        self._note("make_folder", path)
+        super().make_folder(path)
+
+    def names(self, path: Path) -> list[str]:
+        self._note("names", path)
+        return super().names(path)
+
+    def read(self, path: Path) -> bytes:
+        self._note("read", path)
+        return super().read(path)
+
+    def remove(self, path: Path) -> None:
+        self._note("remove", path)
+        super().remove(path)
+
+    def lock_memory(self, mapping: mmap.mmap) -> None:
+        self._note("lock_memory", Path())
+        super().lock_memory(mapping)
+
+    def used_ratio(self, path: Path) -> float:
+        self._note("used_ratio", path)
+        return super().used_ratio(path) if self.used is None else self.used
+
+
+class ManualClock(Clock):
+    """Wall time that stands still until it is told; monotonic time runs, and can be pushed."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.ms = now_ms
+        self.pauses: list[int] = []
+        self._pushed_s = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._pushed_s
+
+    def sleep_ms(self, pause_ms: int) -> None:
+        self.pauses.append(pause_ms)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass for real: both clocks."""
+        self.ms += ms
+        self._pushed_s += ms / 1000
+
+    def set_wall(self, ms: int) -> None:
+        """Somebody sets the wall clock; no time has passed."""
+        self.ms = ms
+
+
+class Machine:
+    """A system of fakes, by name."""
+
+    def __init__(self, memory_bytes: int = 1 << 40) -> None:
+        self.files = FaultyFiles()
+        self.clock = ManualClock()
+        self.system = System(self.files, self.clock, memory_bytes)
+
+
+def small_config(
+    log: int = 4096, units: int = 10, slots: int = 16, entries: int = 64, **changes: Any
+) -> StoreConfig:
+    """Tiny files, and no work in the background unless asked for.
+
+    ``units`` is how many a consume-queue file holds.
+    """
+    quiet = {
+        "flush_interval_ms": NEVER_MS,
+        "consume_queue_flush_interval_ms": NEVER_MS,
+        "commit_interval_ms": NEVER_MS,
+    }
+    sized = StoreConfig().for_files(
+        commit_log_file_size=log,
+        consume_queue_file_size=20 * units,
+        index_slots=slots,
+        index_entries=entries,
+    )
+    return sized.replace(**(quiet | changes))
+
+
+def put_all(store: Store, bodies: Sequence[bytes], topic: str = "T", **fields: Any) -> list[int]:
+    """Put messages and wait until they can be read; their physical offsets."""
+    offsets = [store.put(Message(topic, body, **fields)).physical_offset for body in bodies]
+    assert store.wait_dispatched(PATIENCE_S)
+    return offsets
+
+
+def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    """What is in a queue."""
+    return [bytes(message.body) for message in store.read(topic, queue_id)]
+
+
+def crash_image(root: Path, target: Path) -> Path:
+    """A copy of a store as a killed process would leave it; the store may be open."""
+    shutil.copytree(root, target)
+    return target
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Name and content of every file below a folder."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait for another thread to make something true."""
+    done = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.002)):
+        if holds():
+            return
+        done.wait(0.002)
+    raise AssertionError("it did not come true")
+
+
+def in_threads(*actions: Callable[[], object]) -> None:
+    """Run the actions at the same time, switching often; raises what any of them raised."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> None:
+        try:
+            start.wait()
+            action()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]
