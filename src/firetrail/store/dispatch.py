@@ -8,6 +8,7 @@ have.
 
 from __future__ import annotations
 
+import logging
 import threading
 from array import array
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from firetrail.store.commitlog import CommitLog
 from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
 
+_LOGGER = logging.getLogger(__name__)
 ROWS_PER_STEP = 4096
 _ENTRIES_PER_STEP = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_STEP)
 QUIET_ROUNDS = 20
@@ -65,16 +67,19 @@ class Deriver:
         self._appended = 0  # of the entries that were derived last; the others wait for space
         self._derived = 0
         self._next_row = 0
+        self._arrivals: list[Arrival] = []  # of this step, or of one that waits for space
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
 
     def step(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
-        """Dispatch at most ROWS_PER_STEP records of ``segment.view[at : limit]``."""
+        """Dispatch at most ROWS_PER_STEP records of ``segment.view[at : limit]``.
+
+        After a DiskFullError, the next call from the same place goes on.
+        """
         view = segment.view
         table = self._columns.table
         rows, position, stop = scan(view, at, limit, segment.base, table, check)
-        arrivals: list[Arrival] = []
         store_time = 0
         last_record = -1
         if rows:
@@ -82,30 +87,29 @@ class Deriver:
             store_time = self._columns.column(col.STORE_TIME)[rows - 1]
             first = segment.base + at
             if segment.base + position > self.queues_from:
-                arrivals = self._append_units(view, rows)
+                self._append_units(view, rows)
             if self._index is not None and segment.base + position > self.index_from:
                 self._append_entries(self._index, view, rows, first)
+        arrivals, self._arrivals = self._arrivals, []
         return Step(rows, position, Stop(stop), last_record, store_time, arrivals)
 
-    def _append_units(self, view: memoryview, rows: int) -> list[Arrival]:
+    def _append_units(self, view: memoryview, rows: int) -> None:
         units, runs = derive_units(view, self._columns.table, rows, self._waits)
         content = memoryview(units)
         topic_at = self._columns.column(col.TOPIC_AT)
         topic_size = self._columns.column(col.TOPIC_SIZE)
         queue_ids = self._columns.column(col.QUEUE_ID)
         queue_offsets = self._columns.column(col.QUEUE_OFFSET)
-        arrivals = []
         for row, count, start in runs:
             name = java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]]))
             queue = self._queues.open(name, queue_ids[row])
             offset = queue_offsets[row]
             if queue.append(offset, content[start : start + count * UNIT.size]):
                 self._queues.dirty.add(queue)
-                arrivals.append(Arrival(name, queue.queue_id, offset + count))
-        return arrivals
+                self._arrivals.append(Arrival(name, queue.queue_id, offset + count))
 
     def _append_entries(self, index: Index, view: memoryview, rows: int, first: int) -> None:
-        """Index the rows. After a DiskFullError, the next call for the same rows goes on."""
+        """Index the rows that the index does not have."""
         if self._next_row == 0 and first < self.index_from:
             self._next_row = self._first_row(rows)
         while True:
@@ -196,7 +200,7 @@ class Dispatcher:
                         return
                     self._wake.wait(DISK_FULL_PAUSE_S)
                     self._wake.clear()
-        except (StoreError, OSError, ValueError) as error:
+        except Exception as error:
             self._on_failure(error)
 
     def _wait(self) -> None:
@@ -233,11 +237,18 @@ class Dispatcher:
             self.last_record_offset = step.last_record_offset
         self.position = segment.end if step.stop is Stop.BLANK else segment.base + step.position
         if step.arrivals:
-            for listener in self.listeners:
-                listener(step.arrivals)
+            self._announce(step.arrivals)
         if not step.rows and step.stop is not Stop.BLANK:
             raise StoreError(
                 f"{segment.path}: no record at {step.position} ({step.stop.name}) although "
                 f"{limit} bytes of the log are written; check the store: firetrail fsck"
             )
         return True
+
+    def _announce(self, arrivals: list[Arrival]) -> None:
+        """Tell the listeners; one that fails is no reason to stop dispatching."""
+        for listener in self.listeners:
+            try:
+                listener(arrivals)
+            except Exception:
+                _LOGGER.exception("a listener for arriving messages failed: %r", listener)
