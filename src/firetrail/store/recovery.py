@@ -13,6 +13,7 @@ Every step can be repeated: a recovery that was itself interrupted starts over a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from firetrail.errors import StoreDamagedError
@@ -233,31 +234,20 @@ class Recovery:
         return None
 
 
-_MAGICS = (layout.MAGIC_V1.to_bytes(4, "big"), layout.MAGIC_V2.to_bytes(4, "big"))
+_MAGIC = re.compile(
+    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
+)
 
 
 def find_record(segment: Segment, at: int) -> int | None:
     """Position of the first good record at or behind ``at`` of a segment."""
     columns = Columns(1)
-    candidates = sorted(
-        position - 4
-        for start, end in segment.system.files.data_ranges(segment.descriptor, at, segment.size)
-        for magic in _MAGICS
-        for position in _occurrences(segment, magic, max(start, at + 4), end)
-    )
-    for position in candidates:
-        rows, _, _ = scan(
-            segment.view, position, segment.size, segment.base, columns.table, Check.BODY
-        )
-        if rows:
-            return position
+    for start, end in segment.system.files.data_ranges(segment.descriptor, at, segment.size):
+        for magic in _MAGIC.finditer(segment.mapping, max(start, at + 4), end):
+            position = magic.start() - 4
+            rows, _, _ = scan(
+                segment.view, position, segment.size, segment.base, columns.table, Check.BODY
+            )
+            if rows:
+                return position
     return None
-
-
-def _occurrences(segment: Segment, wanted: bytes, start: int, end: int) -> list[int]:
-    found = []
-    position = segment.mapping.find(wanted, start, end)
-    while position >= 0:
-        found.append(position)
-        position = segment.mapping.find(wanted, position + 1, end)
-    return found
