@@ -8,12 +8,15 @@ the allocator's; no other lock is taken while one is held.
 
 from __future__ import annotations
 
+import os
+import weakref
+from contextlib import ExitStack
 from pathlib import Path
 
-from firetrail.errors import FlushFailedError
+from firetrail.errors import DiskFullError, FlushFailedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
-from firetrail.storage.system import System
+from firetrail.storage.system import NO_SPACE, System
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.dispatch import Deriver, Dispatcher
@@ -31,6 +34,8 @@ from firetrail.store.recovery import Recovery, RecoveryReport
 from firetrail.store.retention import Retention
 from firetrail.store.watermark import WatermarkFile, read_checkpoint, read_watermark
 
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
 
 class Engine:
     """An open store without its public face."""
@@ -39,25 +44,34 @@ class Engine:
         prepare_folder(system, root)
         self.root = root
         self.system = system
-        self._lock = FolderLock(system, root)
-        try:
-            self._build(adopt_sizes(system, root, config))
-            self._start()
-        except BaseException:
-            self._lock.release()
-            raise
+        self.failure: BaseException | None = None
+        self._is_a_copy = False  # of the store of the process that forked this one
+        with ExitStack() as resources:  # closed here if the store cannot be opened
+            resources.callback(FolderLock(system, root).release)
+            self._resources = resources
+            try:
+                self._build(adopt_sizes(system, root, config))
+                self._start()
+            except OSError as error:
+                kind = DiskFullError if error.errno in NO_SPACE else StoreError
+                raise kind(f"{root}: cannot be opened for writing: {error}") from error
+            self._resources = resources.pop_all()
+        _engines.add(self)
 
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
         self.config = config
-        self.failure: BaseException | None = None
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
         self.log = CommitLog(system, root, config, self.drafter.rules, self.queues.loaded)
+        self._resources.callback(self.log.stop)
+        self._resources.callback(self.queues.close)
         geometry = IndexGeometry(config.index_slots, config.index_entries)
         self.index = Index(system, root, geometry) if config.index_enabled else None
+        if self.index is not None:
+            self._resources.callback(self.index.close)
         self._deriver = Deriver(self.queues, self.index, config.delay_levels)
         self._abort = AbortFile(system, root)
         self.recovery = self._recover()
@@ -66,7 +80,7 @@ class Engine:
         self.dispatcher.listeners.append(self.arrivals.notice)
         self.flusher = LogFlusher(self.log, config, self._flushed, self.fail)
         self.retention = Retention(
-            self.log, self.queues, self.index, self.gate, config, lambda: self.dispatcher.position
+            self.log, self.queues, self.index, self.gate, config, self._settled
         )
 
     def _recover(self) -> RecoveryReport:
@@ -97,13 +111,14 @@ class Engine:
             self.index.flush()
         self.log.start(report.last_store_time)
         self.dispatcher.begin_at(report.end, report.last_record_offset, report.last_store_time)
-        self._watermark_file = WatermarkFile(self.system, self.root)
+        watermark_file = WatermarkFile(self.system, self.root)
+        self._resources.callback(watermark_file.close)
         self.housekeeper = Housekeeper(
             self.log,
             self.queues,
             self.index,
             self.dispatcher,
-            self._watermark_file,
+            watermark_file,
             self.retention,
             self.config,
             self.fail,
@@ -112,15 +127,19 @@ class Engine:
         self._abort.create()
         if self.config.role is BrokerRole.SLAVE:
             self.gate.shut(Closure.SLAVE)
-        self.dispatcher.start()
-        self.flusher.start()
-        self.housekeeper.start()
+        for part in (self.dispatcher, self.flusher, self.housekeeper):
+            part.start()
+            self._resources.callback(part.stop)
 
     def dispatchable(self) -> int:
         """Up to where the log may be dispatched: consumers see nothing that could still vanish."""
         if self.config.flush is FlushMode.SYNC:
             return self.log.flushed_offset
         return self.log.readable_offset
+
+    def _settled(self) -> int:
+        """Up to where the log is of no more use to flusher and dispatcher."""
+        return min(self.dispatcher.position, self.log.flushed_offset)
 
     def _flushed(self) -> None:
         if self.dispatcher.idle:
@@ -138,19 +157,20 @@ class Engine:
         Raises FlushFailedError if not everything could be made durable; the store is then
         recovered when it is next opened.
         """
+        if self._is_a_copy:
+            return
         self.gate.shut(Closure.CLOSED)
         self.arrivals.close()
         self.log.refuse_appends()
-        try:
-            self.housekeeper.stop()
-            self.flusher.stop()
-            self.dispatcher.stop()
-            if self.failure is None and not self.dispatcher.behind:
-                self._note_clean()
-        except OSError as error:
-            self.fail(error)
-        finally:
-            self._release()
+        with self._resources:
+            try:
+                self.housekeeper.stop()
+                self.flusher.stop()
+                self.dispatcher.stop()
+                if self.failure is None and not self.dispatcher.behind:
+                    self._note_clean()
+            except (OSError, StoreError) as error:
+                self.fail(error)
         if self.failure is not None:
             raise FlushFailedError(
                 f"{self.root}: closed after a failure, not all is on disk: {self.failure}"
@@ -161,10 +181,16 @@ class Engine:
         self.housekeeper.write_watermark(clean=True)
         self._abort.remove()
 
-    def _release(self) -> None:
-        self.log.stop()
-        self.queues.close()
-        if self.index is not None:
-            self.index.close()
-        self._watermark_file.close()
-        self._lock.release()
+    def leave_to_parent(self) -> None:
+        """After a fork: threads and lock stayed with the parent, so here nothing is written."""
+        self._is_a_copy = True
+        self.gate.shut_for_good("another process has the store open; open it anew after a fork")
+        self.flusher.give_up()
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -12,6 +12,7 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import FlushMode, StoreConfig
@@ -63,7 +64,8 @@ class LoopWaiter(Waiter):
         self.future: Future[bool] = loop.create_future()
 
     def tell(self, durable: bool) -> None:
-        self._loop.call_soon_threadsafe(self._resolve, durable)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._resolve, durable)
 
     def _resolve(self, durable: bool) -> None:
         if not self.future.done():
@@ -88,8 +90,9 @@ class LogFlusher:
         self._waiters: deque[Waiter] = deque()
         self._wake = threading.Event()
         self._stopping = False
-        self._failed = False
+        self._ended = False  # nothing will be synced any more
         self._last_thorough = 0.0
+        self._last_commit = 0.0
         self._thread = threading.Thread(target=self._run, name="firetrail-flush", daemon=True)
 
     def start(self) -> None:
@@ -101,15 +104,19 @@ class LogFlusher:
         self._stopping = True
         self._wake.set()
         self._thread.join()
-        if not self._failed:
+        if self._ended:
+            return
+        try:
             self._log.commit()
             self._log.flush()
+        finally:
+            self.give_up()
 
     def add(self, waiter: Waiter) -> None:
         """Tell ``waiter`` when the log is durable up to its offset."""
         self._waiters.append(waiter)
         self._wake.set()
-        if self._failed:  # the thread may be gone
+        if self._ended:  # and the thread with it
             self._tell_waiters()
 
     def _run(self) -> None:
@@ -127,11 +134,14 @@ class LogFlusher:
                 self._tell_waiters()
                 if synced:
                     self._on_progress()
-        except OSError as error:
-            self._failed = True
+        except Exception as error:
             self._on_failure(error)
-        finally:
-            self._tell_waiters()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Nothing will be synced any more: tell those who wait, now and later."""
+        self._ended = True
+        self._tell_waiters()
 
     def _pause_s(self) -> float:
         config = self._config
@@ -148,17 +158,25 @@ class LogFlusher:
             self._last_thorough = now
             committed = self._log.commit()
             return self._log.flush() or committed
-        everything = config.commit_thorough_interval_ms <= config.commit_interval_ms
-        committed = self._log.commit(0 if everything else config.commit_least_pages)
+        committed = self._log.commit(self._least_pages_to_commit(now))
         return self._log.flush(config.flush_least_pages) or committed
+
+    def _least_pages_to_commit(self, now: float) -> int:
+        if (now - self._last_commit) * 1000 < self._config.commit_thorough_interval_ms:
+            return self._config.commit_least_pages
+        self._last_commit = now
+        return 0
 
     def _tell_waiters(self) -> None:
         durable = self._log.flushed_offset
         for _ in range(len(self._waiters)):
-            waiter = self._waiters.popleft()
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                return  # after the end, those who wait tell themselves
             if waiter.offset <= durable:
                 waiter.tell(True)
-            elif self._failed or self._stopping:
+            elif self._ended:
                 waiter.tell(False)
             else:
                 self._waiters.append(waiter)

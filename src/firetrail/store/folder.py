@@ -27,6 +27,16 @@ _held: set[Path] = set()  # fcntl locks do not tell the stores of one process ap
 _held_guard = threading.Lock()
 
 
+def _after_fork() -> None:
+    """The locks stayed with the parent; a thread that is gone may have held the guard."""
+    global _held_guard
+    _held_guard = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def check_is_store(system: System, root: Path) -> None:
     """Raise NotAStoreError unless the folder holds a message store."""
     if not root.exists():
@@ -83,21 +93,29 @@ class FolderLock:
                 raise StoreLockedError(f"{root}: this process has the store open already")
             _held.add(self._key)
         try:
-            self._descriptor = system.files.open(root / LOCK, writable=True, create=True)
-            if not system.files.lock(self._descriptor):
-                owner = system.files.lock_owner(self._descriptor)
-                system.files.close(self._descriptor)
-                raise StoreLockedError(
-                    f"{root}: process {owner} has the store open; stop it, or open the store for "
-                    "reading only"
-                )
-            system.files.write(self._descriptor, [LOCK_CONTENT], 0)
-        except OSError as error:
-            self._forget()
-            raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
-        except StoreLockedError:
+            self._descriptor = self._take(root)
+        except BaseException:
             self._forget()
             raise
+
+    def _take(self, root: Path) -> int:
+        files = self._system.files
+        try:
+            descriptor = files.open(root / LOCK, writable=True, create=True)
+            try:
+                if not files.lock(descriptor):
+                    owner = files.lock_owner(descriptor)
+                    raise StoreLockedError(
+                        f"{root}: process {owner} has the store open; stop it, or open the store "
+                        "for reading only"
+                    )
+                files.write(descriptor, [LOCK_CONTENT], 0)
+            except BaseException:
+                files.close(descriptor)
+                raise
+        except OSError as error:
+            raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
+        return descriptor
 
     def _forget(self) -> None:
         with _held_guard:

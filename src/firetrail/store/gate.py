@@ -36,6 +36,7 @@ class Gate:
             self._reasons.pop(closure, None)
             self.refusal = "; ".join(self._reasons.values())
 
-    def is_shut(self, closure: Closure) -> bool:
-        """Whether this reason holds."""
-        return closure in self._reasons
+    def shut_for_good(self, reason: str) -> None:
+        """Refuse puts from now on; takes no lock, which another thread may have died with."""
+        self._reasons = {Closure.CLOSED: reason}
+        self.refusal = reason

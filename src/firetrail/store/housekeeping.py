@@ -49,7 +49,8 @@ class Housekeeper:
         self._dispatched_offset = dispatcher.position  # queues and index were synced before
         self._physic_time = watermark_file.checkpoint.physic_timestamp
         self._logics_time = dispatcher.last_store_time
-        self._index_time = index.end_timestamp if index is not None else 0
+        self._logics_offset = dispatcher.last_record_offset
+        self._filled = index.filled if index is not None else None
         self._thread = threading.Thread(target=self._run, name="firetrail-housekeeper", daemon=True)
 
     def start(self) -> None:
@@ -66,7 +67,7 @@ class Housekeeper:
         try:
             while not self._stop.wait(pause):
                 self.round()
-        except OSError as error:
+        except Exception as error:
             self._on_failure(error)
 
     def round(self) -> None:
@@ -98,13 +99,15 @@ class Housekeeper:
         """Sync queues and index; they then cover the log as far as it was dispatched before."""
         position = self._dispatcher.position
         logics_time = self._dispatcher.last_store_time
-        index_time = self._index.end_timestamp if self._index is not None else 0
+        logics_offset = self._dispatcher.last_record_offset
+        filled = self._index.filled if self._index is not None else None
         self._queues.flush()
         if self._index is not None:
             self._index.flush()
         self._dispatched_offset = position
         self._logics_time = logics_time
-        self._index_time = index_time
+        self._logics_offset = logics_offset
+        self._filled = filled
 
     def write_watermark(self, *, clean: bool) -> None:
         """Note durably what is on disk."""
@@ -112,15 +115,31 @@ class Housekeeper:
         dispatched = min(self._dispatched_offset, durable)
         if durable >= self._dispatched_offset:
             self._physic_time = self._logics_time
-        self._file.write(
-            Watermark(
-                clean,
-                durable,
-                dispatched,
-                self._dispatcher.last_record_offset if clean else -1,
-                self._dispatcher.last_store_time if clean else 0,
-            ),
-            physic_time=self._physic_time,
-            logics_time=self._logics_time,
-            index_time=self._index_time,
+        watermark = Watermark(
+            clean,
+            durable,
+            dispatched,
+            self._dispatcher.last_record_offset if clean else -1,
+            self._dispatcher.last_store_time if clean else 0,
         )
+        self._file.write(
+            watermark,
+            physic_timestamp=self._physic_time,
+            **self._derived_marks(),
+        )
+
+    def _derived_marks(self) -> dict[str, int]:
+        """What the checkpoint says of queues and index, for a Java store that recovers from it.
+
+        Queues could be marked up to what was flushed; but what Java does not dispatch again is
+        missing in the index files that it makes anew (:attr:`Index.filled`).
+        """
+        offset = max(self._logics_offset, 0)
+        if self._filled is None:
+            return {"logics_timestamp": self._logics_time, "logics_offset": offset}
+        time, filled_offset = self._filled
+        return {
+            "logics_timestamp": min(self._logics_time, time),
+            "index_timestamp": time,
+            "logics_offset": min(offset, filled_offset),
+        }

@@ -2,11 +2,12 @@
 
 A file goes when it has expired and its time has come (the configured hours, or the disk is getting
 full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
-not dispatched yet. Queues and index follow the log's new beginning.
+not yet on disk and dispatched. Queues and index follow the log's new beginning.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 
@@ -30,14 +31,15 @@ class Retention:
         index: Index | None,
         gate: Gate,
         config: StoreConfig,
-        dispatched: Callable[[], int],
+        settled: Callable[[], int],
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
         self._gate = gate
         self._config = config
-        self._dispatched = dispatched
+        self._settled = settled
+        self._guard = threading.Lock()  # the rounds of the housekeeper and calls from outside
         self._system = log.queue.system
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
@@ -50,25 +52,30 @@ class Retention:
         self._watch_disk(used)
         forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
         due = used > config.disk_max_used_ratio or self._is_hour()
-        removed = self.delete(forced=forced) if due or forced else 0
-        self._follow()
+        with self._guard:
+            removed = self._delete(forced) if due or forced else 0
+            self._follow()
         return removed
 
     def delete(self, *, forced: bool = False) -> int:
         """Delete expired files now; ``forced``, also those that have not expired. How many."""
+        with self._guard:
+            removed = self._delete(forced)
+            self._follow()
+        return removed
+
+    def _delete(self, forced: bool) -> int:
         queue = self._log.queue
         removed = 0
         while removed < self._config.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
-            if oldest.end > self._dispatched() or not (forced or self._is_expired(oldest)):
+            if oldest.end > self._settled() or not (forced or self._is_expired(oldest)):
                 break
             if removed:
                 self._system.clock.sleep_ms(self._config.delete_interval_ms)
             queue.retire_first(self._config.destroy_forcibly_after_ms)
             removed += 1
         queue.sweep(self._config.destroy_forcibly_after_ms)
-        if removed:
-            self._follow()
         return removed
 
     def _watch_disk(self, used: float) -> None:

@@ -117,23 +117,27 @@ class WatermarkFile:
         found = _read_slots(system, root, self.checkpoint)
         self._sequence = max(found)[0] if found else 0
         self._checkpoint_file = self._open(root / CHECKPOINT, CHECKPOINT_SIZE)
-        self._watermark_file = self._open(root / WATERMARK, 2 * SLOT_SIZE)
+        try:
+            self._watermark_file = self._open(root / WATERMARK, 2 * SLOT_SIZE)
+        except BaseException:
+            self._files.close(self._checkpoint_file)
+            raise
         self._written: tuple[Watermark, Checkpoint] | None = None
 
     def _open(self, path: Path, size: int) -> int:
         descriptor = self._files.open(path, writable=True, create=True)
-        self._files.set_size(descriptor, size)
-        self._files.allocate(descriptor, 0, size)
-        self._files.sync_folder(path.parent)
+        try:
+            self._files.set_size(descriptor, size)
+            self._files.allocate(descriptor, 0, size)
+            self._files.sync_folder(path.parent)
+        except BaseException:
+            self._files.close(descriptor)
+            raise
         return descriptor
 
-    def write(
-        self, watermark: Watermark, *, physic_time: int, logics_time: int, index_time: int
-    ) -> None:
-        """Make the watermark and the checkpoint's times durable, if they are new."""
-        checkpoint = self.checkpoint._replace(
-            physic_timestamp=physic_time, logics_timestamp=logics_time, index_timestamp=index_time
-        )
+    def write(self, watermark: Watermark, **marks: int) -> None:
+        """Make the watermark and these fields of the checkpoint durable, if they are new."""
+        checkpoint = self.checkpoint._replace(**marks)
         if self._written == (watermark, checkpoint):
             return
         # The watermark first: until the checkpoint follows, the slot before is the one that counts.
