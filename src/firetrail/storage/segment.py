@@ -100,7 +100,7 @@ class Segment:
     def create(
         cls, system: System, path: Path, base: int, size: int, growth: Growth = LOG_GROWTH
     ) -> Segment:
-        """A new file of zeros with its first step allocated, its name durable.
+        """A new file of zeros with its first step allocated, its length and its name durable.
 
         Raises DiskFullError or OSError, and then there is no file.
         """
@@ -111,6 +111,7 @@ class Segment:
             files.set_size(segment._descriptor, 0)  # whatever a crash left under this name
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
+            files.sync(segment._descriptor)  # or the name could last longer than the length
             files.sync_folder(path.parent)
         except BaseException as error:
             segment.close()
