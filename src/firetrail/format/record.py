@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
@@ -41,8 +42,7 @@ _SHORT = Struct(">h").unpack_from
 _BLANK = layout.BLANK.struct.unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One message as it stands in the log. Times are in ms."""
 
     size: int
@@ -130,6 +130,12 @@ def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True
     return record
 
 
+@lru_cache(maxsize=1024)
+def _host(raw: bytes) -> Host:
+    """Few hosts stand in many records."""
+    return decode_host(raw, 0, len(raw) == layout.HOST_V6_SIZE)
+
+
 def _decode(view: memoryview, where: int) -> Record:
     """Decode the record that ``view`` holds; ``where`` it stands, for errors."""
     size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_time = _HEAD(view, 0)
@@ -140,6 +146,7 @@ def _decode(view: memoryview, where: int) -> Record:
     store_time_at = at
     store_host_at = at + 8
     at = store_host_at + (layout.HOST_V6_SIZE if store_v6 else layout.HOST_V4_SIZE)
+    middle_at = at
     if at + layout.RECORD_MIDDLE.size > size:
         raise FormatError("total size", where, f"{size} bytes end inside of the fixed fields")
     reconsume_times, prepared_offset, body_size = _MIDDLE(view, at)
@@ -170,12 +177,20 @@ def _decode(view: memoryview, where: int) -> Record:
         physical_offset=offset,
         sys_flag=sys_flag,
         born_time=born_time,
-        born_host=decode_host(view, born_host_at, bool(born_v6)),
+        born_host=_host(bytes(view[born_host_at:store_time_at])),
         store_time=_INT64(view, store_time_at)[0],
-        store_host=decode_host(view, store_host_at, bool(store_v6)),
+        store_host=_host(bytes(view[store_host_at:middle_at])),
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
         body=bytes(view[body_at : body_at + body_size]),
         topic=java_text(bytes(view[topic_at : topic_at + topic_size])),
         raw_properties=bytes(view[at + 2 : size]),
     )
+
+
+def decode_message(buffer: ReadableBuffer) -> Record:
+    """The message in a buffer that holds one whole record, its body checked."""
+    record = decode_record(buffer)
+    if isinstance(record, Blank):
+        raise FormatError("magic", 4, "the end mark of a file stands here, not a message")
+    return record

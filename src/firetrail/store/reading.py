@@ -23,8 +23,8 @@ from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.indexes import Index
 from firetrail.store.logread import record_at, record_offset, store_time_at
-from firetrail.store.queues import QueueTable
-from firetrail.store.results import GetResult, GetStatus, decode_message
+from firetrail.store.queues import QueueKey, QueueTable
+from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
 _OFFSET_IN_UNIT = UNIT.struct.unpack_from
 TIME_MAX = (1 << 63) - 1
@@ -56,6 +56,7 @@ class Reader:
         self._queues = queues
         self._index = index
         self._config = config
+        self._cursors: dict[QueueKey, QueueCursor] = {}
         self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
 
     # -- by queue offset ----------------------------------------------------------------------
@@ -73,6 +74,11 @@ class Reader:
         ``tags`` are hashes of the tags wanted (:func:`tag_hashes`), None for all. A hash may
         stand for another tag as well: who needs exactness compares the tag of each message.
         """
+        if tags is None:
+            cursor = self._cursors.get((topic, queue_id))
+            result = cursor.get(offset, max_count) if cursor is not None else None
+            if result is not None:
+                return result
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
@@ -90,7 +96,26 @@ class Reader:
             per_file = queue.files.segment_size // UNIT.size
             next_file = offset - offset % per_file + per_file
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
+        if tags is None:
+            self._remember(queue, segment, offset, low)
         return self._select(segment, offset, low, high, max_count, tags)
+
+    def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
+        """Let the next get of the queue go the short way, if it goes on from here."""
+        unit = queue.unit(offset)
+        records = self._log.find(unit.physical_offset) if unit is not None else None
+        if records is not None:
+            config = self._config
+            self._cursors[queue.topic, queue.queue_id] = QueueCursor(
+                queue.files,
+                units,
+                self._log,
+                records,
+                low,
+                config.max_transfer_count_in_memory,
+                config.max_transfer_bytes_in_memory,
+                self._memory,
+            )
 
     def _nothing(
         self, status: GetStatus, asked: int, next_offset: int, low: int, high: int

@@ -70,12 +70,6 @@ class Statistics:
                 return
         self.put_latency[-1] += 1
 
-    def get(self, messages: int, size: int) -> None:
-        """Note a get."""
-        self.get_calls += 1
-        self.get_messages += messages
-        self.get_bytes += size
-
     def snapshot(self, time_s: float) -> Snapshot:
         """The counters now, at the monotonic time ``time_s``."""
         return Snapshot(

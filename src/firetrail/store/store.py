@@ -47,6 +47,7 @@ class Store:
         self._gate = engine.gate
         self._dispatcher = engine.dispatcher
         self._statistics = Statistics(engine.log.appender)
+        self._get = engine.reader.get
         self._quick_put = engine.log.appender.put
         self._loaded = engine.queues.loaded
         self._rules = engine.drafter.rules
@@ -259,8 +260,12 @@ class Store:
         ``tags`` (``"A || B"`` or several) are compared by hash, as RocketMQ's broker does; a
         message with another tag of the same hash may be among the answer.
         """
-        result = self._engine.reader.get(topic, queue_id, offset, max_count, tag_hashes(tags))
-        self._statistics.get(len(result.buffers), result.size)
+        wanted = None if tags is None else tag_hashes(tags)
+        result = self._get(topic, queue_id, offset, max_count, wanted)
+        statistics = self._statistics
+        statistics.get_calls += 1
+        statistics.get_messages += result.count
+        statistics.get_bytes += result.size
         return result
 
     def read(

@@ -23,6 +23,7 @@ cdef class Appender:
     cdef DraftRules _rules
     cdef object _store_host
     cdef dict _queues
+    cdef object _locked
     cdef object _acquire
     cdef object _release
     cdef object _time_ns

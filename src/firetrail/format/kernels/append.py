@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from threading import Lock
 from typing import Any
 
 try:
@@ -147,12 +146,13 @@ class Appender:
         rules: DraftRules,
         store_host: Host,
         queues: dict[tuple[str, int], Any],
-        lock: Lock,
+        lock: Any,
         time_ns: Callable[[], int],
     ) -> None:
         self._rules = rules
         self._store_host = store_host
         self._queues = queues
+        self._locked = lock.locked
         self._acquire = lock.acquire
         self._release = lock.release
         self._time_ns = time_ns
@@ -186,8 +186,9 @@ class Appender:
         if queue is None:
             return None
         draft: Draft = Draft(message, queue.encoded_topic, self._rules)
-        if draft.may_delay or not self._acquire(False):
+        if draft.may_delay or self._locked():
             return None
+        self._acquire()
         try:
             return self._append(draft, queue)
         finally:

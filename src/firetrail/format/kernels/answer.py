@@ -1,0 +1,223 @@
+"""The answer to a get, and the short way to it.
+
+A reader that goes through a queue asks for one range of units after the other, all in one file of
+the queue and pointing into one file of the log. :class:`QueueCursor` remembers both and answers
+from them as long as that holds; everything else it leaves to the caller. The slices of an answer
+are made when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+from firetrail.format import layout
+from firetrail.format.record import Record, decode_message
+
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
+else:
+    from firetrail.format.kernels._bigendian import load_i32, load_i64
+
+COMPILED = cython.compiled
+
+_UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
+_AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
+
+
+class GetStatus(Enum):
+    """How a get ended; the names are those of the Java store."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetResult:
+    """The records found, as slices of the log, and where to go on.
+
+    ``count`` records of ``size`` bytes together; ``buffers`` are their stored bytes as they are,
+    :meth:`messages` decodes them.
+    """
+
+    def __init__(
+        self,
+        status: GetStatus,
+        next_offset: cython.longlong,
+        min_offset: cython.longlong,
+        max_offset: cython.longlong,
+        buffers: list[memoryview] | None = None,
+        size: cython.longlong = 0,
+        suggest_slave: cython.bint = False,
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.size = size
+        self.suggest_slave = suggest_slave
+        self.count = len(buffers) if buffers is not None else 0
+        self._buffers = buffers
+        self._units: memoryview | None = None  # or, to make the buffers of: units from _first on,
+        self._first = 0  # which point into _log, a view of the log from _base on
+        self._log: memoryview | None = None
+        self._base = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"GetResult({self.status.value}, next_offset={self.next_offset}, "
+            f"min_offset={self.min_offset}, max_offset={self.max_offset}, count={self.count}, "
+            f"size={self.size})"
+        )
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def buffers(self) -> list[memoryview]:
+        """One slice of the log for each record."""
+        if self._buffers is None:
+            self._buffers = self._slices()
+        return self._buffers
+
+    def _slices(self) -> list[memoryview]:
+        slices: list[memoryview] = []
+        if self.count == 0:
+            return slices
+        view: cython.const[cython.uchar][::1] = self._units
+        units: cython.pointer(cython.const[cython.uchar])
+        if cython.compiled:
+            units = cython.address(view[0])
+        else:
+            units = view
+        log: Any = self._log
+        at: cython.Py_ssize_t = self._first
+        end: cython.Py_ssize_t = at + self.count * _UNIT
+        start: cython.Py_ssize_t
+        while at < end:
+            start = load_i64(units, at) - self._base
+            slices.append(log[start : start + load_i32(units, at + _AT_SIZE)])
+            at += _UNIT
+        return slices
+
+    def messages(self) -> Iterator[Record]:
+        """The messages one after the other, each decoded and its body checked when asked for."""
+        for buffer in self.buffers:
+            yield decode_message(buffer)
+
+
+class QueueCursor:
+    """Answers gets of one queue from one file of the queue and one of the log.
+
+    ``queue`` and ``log`` are segment queues: they have ``segments``, a tuple that is replaced
+    whenever a file comes or goes, and the ``last`` of them; each segment has its positions and its
+    ``view``.
+    """
+
+    def __init__(
+        self,
+        queue: Any,
+        units: Any,
+        log: Any,
+        records: Any,
+        min_offset: cython.longlong,
+        count_max: cython.Py_ssize_t,
+        bytes_max: cython.longlong,
+        memory: cython.longlong,
+    ) -> None:
+        """Remember the segment ``units`` of ``queue`` and the segment ``records`` of ``log``.
+
+        ``min_offset`` is the queue's as long as the log has the files that it has now. Answers
+        hold at most ``count_max`` messages and ``bytes_max`` bytes; they are all within ``memory``
+        bytes of the log's end.
+        """
+        self._found = GetStatus.FOUND
+        self._queue = queue
+        self._queue_segments = queue.segments
+        self._queue_last = queue.last
+        self._units_segment = units
+        self._units = units.view
+        self._units_view = units.view
+        self._units_base = units.base
+        self._log = log
+        self._log_segments = log.segments
+        self._log_last = log.last
+        self._log_segment = records
+        self._log_view = records.view
+        self._log_base = records.base
+        self._min_offset = min_offset
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._memory = memory
+
+    def get(self, offset: cython.longlong, max_count: cython.Py_ssize_t) -> GetResult | None:
+        """Messages from queue offset ``offset`` on; None if it takes more than this."""
+        if (
+            self._queue.segments is not self._queue_segments
+            or self._log.segments is not self._log_segments
+            or offset < self._min_offset
+        ):
+            return None
+        at: cython.Py_ssize_t = offset * _UNIT - self._units_base
+        end: cython.Py_ssize_t = self._units_segment.wrote
+        last: cython.longlong = self._queue_last.wrote
+        queue_end: cython.longlong = self._queue_last.base
+        if at < 0 or at >= end:
+            return None
+        log_end: cython.longlong = self._log_last.base
+        written: cython.longlong = self._log_last.committed
+        readable: cython.longlong = self._log_segment.committed
+        log_end += written
+        readable += self._log_base
+        count: cython.Py_ssize_t = 0
+        size: cython.longlong = 0
+        limit: cython.Py_ssize_t = min(max_count, self._count_max, (end - at) // _UNIT)
+        units: cython.pointer(cython.const[cython.uchar])
+        if cython.compiled:
+            units = cython.address(self._units_view[0])
+        else:
+            units = self._units_view
+        record: cython.longlong
+        record_size: cython.longlong
+        while count < limit:
+            record = load_i64(units, at + count * _UNIT)
+            record_size = load_i32(units, at + count * _UNIT + _AT_SIZE)
+            if record < self._log_base or record_size <= 0 or record + record_size > readable:
+                return None
+            if log_end - record > self._memory:
+                return None
+            if count and size + record_size > self._bytes_max:
+                break
+            size += record_size
+            count += 1
+        if count == 0:
+            return None
+        result: GetResult = GetResult(
+            self._found,
+            offset + count,
+            self._min_offset,
+            (queue_end + last) // _UNIT,
+            None,
+            size,
+        )
+        result.count = count
+        result._units = self._units
+        result._first = at
+        result._log = self._log_view
+        result._base = self._log_base
+        return result
