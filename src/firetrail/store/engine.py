@@ -138,8 +138,8 @@ class Engine:
         return self.log.readable_offset
 
     def _settled(self) -> int:
-        """Up to where the log is of no more use to flusher and dispatcher."""
-        return min(self.dispatcher.position, self.log.flushed_offset)
+        """Up to where the log, and what follows from it, is on disk: after syncing the latter."""
+        return min(self.housekeeper.settle_derived(), self.log.flushed_offset)
 
     def _flushed(self) -> None:
         if self.dispatcher.idle:

@@ -44,6 +44,8 @@ class Housekeeper:
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
         self._stop = threading.Event()
+        self._flushing = threading.Lock()  # or one would count what another still syncs
+        self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
         self._dispatched_offset = dispatcher.position  # queues and index were synced before
@@ -68,10 +70,17 @@ class Housekeeper:
             while not self._stop.wait(pause):
                 self.round()
         except Exception as error:
-            self._on_failure(error)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A sync that failed is never tried again, and nothing that needed it is noted."""
+        self._failed = True
+        self._on_failure(error)
 
     def round(self) -> None:
         """Flush what is due, note it in the watermark, delete what has expired."""
+        if self._failed:
+            return
         now = self._clock.monotonic()
         config = self._config
         overdue = (
@@ -81,7 +90,8 @@ class Housekeeper:
             self._last_thorough = now
             self.flush_derived()
         else:
-            self._queues.flush(config.consume_queue_flush_least_pages)
+            with self._flushing:
+                self._queues.flush(config.consume_queue_flush_least_pages)
         self.write_watermark(clean=False)
         if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
             self._last_clean = now
@@ -97,24 +107,36 @@ class Housekeeper:
 
     def flush_derived(self) -> None:
         """Sync queues and index; they then cover the log as far as it was dispatched before."""
-        position = self._dispatcher.position
-        logics_time = self._dispatcher.last_store_time
-        logics_offset = self._dispatcher.last_record_offset
-        filled = self._index.filled if self._index is not None else None
-        self._queues.flush()
-        if self._index is not None:
-            self._index.flush()
-        self._dispatched_offset = position
-        self._logics_time = logics_time
-        self._logics_offset = logics_offset
-        self._filled = filled
+        with self._flushing:
+            position = self._dispatcher.position
+            logics_time = self._dispatcher.last_store_time
+            logics_offset = self._dispatcher.last_record_offset
+            filled = self._index.filled if self._index is not None else None
+            self._queues.flush()
+            if self._index is not None:
+                self._index.flush()
+            self._dispatched_offset = position
+            self._logics_time = logics_time
+            self._logics_offset = logics_offset
+            self._filled = filled
+
+    def settle_derived(self) -> int:
+        """Sync queues and index; the log before the answer is in them, on disk."""
+        try:
+            if not self._failed:
+                self.flush_derived()
+        except OSError as error:
+            self._fail(error)
+        return self._dispatched_offset
 
     def write_watermark(self, *, clean: bool) -> None:
         """Note durably what is on disk."""
-        durable = self._log.flushed_offset
-        dispatched = min(self._dispatched_offset, durable)
-        if durable >= self._dispatched_offset:
-            self._physic_time = self._logics_time
+        with self._flushing:
+            durable = self._log.flushed_offset
+            dispatched = min(self._dispatched_offset, durable)
+            if durable >= self._dispatched_offset:
+                self._physic_time = self._logics_time
+            marks = self._derived_marks()
         watermark = Watermark(
             clean,
             durable,
@@ -122,11 +144,7 @@ class Housekeeper:
             self._dispatcher.last_record_offset if clean else -1,
             self._dispatcher.last_store_time if clean else 0,
         )
-        self._file.write(
-            watermark,
-            physic_timestamp=self._physic_time,
-            **self._derived_marks(),
-        )
+        self._file.write(watermark, physic_timestamp=self._physic_time, **marks)
 
     def _derived_marks(self) -> dict[str, int]:
         """What the checkpoint says of queues and index, for a Java store that recovers from it.

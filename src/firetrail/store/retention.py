@@ -2,7 +2,7 @@
 
 A file goes when it has expired and its time has come (the configured hours, or the disk is getting
 full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
-not yet on disk and dispatched. Queues and index follow the log's new beginning.
+not yet on disk itself and in queues and index on disk. Those follow the log's new beginning.
 """
 
 from __future__ import annotations
@@ -66,10 +66,15 @@ class Retention:
 
     def _delete(self, forced: bool) -> int:
         queue = self._log.queue
-        removed = 0
+        removed = settled = 0
         while removed < self._config.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
-            if oldest.end > self._settled() or not (forced or self._is_expired(oldest)):
+            if not (forced or self._is_expired(oldest)):
+                break
+            if oldest.end >= settled:
+                settled = self._settled()
+            # Something on disk must stay: an empty log would not know where to go on.
+            if oldest.end >= settled:
                 break
             if removed:
                 self._system.clock.sleep_ms(self._config.delete_interval_ms)
