@@ -67,6 +67,19 @@ class Index:
         """Store time of that record."""
         return self.files[-1].header.end_timestamp if self.files else 0
 
+    @property
+    def filled(self) -> tuple[int, int]:
+        """Store time and physical offset of the last record in the files that are full.
+
+        After an unclean stop the Java store deletes an index file that ends later than its
+        checkpoint says, and indexes the log again from where the checkpoint lets it start. The
+        file that is being filled is written to all the time: the checkpoint must end before it.
+        """
+        for file in reversed(self.files[-2:]):
+            if file.is_full:
+                return file.header.end_timestamp, file.header.end_offset
+        return 0, 0
+
     def append(self, entries: array[int], first: int, count: int) -> int:
         """Append some of the entries ``first`` to ``count``; the next one to append.
 
