@@ -21,6 +21,11 @@ final class Spec {
         this.line = line;
     }
 
+    /** Waits as long as the line says; what is put next gets a later store time. */
+    void pause() throws InterruptedException {
+        Thread.sleep(number("pause_ms", 0));
+    }
+
     boolean isBatch() {
         return line.has("batch");
     }

@@ -89,6 +89,7 @@ final class StoreCommands {
         for (String line : Files.readAllLines(Path.of(options.required("spec")))) {
             if (!line.isBlank()) {
                 Spec spec = new Spec(JsonParser.parseString(line).getAsJsonObject());
+                spec.pause();
                 PutMessageResult result = spec.isBatch()
                     ? store.putMessages(spec.batch())
                     : store.putMessage(spec.message());

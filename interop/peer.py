@@ -1,0 +1,121 @@
+"""The Java message store as the tests use it: one process a session, answers as values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firetrail import StoreConfig
+
+Json = dict[str, Any]
+Command = str | list[Json]
+"""A line of the peer's ``script`` command, or the lines of a spec to write."""
+
+RUN = Path(__file__).parent / "java" / "run.sh"
+KILLED = 9
+TIMEOUT_S = 120
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """File sizes of a store, which the Java store must be told."""
+
+    log: int = 4096
+    queue: int = 400
+    slots: int = 20
+    entries: int = 64
+
+    @property
+    def options(self) -> list[str]:
+        """As options of the peer."""
+        named = {
+            "--log-size": self.log,
+            "--queue-size": self.queue,
+            "--slots": self.slots,
+            "--entries": self.entries,
+        }
+        return [text for name, size in named.items() for text in (name, str(size))]
+
+    def config(self, **settings: Any) -> StoreConfig:
+        """As settings of Firetrail."""
+        return StoreConfig(**settings).for_files(
+            commit_log_file_size=self.log,
+            consume_queue_file_size=self.queue,
+            index_slots=self.slots,
+            index_entries=self.entries,
+        )
+
+
+SMALL = Sizes()
+
+
+def missing_tool() -> str:
+    """What the peer needs and the machine does not have, or nothing."""
+    java = shutil.which("java") or os.environ.get("JAVA_HOME")
+    return "java" if not java else "mvn" if not shutil.which("mvn") else ""
+
+
+class Java:
+    """The unmodified store of one release line: ``v4`` or ``v5``."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def session(
+        self,
+        store: Path,
+        *commands: Command,
+        sizes: Sizes = SMALL,
+        options: Sequence[str] = (),
+        kill: bool = False,
+    ) -> list[list[Json]]:
+        """Open ``store``, run the commands, shut down or (``kill``) halt; the answer of each."""
+        files = store.parent / f"{store.name}.{self.line}.{next(_numbers)}"
+        files.mkdir()
+        script = files / "script"
+        script.write_text("".join(f"{_line(c, files)}\n" for c in commands), encoding="utf-8")
+        done = subprocess.run(
+            [
+                str(RUN),
+                self.line,
+                "script",
+                str(store),
+                "--file",
+                str(script),
+                *sizes.options,
+                *options,
+                *(["--kill"] if kill else []),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "FIRETRAIL_JAVA_HEAP": "512m"},
+        )
+        assert done.returncode == (KILLED if kill else 0), (done.returncode, done.stderr[-4000:])
+        answers: list[list[Json]] = [[]]
+        for text in done.stdout.splitlines():
+            answer = json.loads(text)
+            if "end" in answer:
+                answers.append([])
+            else:
+                answers[-1].append(answer)
+        assert len(answers) == len(commands) + 1, done.stderr[-4000:]
+        return answers[:-1]
+
+
+def _line(command: Command, files: Path) -> str:
+    if isinstance(command, str):
+        return command
+    spec = files / f"spec-{next(_numbers)}"
+    spec.write_text(
+        "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in command), encoding="utf-8"
+    )
+    return f"write --spec {spec}"
