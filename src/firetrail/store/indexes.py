@@ -10,6 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
 from firetrail.format.index import IndexGeometry
@@ -17,6 +18,14 @@ from firetrail.format.javahash import index_key_hash
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.storage.system import System
 from firetrail.store.indexfile import IndexFile
+
+
+class IndexCut(NamedTuple):
+    """How many files and, of the last of them, how many entries to keep."""
+
+    files: int
+    keep: int
+    resume: int  # physical offset from which on the log must be indexed again
 
 
 class Index:
@@ -127,25 +136,28 @@ class Index:
                 break
         return found
 
-    def recover(self, log_end: int, trusted: bool, time_of: Callable[[int], int | None]) -> int:
-        """Cut the newest files back to whole entries of records before ``log_end``.
+    def plan_cut(self, log_end: int, trusted: bool) -> IndexCut:
+        """What to keep of the newest files: whole entries of records before ``log_end``.
 
-        Returns from which physical offset on the log must be indexed again. If ``trusted``,
-        everything before ``log_end`` is known to have been synced; otherwise only what is found
-        counts, less the last record, which may lack some of its keys. No other file is touched.
+        If ``trusted``, everything before ``log_end`` is known to have been synced; otherwise only
+        what is found counts, less the last record, which may lack some of its keys.
         """
-        while self.files:
-            newest = self.files[-1]
-            keep = newest.kept_before(log_end)
+        for number, file in reversed(list(enumerate(self.files))):
+            keep = file.kept_before(log_end)
             if keep and not trusted:
-                log_end = newest.offset_of(keep)
-                keep = newest.kept_before(log_end)
-            if keep or len(self.files) == 1:
-                self._cut(newest, keep, time_of)
-                return log_end if keep or trusted else 0
-            self.files = self.files[:-1]
-            newest.segment.destroy(0)
-        return log_end if trusted else 0
+                log_end = file.offset_of(keep)
+                keep = file.kept_before(log_end)
+            if keep:
+                return IndexCut(number + 1, keep, log_end)
+        return IndexCut(min(len(self.files), 1), 0, log_end if trusted else 0)
+
+    def cut(self, plan: IndexCut, time_of: Callable[[int], int | None]) -> None:
+        """Cut the index back to what was planned; older files are not touched."""
+        while len(self.files) > plan.files:
+            dropped, self.files = self.files[-1], self.files[:-1]
+            dropped.segment.destroy(0)
+        if self.files:
+            self._cut(self.files[-1], plan.keep, time_of)
 
     def _cut(self, file: IndexFile, keep: int, time_of: Callable[[int], int | None]) -> None:
         header = file.header

@@ -2,11 +2,13 @@
 
 After a clean stop the end is known: from the watermark, else from the queues; only what stands
 behind the last known record is looked at. After an unclean stop the log is scanned, checksums
-included, from where queues and index are known to be on disk, and dispatched again from there.
+included, from where queues and index are known to be on disk.
 
 The scan ends at the first bytes that are no good record. If they lie behind everything that is
 known to be on disk they are a torn tail: zeroed, synced, forgotten. If not, it is damage, and
-recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to go on.
+recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to go on. Until
+then nothing was changed; only now are queues and index cut back to what is sure, and the log
+dispatched again from there.
 
 Every step can be repeated: a recovery that was itself interrupted starts over and ends the same.
 """
@@ -17,13 +19,15 @@ import re
 from dataclasses import dataclass
 
 from firetrail.errors import StoreDamagedError
+from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
+from firetrail.format.layout import UNIT
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.store.dispatch import Deriver
+from firetrail.store.dispatch import ROWS_PER_STEP, Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.queues import QueueTable
@@ -71,6 +75,7 @@ class Recovery:
         self._messages = 0
         self._last_record = -1
         self._last_store_time = 0
+        self._units_known = False  # whether a queue names the record that the scan begins with
 
     def run(
         self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint
@@ -83,21 +88,28 @@ class Recovery:
             self._last_record = watermark.last_record_offset
             self._last_store_time = watermark.last_store_time
         else:
-            start = self._prepare(clean, watermark, checkpoint)
+            self._last_store_time = checkpoint.logics_timestamp  # unless the scan finds a later one
+            start = self._start(clean, watermark, checkpoint)
             end, stop = self._scan(start)
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
-            if self._index is not None and self._index.end_offset >= end:
-                self._index.recover(end, True, self._time_of)
-            self._queues.number_on()
+            self._dispatch_again(start, end, clean, watermark is not None)
         truncated = self._log.truncate(end)
         return RecoveryReport(
             clean, start, end, self._messages, truncated, self._last_record, self._last_store_time
         )
 
     def _nothing(self, clean: bool) -> RecoveryReport:
-        """A store without a log has no queues either."""
+        """A store without a log has no messages in its queues either."""
         for queue in self._queues.all():
-            queue.cut(0)
+            if queue.last_unit is not None:
+                raise StoreDamagedError(
+                    str(self._log.folder),
+                    0,
+                    None,
+                    f"the log has no file, but queue {queue.topic}/{queue.queue_id} has messages",
+                    "nothing was changed; put the log back, or move the folders of queues and "
+                    "index away as well to begin anew",
+                )
         return RecoveryReport(clean, 0, 0, 0, 0, -1, 0)
 
     # -- where to begin -----------------------------------------------------------------------
@@ -113,7 +125,7 @@ class Recovery:
         if not self._queues.pairs():
             return False
         segment = self._log.find(watermark.last_record_offset)
-        if segment is None or segment is not self._log.segments[-1]:
+        if segment is None or segment is not self._log.segments[-1] or end > segment.end:
             return False
         at = watermark.last_record_offset - segment.base
         limit = end - segment.base
@@ -123,36 +135,37 @@ class Recovery:
         behind = segment.view[limit : limit + layout.BLANK.size]
         return rows == 1 and position == limit and not any(behind)
 
-    def _prepare(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
-        """Cut queues and index back to what is sure; from where the log must be scanned."""
+    def _start(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
+        """From where the log must be scanned: before it, queues and index are sure."""
         first = self._log.min_offset
         if clean:
-            return self._prepare_clean(first)
+            return self._last_in_queues(first)
         if watermark is not None:
-            start = max(watermark.dispatched_offset, first)
-        else:
-            start = self._start_by_time(checkpoint)
-        for queue in self._queues.all():
-            queue.cut(start)
-        index_start = start
+            return max(watermark.dispatched_offset, first)
+        start = self._start_by_time(checkpoint)
         if self._index is not None:
-            known = start if watermark is not None else EVERYTHING
-            index_start = self._index.recover(known, watermark is not None, self._time_of)
-        self._deriver.queues_from = start
-        self._deriver.index_from = max(index_start, first)
-        return max(min(start, index_start), first)
+            start = min(start, self._index.plan_cut(EVERYTHING, False).resume)
+        return max(start, first)
 
-    def _prepare_clean(self, first: int) -> int:
-        """After a clean stop queues and index are whole; the scan starts at the last unit."""
-        start = first
+    def _last_in_queues(self, first: int) -> int:
+        """Where the last message that is in a queue stands in the log."""
+        log_end = self._log.segments[-1].end
         for queue in self._queues.all():
             unit = queue.last_unit
-            if unit is not None and unit.physical_offset > start:
-                start = unit.physical_offset
-        self._deriver.queues_from = start
-        if self._index is not None:
-            self._deriver.index_from = self._index.end_offset + 1 if self._index.files else first
-        return start
+            if unit is None or unit.physical_offset < first:
+                continue
+            if unit.physical_offset >= log_end:
+                raise StoreDamagedError(
+                    str(queue.files.folder),
+                    (queue.max_offset - 1) * UNIT.size,
+                    unit.physical_offset,
+                    f"message {queue.max_offset - 1} of the queue stands behind the last file of "
+                    f"the log, which ends at {log_end}",
+                    REMEDY,
+                )
+            first = unit.physical_offset
+            self._units_known = True
+        return first
 
     def _start_by_time(self, checkpoint: Checkpoint) -> int:
         """The newest file whose first record was stored before the checkpoint's times."""
@@ -168,23 +181,59 @@ class Recovery:
     # -- the scan -----------------------------------------------------------------------------
 
     def _scan(self, start: int) -> tuple[int, Stop]:
-        """Dispatch every good record from ``start`` on: (where that ended, why)."""
-        position = start
-        for segment in self._log.from_offset(start):
+        """Look at every record from ``start`` on: (where the good ones end, why)."""
+        columns = Columns(ROWS_PER_STEP)
+        position = min(start, self._log.segments[-1].end)
+        for segment in self._log.from_offset(position):
             at = max(position - segment.base, 0)
             stop = Stop.FULL
             while stop is Stop.FULL:
-                step = self._deriver.step(segment, at, segment.size, self._check)
-                if step.rows:
-                    self._messages += step.rows
-                    self._last_store_time = step.last_store_time
-                    self._last_record = step.last_record_offset
-                at, stop = step.position, step.stop
+                rows, at, code = scan(
+                    segment.view, at, segment.size, segment.base, columns.table, self._check
+                )
+                stop = Stop(code)
+                if rows:
+                    self._messages += rows
+                    self._last_store_time = columns.column(col.STORE_TIME)[rows - 1]
+                    self._last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
             position = segment.base + at
             if stop is not Stop.BLANK:
                 return position, stop
             position = segment.end
         return position, Stop.LIMIT
+
+    # -- queues and index ---------------------------------------------------------------------
+
+    def _dispatch_again(self, start: int, end: int, clean: bool, trusted: bool) -> None:
+        """Cut queues and index back to what is sure, and bring them up to ``end``."""
+        deriver = self._deriver
+        deriver.queues_from = start
+        if not clean:
+            for queue in self._queues.all():
+                queue.cut(start)
+        if self._index is not None:
+            deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
+            if not clean:
+                start = max(min(start, deriver.index_from), self._log.min_offset)
+        for segment in self._log.from_offset(start):
+            at = max(start - segment.base, 0)
+            limit = min(end - segment.base, segment.size)
+            while at < limit:
+                step = deriver.step(segment, at, limit, Check.NONE)
+                at = step.position
+                if step.stop.is_damage:  # before what was scanned, where only the index lacks it
+                    raise self._damage(segment.base + at, step.stop, end - segment.base - at)
+                if step.stop is Stop.BLANK:
+                    break
+        self._queues.number_on()
+
+    def _cut_index(self, index: Index, start: int, end: int, clean: bool, trusted: bool) -> int:
+        """From which physical offset on the log must be indexed again."""
+        if clean and index.end_offset < end:
+            return index.end_offset + 1 if index.files else self._log.min_offset
+        plan = index.plan_cut(start if trusted and not clean else end, clean or trusted)
+        index.cut(plan, self._time_of)
+        return plan.resume
 
     # -- torn or damaged ----------------------------------------------------------------------
 
@@ -197,17 +246,26 @@ class Recovery:
         checkpoint: Checkpoint,
     ) -> None:
         """Raise if what ends the log at ``end`` is not just a tail that was never on disk."""
-        if not clean and watermark is not None:
+        if watermark is not None:
             if end < watermark.durable_offset:
                 raise self._damage(end, stop, watermark.durable_offset - end)
             return
         later = self._next_record(end)
-        if clean and (stop.is_damage or later is not None):
-            raise self._damage(end, stop, self._data_behind(end))
-        if later is not None:
+        if later is None:
+            damaged = clean and stop.is_damage and not self._units_known
+        elif self._is_stale(later):
+            damaged = False
+        else:
             time = self._time_of(later)
-            if time is not None and time <= checkpoint.physic_timestamp:
-                raise self._damage(end, stop, self._data_behind(end))
+            damaged = clean or (time is not None and time <= checkpoint.physic_timestamp)
+        if damaged or (self._units_known and not self._messages):
+            raise self._damage(end, stop, self._data_behind(end))
+
+    def _is_stale(self, later: int) -> bool:
+        """Whether a record behind the end is what the Java store leaves of a tail that it once cut:
+        older than the messages that were put since."""
+        time = self._time_of(later)
+        return self._messages > 0 and time is not None and time < self._last_store_time
 
     def _damage(self, end: int, stop: Stop, lost: int) -> StoreDamagedError:
         segment = self._log.find(end) or self._log.segments[-1]
