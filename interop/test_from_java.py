@@ -135,7 +135,8 @@ def test_opening_and_closing_changes_neither_queues_nor_index(written: Written, 
 def test_firetrail_derives_the_files_that_java_derived(written: Written, copy: Path) -> None:
     shutil.rmtree(copy / "consumequeue")
     shutil.rmtree(copy / "index")
-    with Store.open(copy, written.case.sizes.config()) as store:
+    tags = written.case.line == "v5"  # nothing is left to tell it from
+    with Store.open(copy, written.case.sizes.config(index_tags=tags)) as store:
         written.history.check_firetrail(store)
     assert queue_files(copy) == queue_files(written.root)
     assert index_files(copy) == index_files(written.root)

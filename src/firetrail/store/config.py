@@ -111,6 +111,13 @@ class StoreConfig:
         Whole(2),
         "Entries of an index file; the first is never used.",
     )
+    index_tags: bool = FILES(
+        False,
+        "",
+        FLAG,
+        "Enter tags into the index as well, as RocketMQ 5.5 does. An index that tells whether it"
+        " has them is gone on with as it is.",
+    )
     warm_up: bool = FILES(
         False,
         "warmMapedFileEnable",

@@ -58,9 +58,12 @@ class Step(NamedTuple):
 class Deriver:
     """Applies what follows from a range of the log to queues and index."""
 
-    def __init__(self, queues: QueueTable, index: Index | None, delays: DelayLevels) -> None:
+    def __init__(
+        self, queues: QueueTable, index: Index | None, delays: DelayLevels, *, tags: bool = False
+    ) -> None:
         self._queues = queues
         self._index = index
+        self._tags = tags
         self._waits = array("q", delays.waits_ms)
         self._columns = Columns(ROWS_PER_STEP)
         self._entries = array("q", bytes(24 * _ENTRIES_PER_STEP))
@@ -119,7 +122,7 @@ class Deriver:
                 break
             self._appended = 0
             self._derived, self._next_row = derive_entries(
-                view, self._columns.table, self._next_row, rows, self._entries
+                view, self._columns.table, self._next_row, rows, self._entries, self._tags
             )
         self._next_row = 0
 

@@ -32,6 +32,7 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import Recovery, RecoveryReport
 from firetrail.store.retention import Retention
+from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import WatermarkFile, read_checkpoint, read_watermark
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -72,7 +73,6 @@ class Engine:
         self.index = Index(system, root, geometry) if config.index_enabled else None
         if self.index is not None:
             self._resources.callback(self.index.close)
-        self._deriver = Deriver(self.queues, self.index, config.delay_levels)
         self._abort = AbortFile(system, root)
         self.recovery = self._recover()
         self.reader = Reader(self.log.queue, self.queues, self.index, config)
@@ -88,8 +88,12 @@ class Engine:
         watermark = read_watermark(self.system, self.root)
         self.log.queue.load()
         self.queues.list_folders()
+        tags = self.config.index_tags
         if self.index is not None:
             self.index.load()
+            found = has_tag_entries(self.index, self.log.queue)
+            tags = tags if found is None else found
+        self._deriver = Deriver(self.queues, self.index, self.config.delay_levels, tags=tags)
         check = Check.NONE
         if self.config.check_crc_on_recover:
             check = Check.RECORD if self.config.property_crc else Check.BODY

@@ -41,6 +41,8 @@ _SYS_FLAG = cython.declare(cython.Py_ssize_t, col.SYS_FLAG)
 _TOPIC_AT = cython.declare(cython.Py_ssize_t, col.TOPIC_AT)
 _TOPIC_SIZE = cython.declare(cython.Py_ssize_t, col.TOPIC_SIZE)
 _TOPIC_HASH = cython.declare(cython.Py_ssize_t, col.TOPIC_HASH)
+_TAGS_AT = cython.declare(cython.Py_ssize_t, col.TAGS_AT)
+_TAGS_SIZE = cython.declare(cython.Py_ssize_t, col.TAGS_SIZE)
 _TAGS_HASH = cython.declare(cython.Py_ssize_t, col.TAGS_HASH)
 _KEYS_AT = cython.declare(cython.Py_ssize_t, col.KEYS_AT)
 _KEYS_SIZE = cython.declare(cython.Py_ssize_t, col.KEYS_SIZE)
@@ -56,8 +58,8 @@ _AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
 _AT_TAGS_CODE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["tags_code"])
 _COLUMNS = cython.declare(cython.Py_ssize_t, len(col.COLUMN_NAMES))
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
-ENTRIES_PER_RECORD_MAX = 2 + layout.MAX_PROPERTIES // 2
-"""Most keys that a record's properties can hold."""
+ENTRIES_PER_RECORD_MAX = 3 + layout.MAX_PROPERTIES // 2
+"""Most keys that a record's properties can hold, and its tag."""
 _SCHEDULE_HASH = cython.declare(cython.longlong, java_hash(SCHEDULE_TOPIC))
 _SCHEDULE_SIZE = cython.declare(cython.longlong, len(SCHEDULE_TOPIC))
 _SPACE = cython.declare(cython.int, ord(" "))
@@ -264,11 +266,13 @@ def derive_entries(
     first: cython.Py_ssize_t,
     rows: cython.Py_ssize_t,
     entries: cython.longlong[::1],
+    tags: cython.bint = False,
 ) -> tuple[int, int]:
     """Index entries of the records ``first`` to ``rows``: (entries, next row).
 
-    Each entry is (key hash, physical offset, store time): the unique key first, then every key.
-    The next row is below ``rows`` if ``entries`` had no room for all keys of that record.
+    Each entry is (key hash, physical offset, store time): the unique key first, then every key,
+    then, with ``tags``, the tag as ``topic#T#tag``, which RocketMQ 5.5 enters. The next row is
+    below ``rows`` if ``entries`` had no room for all keys of that record.
     """
     capacity: cython.Py_ssize_t = len(table) // _COLUMNS
     room: cython.Py_ssize_t = len(entries) // 3
@@ -293,13 +297,13 @@ def derive_entries(
     end: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     seed: cython.int
-    separator: bytes = b"#"  # between topic and key in what is hashed
+    separator: bytes = b"#T#"  # between topic and tag in what is hashed; its first byte for keys
     mark: cython.pointer(cython.const[cython.uchar]) = separator
     offset: cython.longlong
     store_time: cython.longlong
     with cython.nogil:
         while row < rows:
-            if room - count < 2 + cells[_KEYS_SIZE * capacity + row] // 2:
+            if room - count < 3 + cells[_KEYS_SIZE * capacity + row] // 2:
                 break
             if cells[_SYS_FLAG * capacity + row] & _TRANSACTION == _ROLLBACK:
                 row += 1
@@ -322,5 +326,12 @@ def derive_entries(
                         out, count, hash_utf8(source, at, stop - at, seed), offset, store_time
                     )
                 at = stop + 1
+            at = cells[_TAGS_AT * capacity + row]
+            end = at + cells[_TAGS_SIZE * capacity + row]
+            if tags and at < end:
+                seed = hash_utf8(mark, 0, 3, cells[_TOPIC_HASH * capacity + row])
+                count = _add_entry(
+                    out, count, hash_utf8(source, at, end - at, seed), offset, store_time
+                )
             row += 1
     return count, row
