@@ -17,7 +17,28 @@ from contextlib import suppress
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import FlushMode, StoreConfig
 
-OnDurable = Callable[[], None]
+
+class Signal:
+    """An event for one who waits: a single lock, a fraction of the cost of threading.Event."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Let the one who waits, or will wait, go on."""
+        with suppress(RuntimeError):  # it is set already
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Take back a :meth:`set` that nobody has waited for."""
+        self._lock.acquire(False)
+
+    def wait(self, timeout_s: float = -1) -> None:
+        """Wait for the next :meth:`set`, which this takes back."""
+        self._lock.acquire(timeout=timeout_s)
 
 
 class Waiter:
@@ -56,20 +77,33 @@ class ThreadWaiter(Waiter):
 class LoopWaiter(Waiter):
     """A coroutine of an event loop."""
 
-    __slots__ = ("_loop", "future")
+    __slots__ = ("future", "loop")
 
     def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
         super().__init__(offset)
-        self._loop = loop
-        self.future: Future[bool] = loop.create_future()
+        self.loop = loop
+        self.future: Future[bool | None] = loop.create_future()
+        """Whether the log is durable up to the offset; None if it took too long to find out."""
+
+    def time_out(self) -> None:
+        """Wait no longer; called in the loop."""
+        if not self.future.done():
+            self.future.set_result(None)
 
     def tell(self, durable: bool) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._resolve, durable)
+        self.tell_all(self.loop, [self], durable)
 
-    def _resolve(self, durable: bool) -> None:
-        if not self.future.done():
-            self.future.set_result(durable)
+    @staticmethod
+    def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
+        """Tell several coroutines of a loop at the price of one."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, waiters, durable)
+
+
+def _resolve(waiters: list[LoopWaiter], durable: bool) -> None:
+    for waiter in waiters:
+        if not waiter.future.done():
+            waiter.future.set_result(durable)
 
 
 class LogFlusher:
@@ -88,9 +122,10 @@ class LogFlusher:
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
         self._waiters: deque[Waiter] = deque()
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._stopping = False
         self._ended = False  # nothing will be synced any more
+        self._awake = False  # whether the thread will look at the waiters again by itself
         self._last_thorough = 0.0
         self._last_commit = 0.0
         self._thread = threading.Thread(target=self._run, name="firetrail-flush", daemon=True)
@@ -115,7 +150,8 @@ class LogFlusher:
     def add(self, waiter: Waiter) -> None:
         """Tell ``waiter`` when the log is durable up to its offset."""
         self._waiters.append(waiter)
-        self._wake.set()
+        if not self._awake:
+            self._wake.set()
         if self._ended:  # and the thread with it
             self._tell_waiters()
 
@@ -124,8 +160,7 @@ class LogFlusher:
         try:
             while not self._stopping:
                 if sync_mode:
-                    self._wake.wait()
-                    self._wake.clear()
+                    self._wait_for_waiters()
                     synced = self._log.flush()
                 else:
                     self._wake.wait(self._pause_s())
@@ -142,6 +177,12 @@ class LogFlusher:
         """Nothing will be synced any more: tell those who wait, now and later."""
         self._ended = True
         self._tell_waiters()
+
+    def _wait_for_waiters(self) -> None:
+        self._awake = False
+        if not self._waiters and not self._stopping:  # who comes later finds nobody awake
+            self._wake.wait()
+        self._awake = True
 
     def _pause_s(self) -> float:
         config = self._config
@@ -169,15 +210,18 @@ class LogFlusher:
 
     def _tell_waiters(self) -> None:
         durable = self._log.flushed_offset
+        loops: dict[AbstractEventLoop, list[LoopWaiter]] = {}
         for _ in range(len(self._waiters)):
             try:
                 waiter = self._waiters.popleft()
             except IndexError:
-                return  # after the end, those who wait tell themselves
-            if waiter.offset <= durable:
-                waiter.tell(True)
-            elif self._ended:
-                waiter.tell(False)
-            else:
+                break  # after the end, those who wait tell themselves
+            if waiter.offset > durable and not self._ended:
                 self._waiters.append(waiter)
                 self._wake.set()
+            elif isinstance(waiter, LoopWaiter) and waiter.offset <= durable:
+                loops.setdefault(waiter.loop, []).append(waiter)
+            else:
+                waiter.tell(waiter.offset <= durable)
+        for loop, waiters in loops.items():
+            LoopWaiter.tell_all(loop, waiters, True)

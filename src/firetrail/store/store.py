@@ -225,14 +225,16 @@ class Store:
         return self._flushed_or_not(result, in_time, waiter.durable)
 
     async def _wait_durable_async(self, result: PutResult) -> PutResult:
-        waiter = LoopWaiter(result.physical_offset + result.size, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        waiter = LoopWaiter(result.physical_offset + result.size, loop)
+        timeout_s = self._engine.config.sync_flush_timeout_ms / 1000
+        timer = loop.call_later(timeout_s, waiter.time_out)
         self._engine.flusher.add(waiter)
         try:
-            async with asyncio.timeout(self._engine.config.sync_flush_timeout_ms / 1000):
-                durable = await waiter.future
-        except TimeoutError:
-            return self._flushed_or_not(result, False, False)
-        return self._flushed_or_not(result, True, durable)
+            durable = await waiter.future
+        finally:
+            timer.cancel()
+        return self._flushed_or_not(result, durable is not None, bool(durable))
 
     def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:
         if in_time and durable:
