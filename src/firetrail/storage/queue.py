@@ -45,11 +45,7 @@ class SegmentQueue:
         a gap or a file of another size is refused by name. A last file of no bytes, which a crash
         right after its creation leaves behind, is removed if the queue is writable.
         """
-        bases = sorted(
-            base
-            for name in self.system.files.names(self.folder)
-            if (base := parse_segment_name(name)) is not None
-        )
+        bases = self._starts()
         if bases and self.system.files.size(self.path_of(bases[-1])) == 0:
             if self.writable:
                 self.system.files.remove(self.path_of(bases[-1]))
@@ -73,6 +69,11 @@ class SegmentQueue:
                 )
             )
         self.segments = tuple(segments)
+
+    def _starts(self) -> list[int]:
+        """Where the files in the folder start, in order."""
+        names = self.system.files.names(self.folder)
+        return sorted(base for base in map(parse_segment_name, names) if base is not None)
 
     def _check(self, path: Path, base: int, size: int, previous: Segment | None) -> None:
         if size == 0 or size != self.segment_size:
@@ -183,10 +184,13 @@ class SegmentQueue:
     def truncate(self, offset: int) -> int:
         """Forget all from ``offset`` on, durably. Returns how many bytes held data.
 
-        The segment that holds ``offset`` is zeroed from there on, later ones are removed; the
-        first one stays.
+        The segment that holds ``offset`` is zeroed from there on, later ones are removed, also
+        those that :meth:`keep_first` let go of; the first one stays.
         """
         removed = 0
+        for base in reversed(self._starts()):
+            if self.last is not None and base >= self.last.end:
+                self.system.files.remove(self.path_of(base))
         for segment in reversed(self.segments):
             if segment.base >= offset and segment is not self.first:
                 removed += segment.data_size(0)

@@ -185,13 +185,22 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         self.forget_positions()
 
-    def cut(self, log_end: int) -> int:
-        """Forget the units of records at or behind ``log_end``. Returns how many there were."""
+    def cut(self, log_end: int, is_real: Callable[[int, ConsumeQueueUnit], bool]) -> int:
+        """Forget the units of records at or behind ``log_end``. Returns how many there were.
+
+        Units before it are whole, behind them may stand anything: the bisection ends at the last
+        whole unit or at something that only looks like one, which ``is_real`` denies.
+        """
         end = self.max_offset
         first = self.files.min_offset // UNIT_SIZE
         keep = self.first_where(
             first, end, lambda unit: unit.size <= 0 or unit.physical_offset >= log_end
         )
+        while keep > first:
+            unit = self.unit(keep - 1)
+            if unit is not None and (unit == PRE_BLANK or is_real(keep - 1, unit)):
+                break
+            keep -= 1
         self.files.truncate(keep * UNIT_SIZE)
         self.next_offset = keep
         self.forget_positions()

@@ -90,7 +90,7 @@ class Engine:
         self.queues.list_folders()
         tags = self.config.index_tags
         if self.index is not None:
-            self.index.load()
+            self.index.load(torn=not clean)
             found = has_tag_entries(self.index, self.log.queue)
             tags = tags if found is None else found
         self._deriver = Deriver(self.queues, self.index, self.config.delay_levels, tags=tags)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
-from firetrail.format.index import IndexGeometry
+from firetrail.format.index import IndexEntry, IndexGeometry
 from firetrail.format.javahash import index_key_hash
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.storage.system import System
@@ -43,11 +43,12 @@ class Index:
         self._unsynced: list[IndexFile] = []
         self._retired: list[IndexFile] = []
 
-    def load(self) -> None:
+    def load(self, *, torn: bool = False) -> None:
         """Find the files there are; names that are not those of index files are left alone.
 
         A file of no bytes, which a crash right after its creation leaves behind, is removed if
-        the index is writable. Only the newest file is looked into.
+        the index is writable. Only the newest file is looked into, and not even that if it may be
+        ``torn``: then :meth:`cut` must follow.
         """
         loaded: list[IndexFile] = []
         try:
@@ -61,7 +62,7 @@ class Index:
                     )
                 elif self._writable:
                     self._system.files.remove(path)
-            if loaded:
+            if loaded and not torn:
                 _ = loaded[-1].header  # raises if it is none
         finally:
             self.files = tuple(loaded)
@@ -136,14 +137,19 @@ class Index:
                 break
         return found
 
-    def plan_cut(self, log_end: int, trusted: bool) -> IndexCut:
+    def plan_cut(
+        self, log_end: int, trusted: bool, is_real: Callable[[IndexEntry], bool]
+    ) -> IndexCut:
         """What to keep of the newest files: whole entries of records before ``log_end``.
 
         If ``trusted``, everything before ``log_end`` is known to have been synced; otherwise only
-        what is found counts, less the last record, which may lack some of its keys.
+        what is found counts, less the last record, which may lack some of its keys. What a crash
+        left behind the last entry may look like one: ``is_real`` denies it.
         """
         for number, file in reversed(list(enumerate(self.files))):
             keep = file.kept_before(log_end)
+            while keep and not is_real(file.entry(keep)):
+                keep -= 1
             if keep and not trusted:
                 log_end = file.offset_of(keep)
                 keep = file.kept_before(log_end)
@@ -157,14 +163,8 @@ class Index:
             dropped, self.files = self.files[-1], self.files[:-1]
             dropped.segment.destroy(0)
         if self.files:
-            self._cut(self.files[-1], plan.keep, time_of)
-
-    def _cut(self, file: IndexFile, keep: int, time_of: Callable[[int], int | None]) -> None:
-        header = file.header
-        end_time = header.end_timestamp
-        if keep and file.offset_of(keep) != header.end_offset:
-            end_time = time_of(file.offset_of(keep)) or header.begin_timestamp
-        file.cut(keep, end_time)
+            newest = self.files[-1]
+            newest.cut(plan.keep, time_of(newest.offset_of(plan.keep)) if plan.keep else None)
 
     def delete_expired(self, log_min: int, grace_ms: int) -> int:
         """Remove files, never the last, that point only before ``log_min``; how many."""

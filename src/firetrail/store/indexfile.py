@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.index import (
+    IndexEntry,
     IndexGeometry,
     IndexHeader,
     decode_index_entry,
@@ -22,7 +23,7 @@ from firetrail.format.index import (
     index_file_size,
 )
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
-from firetrail.format.layout import INDEX_ENTRY
+from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER
 from firetrail.format.names import index_name, parse_index_name
 from firetrail.storage.segment import Growth, Segment
 from firetrail.storage.system import System
@@ -117,27 +118,31 @@ class IndexFile:
         """How many entries, from the first on, are whole and point before ``log_end``."""
         return count_entries(self.segment.view, self.slots, self.entries, log_end)
 
-    def offset_of(self, number: int) -> int:
-        """Physical offset that entry ``number`` (the first is 1) points to."""
-        return decode_index_entry(self.segment.view, entry_at(self.slots, number)).physical_offset
+    def entry(self, number: int) -> IndexEntry:
+        """Entry ``number``; the first is 1."""
+        return decode_index_entry(self.segment.view, entry_at(self.slots, number))
 
-    def cut(self, keep: int, end_time: int) -> None:
+    def offset_of(self, number: int) -> int:
+        """Physical offset that entry ``number`` points to."""
+        return self.entry(number).physical_offset
+
+    def cut(self, keep: int, end_time: int | None) -> None:
         """Keep the first ``keep`` entries, link all chains anew, and sync.
 
-        ``end_time`` is the store time of the message that the last of them points to.
+        ``end_time`` is the store time of the message that the last of them points to, None if it
+        is not known. Of the header only what the first entry has set counts.
         """
         segment = self.segment
         used = self._written_behind(keep)
         segment.set_position(0)
         segment.allocate(entry_at(self.slots, keep + 1 + used))
         cut_entries(segment.view, self.slots, keep + 1, keep + 1 + used)
-        header = self.header
+        header = IndexHeader._make(INDEX_HEADER.struct.unpack_from(segment.view))
         if keep:
+            end_time = header.begin_timestamp if end_time is None else end_time
             header = header._replace(end_offset=self.offset_of(keep), end_timestamp=end_time)
         else:
-            header = header._replace(
-                end_offset=header.begin_offset, end_timestamp=header.begin_timestamp
-            )
+            header = IndexHeader(0, 0, 0, 0, header.slot_count, header.entry_count)
         encoded = encode_index_header(header)
         segment.view[: len(encoded)] = encoded
         segment.sync()

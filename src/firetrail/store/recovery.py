@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.index import IndexEntry
+from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
+from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.dispatch import ROWS_PER_STEP, Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
@@ -144,7 +149,7 @@ class Recovery:
             return max(watermark.dispatched_offset, first)
         start = self._start_by_time(checkpoint)
         if self._index is not None:
-            start = min(start, self._index.plan_cut(EVERYTHING, False).resume)
+            start = min(start, self._index.plan_cut(EVERYTHING, False, self._is_entry).resume)
         return max(start, first)
 
     def _last_in_queues(self, first: int) -> int:
@@ -210,7 +215,7 @@ class Recovery:
         deriver.queues_from = start
         if not clean:
             for queue in self._queues.all():
-                queue.cut(start)
+                queue.cut(start, partial(self._is_unit, queue, trusted))
         if self._index is not None:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
@@ -231,9 +236,48 @@ class Recovery:
         """From which physical offset on the log must be indexed again."""
         if clean and index.end_offset < end:
             return index.end_offset + 1 if index.files else self._log.min_offset
-        plan = index.plan_cut(start if trusted and not clean else end, clean or trusted)
+        known = start if trusted and not clean else end
+        plan = index.plan_cut(known, clean or trusted, self._is_entry)
         index.cut(plan, self._time_of)
         return plan.resume
+
+    def _is_unit(
+        self, queue: ConsumeQueue, ours: bool, offset: int, unit: ConsumeQueueUnit
+    ) -> bool:
+        """Whether the log has this message of the queue there.
+
+        Of deleted records nobody knows; and Java's queues may name messages of other queues.
+        """
+        if not ours or unit.physical_offset < self._log.min_offset:
+            return True
+        row = self._row_at(unit.physical_offset)
+        if row is None or (row["size"], row["queue_offset"]) != (unit.size, offset):
+            return False
+        segment = self._log.find(unit.physical_offset)
+        assert segment is not None
+        topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
+        return row["queue_id"] == queue.queue_id and java_text(bytes(topic)) == queue.topic
+
+    def _is_entry(self, entry: IndexEntry) -> bool:
+        """Whether the log has a message there; of deleted records, nobody knows."""
+        offset = entry.physical_offset
+        return offset < self._log.min_offset or self._row_at(offset) is not None
+
+    def _row_at(self, offset: int) -> dict[str, int] | None:
+        """The fields of the record at ``offset``, if there is a good one."""
+        segment = self._log.find(offset)
+        if segment is None:
+            return None
+        columns = Columns(1)
+        rows, _, _ = scan(
+            segment.view,
+            offset - segment.base,
+            segment.size,
+            segment.base,
+            columns.table,
+            self._check,
+        )
+        return columns.row(0) if rows else None
 
     # -- torn or damaged ----------------------------------------------------------------------
 
