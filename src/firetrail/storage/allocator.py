@@ -77,9 +77,8 @@ class Allocator:
         active = self._queue.last
         if active is None:
             return
-        if active.allocated < active.size and active.allocated - active.wrote < active.growth.step(
-            active.wrote
-        ):
+        ahead = active.size if self._warm_up else active.growth.step(active.wrote)
+        if active.allocated < min(active.wrote + ahead, active.size):
             active.allocate(active.size if self._warm_up else active.allocated + 1)
             active.fill_in()
         if active.wrote * 2 >= active.size:
