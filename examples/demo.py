@@ -1,0 +1,223 @@
+"""The whole store in a few seconds: write, read, follow, find, crash, recover, look inside.
+
+Run it with ``make demo``. The store is left behind for you to play with: in ``build/demo-store``,
+or in the empty folder that is given as an argument.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from firetrail import FlushMode, Message, Store, StoreConfig
+from firetrail.format.kernels import COMPILED
+
+DEFAULT = Path(__file__).parent.parent / "build" / "demo-store"
+WRITER = "--write-until-killed"
+ORDERS = [
+    ("o-0", "created"),
+    ("o-1", "created"),
+    ("o-0", "paid"),
+    ("o-2", "created"),
+    ("o-1", "paid"),
+    ("o-0", "shipped"),
+]
+
+
+def main() -> None:
+    """Go through the parts, one after the other."""
+    if sys.argv[1:2] == [WRITER]:
+        write_until_killed(Path(sys.argv[2]))
+    path = choose_folder(sys.argv[1:])
+    started = time.perf_counter()
+    print(f"Kernels: {'compiled' if COMPILED else 'pure Python (slow; is a C compiler there?)'}")
+    with Store.open(path) as store:
+        message_id = write(store)
+        write_many(store)
+        read(store)
+        follow(store)
+        find(store, message_id)
+    crash_and_recover(path)
+    look_inside(path)
+    heading(f"Done in {time.perf_counter() - started:.1f} s. The store is still there")
+    print(f"  {path}\n")
+    print(f"  .venv/bin/firetrail dump {path} --topic orders --json")
+    print(f"  .venv/bin/firetrail rebuild {path} --into {path}-rebuilt")
+    print("  docs/guide/embedding.md    how to use it in a program of your own")
+
+
+def choose_folder(arguments: list[str]) -> Path:
+    """The folder of the demo's store; only the default one is emptied first."""
+    if arguments:
+        path = Path(arguments[0])
+        if path.exists() and any(path.iterdir()):
+            sys.exit(f"{path} is not empty: name a new folder")
+        return path
+    shutil.rmtree(DEFAULT, ignore_errors=True)
+    return DEFAULT.relative_to(Path.cwd()) if DEFAULT.is_relative_to(Path.cwd()) else DEFAULT
+
+
+def heading(text: str) -> None:
+    """Begin a part of the output."""
+    print(f"\n\N{BLACK RIGHT-POINTING TRIANGLE} {text}", flush=True)
+
+
+# -- in a program --------------------------------------------------------------------------------
+
+
+def write(store: Store) -> str:
+    """Single messages, a batch and a delayed message; the id of one of them."""
+    heading("Write: two topics, tags, keys; then a batch, and a message with a delay")
+    for order, status in ORDERS:
+        body = f'{{"order": "{order}", "status": "{status}"}}'.encode()
+        queue_id = int(order[-1])  # what belongs together goes to one queue, and stays in order
+        result = store.put(Message("orders", body, tags=status, keys=[order], queue_id=queue_id))
+        where = f"orders/{result.queue_id} #{result.queue_offset}"
+        print(f"  {where}  {order} {status:8} id {result.message_id}")
+    batch = store.put_batch([Message("clicks", b"click %d" % n, tags="web") for n in range(5)])
+    print(f"  clicks/0 #{batch.queue_offset}  {batch.messages} messages in one piece")
+    delayed = store.put(Message("orders", b"remind me", delay_level=3))
+    print(f"  delay level 3 (10 s): waits in SCHEDULE_TOPIC_XXXX/{delayed.queue_id} for a broker")
+    store.put(Message("news", b"headline 0"))
+    assert result.message_id is not None
+    return result.message_id
+
+
+def write_many(store: Store, count: int = 100_000) -> None:
+    """How fast it is, roughly; ``make bench`` measures properly."""
+    body = bytes(256)
+    started = time.perf_counter()
+    for n in range(count):
+        store.put(Message("load", body, tags="t", keys=[f"k-{n}"], queue_id=n % 4))
+    written = time.perf_counter() - started
+    store.wait_dispatched()
+    total = time.perf_counter() - started
+    print(f"  {count:,} messages of 256 bytes: put in {written:.2f} s, indexed after {total:.2f} s")
+
+
+def read(store: Store) -> None:
+    """A queue from its beginning, all of it and by tag."""
+    heading("Read a queue, in order")
+    for message in store.read("orders", queue_id=0):
+        print(f"  orders/0 #{message.queue_offset}  {message.body.decode()}")
+    paid = [
+        message.keys[0]
+        for queue_id in store.queues("orders")
+        for message in store.read("orders", queue_id, tags="paid")
+    ]
+    print(f"  with the tag 'paid', in all queues: {', '.join(paid)}")
+    started = time.perf_counter()
+    count = offset = 0
+    while (result := store.get("load", 0, offset)).count:
+        count, offset = count + result.count, result.next_offset
+    seconds = time.perf_counter() - started
+    print(f"  load/0: {count:,} messages as slices of the file, undecoded, in {seconds:.3f} s")
+
+
+def follow(store: Store) -> None:
+    """What another thread writes, as it arrives."""
+    heading("Follow a queue while another thread writes to it")
+
+    def produce() -> None:
+        for n in range(1, 5):
+            time.sleep(0.1)
+            store.put(Message("news", f"headline {n}".encode()))
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    for message in store.follow("news", offset=store.max_offset("news"), timeout=0.5):
+        late = time.time_ns() // 1_000_000 - message.store_time
+        print(
+            f"  news/0 #{message.queue_offset}  {message.body.decode()}  ({late} ms after its put)"
+        )
+    producer.join()
+
+
+def find(store: Store, message_id: str) -> None:
+    """By key, by message id, by time."""
+    heading("Find messages without reading the log")
+    history = store.query("orders", "o-0")
+    print(f"  key o-0, newest first: {', '.join(str(message.tags) for message in history)}")
+    message = store.by_id(message_id)
+    assert message is not None
+    print(f"  id {message_id}: {message.body.decode()}")
+    moment = next(store.read("news", offset=2)).store_time
+    print(f"  stored at {moment} ms or later: news/0 #{store.offset_at('news', 0, moment)} and on")
+
+
+# -- a crash -------------------------------------------------------------------------------------
+
+
+def write_until_killed(path: Path) -> None:
+    """The other process: say the number of each message as soon as it is on the disk."""
+    store = Store.open(path, StoreConfig(flush=FlushMode.SYNC))
+    for number in range(10**9):
+        store.put(Message("ledger", b"entry %d" % number, keys=[f"e-{number}"]))
+        print(number, flush=True)
+
+
+def crash_and_recover(path: Path) -> None:
+    """Kill a writing process, open its store, and count."""
+    heading("Kill a writing process (kill -9), then open its store")
+    acknowledged = run_and_kill(path)
+    started = time.perf_counter()
+    with Store.open(path) as store:
+        found = store.recovery
+        print(f"  opened again, and recovered, in {time.perf_counter() - started:.3f} s:")
+        print(f"    scanned {found.messages_scanned:,} messages from offset {found.scanned_from:,}")
+        print(f"    log ends at {found.end:,}, {found.bytes_truncated} bytes of a torn tail zeroed")
+        there = store.max_offset("ledger")
+        last = store.query("ledger", f"e-{acknowledged - 1}")[0].body.decode()
+    print(f"  {there:,} messages are there, and the last one acknowledged is {last!r}")
+    if there < acknowledged:
+        sys.exit("a message that was acknowledged is gone: this is a bug, please report it")
+
+
+def run_and_kill(path: Path) -> int:
+    """Let another process write for a moment; how many messages it knew to be on the disk."""
+    acknowledged = 0
+    with subprocess.Popen(
+        [sys.executable, __file__, WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            acknowledged += line.endswith("\n")
+            if acknowledged == 1:  # it has begun
+                threading.Timer(0.5, writer.kill).start()
+    print(f"  killed by signal {-writer.returncode}, {acknowledged:,} messages were acknowledged")
+    return acknowledged
+
+
+# -- from the command line -----------------------------------------------------------------------
+
+
+def look_inside(path: Path) -> None:
+    """The commands on the same store."""
+    heading("Look inside from the command line (stores of the Java broker as well)")
+    firetrail("info", path)
+    firetrail("dump", path, "--limit", "3")
+    firetrail("query", path, "--topic", "orders", "--key", "o-0")
+    firetrail("fsck", path)
+
+
+def firetrail(command: str, path: Path, *options: str) -> None:
+    """Show a command and what it prints."""
+    print(f"\n  $ firetrail {command} {path} {' '.join(options)}".rstrip())
+    done = subprocess.run(
+        [sys.executable, "-m", "firetrail.cli.main", command, str(path), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for line in done.stdout.splitlines():
+        print(f"  {line}".rstrip())
+    if done.returncode and "invalid choice" not in done.stdout:
+        sys.exit(f"firetrail {command} ended with {done.returncode}")
+
+
+if __name__ == "__main__":
+    main()
