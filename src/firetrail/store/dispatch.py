@@ -63,7 +63,8 @@ class Deriver:
     ) -> None:
         self._queues = queues
         self._index = index
-        self._tags = tags
+        self.tags = tags
+        """Whether tags are in the index beside the keys."""
         self._waits = array("q", delays.waits_ms)
         self._columns = Columns(ROWS_PER_STEP)
         self._entries = array("q", bytes(24 * _ENTRIES_PER_STEP))
@@ -122,7 +123,7 @@ class Deriver:
                 break
             self._appended = 0
             self._derived, self._next_row = derive_entries(
-                view, self._columns.table, self._next_row, rows, self._entries, self._tags
+                view, self._columns.table, self._next_row, rows, self._entries, self.tags
             )
         self._next_row = 0
 

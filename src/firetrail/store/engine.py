@@ -32,7 +32,6 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import Recovery, RecoveryReport
 from firetrail.store.retention import Retention
-from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import WatermarkFile, read_checkpoint, read_watermark
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -88,12 +87,11 @@ class Engine:
         watermark = read_watermark(self.system, self.root)
         self.log.queue.load()
         self.queues.list_folders()
-        tags = self.config.index_tags
         if self.index is not None:
             self.index.load(torn=not clean)
-            found = has_tag_entries(self.index, self.log.queue)
-            tags = tags if found is None else found
-        self._deriver = Deriver(self.queues, self.index, self.config.delay_levels, tags=tags)
+        self._deriver = Deriver(
+            self.queues, self.index, self.config.delay_levels, tags=self.config.index_tags
+        )
         check = Check.NONE
         if self.config.check_crc_on_recover:
             check = Check.RECORD if self.config.property_crc else Check.BODY

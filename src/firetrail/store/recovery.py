@@ -36,6 +36,7 @@ from firetrail.store.dispatch import ROWS_PER_STEP, Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.queues import QueueTable
+from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
 
 EVERYTHING = 1 << 62
@@ -89,6 +90,7 @@ class Recovery:
         if not self._log.segments:
             return self._nothing(clean)
         if clean and watermark is not None and self._ends_as_told(watermark):
+            self._recognize_tags()
             start = end = watermark.durable_offset
             self._last_record = watermark.last_record_offset
             self._last_store_time = watermark.last_store_time
@@ -220,6 +222,7 @@ class Recovery:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
                 start = max(min(start, deriver.index_from), self._log.min_offset)
+        self._recognize_tags()
         for segment in self._log.from_offset(start):
             at = max(start - segment.base, 0)
             limit = min(end - segment.base, segment.size)
@@ -231,6 +234,12 @@ class Recovery:
                 if step.stop is Stop.BLANK:
                     break
         self._queues.number_on()
+
+    def _recognize_tags(self) -> None:
+        """Go on with or without tags in the index, as its entries have it."""
+        found = None if self._index is None else has_tag_entries(self._index, self._log)
+        if found is not None:
+            self._deriver.tags = found
 
     def _cut_index(self, index: Index, start: int, end: int, clean: bool, trusted: bool) -> int:
         """From which physical offset on the log must be indexed again."""
