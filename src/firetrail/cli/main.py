@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from firetrail import __version__
+from firetrail.cli import dump, info, query
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.format.kernels import COMPILED
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (info, dump, query)
 """The subcommands, in the order in which help lists them."""
 
 

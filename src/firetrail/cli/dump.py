@@ -1,0 +1,179 @@
+"""``firetrail dump``: the messages of a store, in the order of the log."""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import sys
+from collections.abc import Generator, Iterator
+from itertools import islice
+
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import not_negative, open_view, queues_of
+from firetrail.cli.output import colour, say
+from firetrail.cli.records import HEADING, Row, Shower, row_of, rows_of
+from firetrail.errors import FiretrailError
+from firetrail.format import columns as col
+from firetrail.format.columns import Check, Columns
+from firetrail.format.javahash import java_text
+from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
+from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.logread import record_at
+from firetrail.store.tail import TailKind, read_tail
+from firetrail.store.view import StoreState, StoreView
+from firetrail.store.walk import Batch, Damage
+
+DESCRIPTION = """\
+Print the messages of a store in the order of the log, one a line.
+
+Without --topic it walks the log: every message, also those that no consumer sees (prepared and
+rolled back transactions). Damage does not end it: what is wrong, and where it goes on, is said on
+standard error, and the exit code is 1. With --topic it follows the consume queues."""
+EXAMPLES = """\
+  firetrail dump data
+  firetrail dump data --topic orders --queue 2 --from 1000 --limit 10
+  firetrail dump data --json | jq -r '.properties.KEYS'
+  firetrail dump data --json --from 1073741824     # from a physical offset on"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = common.add_parser(subparsers, "dump", "print messages", DESCRIPTION, EXAMPLES)
+    parser.add_argument("--topic", metavar="T", help="only this topic, by its consume queues")
+    parser.add_argument(
+        "--queue", metavar="N", type=not_negative, help="only this queue of the topic"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="OFFSET",
+        type=not_negative,
+        help="begin at this physical offset; with --topic, at this queue offset of each queue",
+    )
+    parser.add_argument("--limit", metavar="N", type=not_negative, help="print at most N messages")
+    common.add_json(parser, "one JSON object a line, all fields, the body in base64")
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Print the messages."""
+    if args.queue is not None and args.topic is None:
+        raise FiretrailError("--queue needs --topic")
+    shower = Shower()
+    show = shower.json if args.json else shower.line
+    with open_view(args.store) as view:
+        dump = Dump(view)
+        if args.topic is None:
+            rows = dump.log(args.start)
+        else:
+            ids = queues_of(view, args.topic, args.queue)
+            rows = dump.topic(args.topic, ids, args.start)
+        if not args.json:
+            print(colour(HEADING, "bold"))
+        write = sys.stdout.write
+        for row in islice(rows, args.limit):
+            write(show(row) + "\n")
+        rows.close()
+    return ExitCode.PROBLEMS if dump.problems else ExitCode.OK
+
+
+class Dump:
+    """The messages of a store, and how many problems were met on the way."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._view = view
+        self.problems = 0
+
+    # -- along the log ------------------------------------------------------------------------
+
+    def log(self, start: int | None) -> Generator[Row]:
+        """All messages from the first one at or behind a physical offset on."""
+        view = self._view
+        for part in view.walk(self._first_record(start)):
+            if isinstance(part, Damage):
+                self._report(part)
+                continue
+            if part.failed is not None:
+                self._report(part.failed)
+            yield from rows_of(
+                part.segment.view,
+                part.segment.base,
+                part.columns,
+                part.rows,
+                last_ok=part.failed is None,
+            )
+        self._report_tail()
+
+    def _first_record(self, start: int | None) -> int | None:
+        """Where the first record at or behind ``start`` begins."""
+        log = self._view.log
+        segment = log.find(start) if start is not None else None
+        if start is None or segment is None or record_at(log, start) is not None:
+            return start
+        for part in self._view.walk(segment.base, Check.NONE):
+            if isinstance(part, Batch):
+                offsets = part.columns.column(col.PHYSICAL_OFFSET)[: part.rows]
+                if offsets[-1] >= start:
+                    return next(offset for offset in offsets if offset >= start)
+        return start
+
+    def _report_tail(self) -> None:
+        tail = read_tail(self._view)
+        if tail.kind is TailKind.DAMAGED:
+            assert tail.found is not None
+            self._report(tail.found)
+        elif tail.kind is TailKind.TORN:
+            say(
+                f"the store was not closed; what follows the last good record, at "
+                f"{self._view.end}, was being written and does not count"
+            )
+
+    def _report(self, damage: Damage) -> None:
+        self.problems += 1
+        onward = "stopped there" if damage.resume is None else f"went on at {damage.resume}"
+        say(
+            f"{self._view.relative(damage.path)} at {damage.position} (physical offset "
+            f"{damage.physical_offset}): {damage.kind}: {damage.detail}; {onward}"
+        )
+
+    # -- along consume queues -----------------------------------------------------------------
+
+    def topic(self, topic: str, queue_ids: list[int], start: int | None) -> Generator[Row]:
+        """The messages of some queues of a topic, merged in the order of the log."""
+        columns = Columns(1)
+        queues = [self._units(self._view.queues.open(topic, number), start) for number in queue_ids]
+        for unit, offset, queue_id in heapq.merge(*queues):
+            record = record_at(self._view.log, unit.physical_offset)
+            row = row_of(record, unit.physical_offset, columns) if record is not None else None
+            if row is None or (unit.size, topic, queue_id, offset) != (
+                row.size,
+                java_text(row.topic),
+                row.queue_id,
+                row.queue_offset,
+            ):
+                self._report_unit(topic, queue_id, offset, unit)
+                continue
+            if not row.crc_ok:
+                self.problems += 1
+            yield row
+
+    def _units(
+        self, queue: ConsumeQueue, start: int | None
+    ) -> Iterator[tuple[ConsumeQueueUnit, int, int]]:
+        first = queue.min_offset(self._view.log.min_offset)
+        for offset in range(max(first, start or 0), queue.max_offset):
+            unit = queue.unit(offset)
+            if unit is not None and unit.size != PRE_BLANK.size:
+                yield unit, offset, queue.queue_id
+
+    def _report_unit(self, topic: str, queue_id: int, offset: int, unit: ConsumeQueueUnit) -> None:
+        view = self._view
+        if view.state is StoreState.OPEN and unit.end_offset > view.end:
+            return  # it has arrived since
+        self.problems += 1
+        say(
+            f"queue {topic}/{queue_id}: message {offset} should be at physical offset "
+            f"{unit.physical_offset} ({unit.size} bytes) and is not; check the store: "
+            "firetrail fsck"
+        )

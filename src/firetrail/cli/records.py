@@ -1,0 +1,209 @@
+"""Records as people and scripts see them: a table line, or a JSON object a line.
+
+The JSON object, whose field names are fixed::
+
+    physical_offset size magic topic queue_id queue_offset sys_flag flag born_time born_host
+    store_time store_host reconsume_times prepared_offset body_crc crc_ok properties body
+
+Times are in ms, hosts ``ip:port``, ``properties`` is an object and ``body`` base64. ``crc_ok`` says
+whether the record is the one that was stored, as far as it has checksums: that of the body, or that
+of the whole record where it has the property ``__CRC32#``.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from firetrail.cli.output import colour, human_time, shortened
+from firetrail.format import columns as col
+from firetrail.format import layout
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.hosts import Host, format_host, unpack_ip
+from firetrail.format.javahash import java_text
+from firetrail.format.kernels.scan import scan
+from firetrail.format.properties import KEYS, TAGS, decode_properties
+from firetrail.store.walk import CHECKSUM_STOPS
+
+_CACHED_MAX = 1 << 16
+_PREVIEW = 40
+_BORN_HOST_AT = layout.RECORD_HEAD.size
+_MAGIC_AT = layout.RECORD_HEAD.offsets["magic"]
+_COLUMNS = (
+    col.PHYSICAL_OFFSET,
+    col.SIZE,
+    col.QUEUE_ID,
+    col.QUEUE_OFFSET,
+    col.SYS_FLAG,
+    col.FLAG,
+    col.BORN_TIME,
+    col.STORE_TIME,
+    col.RECONSUME_TIMES,
+    col.PREPARED_OFFSET,
+    col.BODY_CRC,
+    col.TOPIC_AT,
+    col.TOPIC_SIZE,
+    col.BODY_AT,
+    col.BODY_SIZE,
+    col.PROPERTIES_AT,
+    col.PROPERTIES_SIZE,
+)
+_JSON = (
+    '{"physical_offset": %d, "size": %d, "magic": %d, "topic": %s, "queue_id": %d, '
+    '"queue_offset": %d, "sys_flag": %d, "flag": %d, "born_time": %d, "born_host": "%s", '
+    '"store_time": %d, "store_host": "%s", "reconsume_times": %d, "prepared_offset": %d, '
+    '"body_crc": %d, "crc_ok": %s, "properties": %s, "body": "%s"}'
+)
+HEADING = (
+    f"{'OFFSET':>12}  {'SIZE':>7}  {'STORED':24}  {'TOPIC/QUEUE':24}  {'NUMBER':>9}  "
+    f"{'TAGS':10}  {'KEYS':20}  BODY"
+)
+
+
+class Row(NamedTuple):
+    """One record: fields as they stand in the log, and slices of it."""
+
+    physical_offset: int
+    size: int
+    magic: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    flag: int
+    born_time: int
+    born_host: bytes
+    store_time: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    crc_ok: bool
+    topic: bytes
+    body: memoryview
+    properties: memoryview
+
+
+Show = Callable[[Row], str]
+
+
+def rows_of(
+    view: memoryview, base: int, columns: Columns, rows: int, *, last_ok: bool = True
+) -> Iterator[Row]:
+    """The rows of a scan of ``view``, which starts at physical offset ``base``."""
+    cells = zip(*(columns.column(column)[:rows].tolist() for column in _COLUMNS), strict=True)
+    for number, cell in enumerate(cells, 1):
+        offset, size, queue_id, queue_offset, sys_flag, flag, born_time, store_time = cell[:8]
+        reconsume_times, prepared_offset, body_crc = cell[8:11]
+        topic_at, topic_size, body_at, body_size, properties_at, properties_size = cell[11:]
+        at = offset - base
+        born_at = at + _BORN_HOST_AT
+        born_end = born_at + _host_size(sys_flag & layout.BORN_HOST_V6)
+        store_at = born_end + layout.STORE_TIME.size
+        store_end = store_at + _host_size(sys_flag & layout.STORE_HOST_V6)
+        yield Row(
+            offset,
+            size,
+            int.from_bytes(view[at + _MAGIC_AT : at + _MAGIC_AT + 4], "big"),
+            queue_id,
+            queue_offset,
+            sys_flag,
+            flag,
+            born_time,
+            bytes(view[born_at:born_end]),
+            store_time,
+            bytes(view[store_at:store_end]),
+            reconsume_times,
+            prepared_offset,
+            body_crc,
+            last_ok or number < rows,
+            bytes(view[topic_at : topic_at + topic_size]),
+            view[body_at : body_at + body_size],
+            view[properties_at : properties_at + properties_size],
+        )
+
+
+def row_of(record: memoryview, physical_offset: int, columns: Columns) -> Row | None:
+    """The record that a slice of the log holds, None if it holds none."""
+    rows, _, stop = scan(record, 0, len(record), physical_offset, columns.table, Check.RECORD)
+    if not rows and Stop(stop) not in CHECKSUM_STOPS:
+        return None
+    return next(rows_of(record, physical_offset, columns, 1, last_ok=bool(rows)))
+
+
+def _host_size(is_v6: int) -> int:
+    return layout.HOST_V6_SIZE if is_v6 else layout.HOST_V4_SIZE
+
+
+class Shower:
+    """Turns records into lines; remembers the texts of hosts and topics, which repeat."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[bytes, str] = {}
+        self._topics: dict[bytes, str] = {}
+
+    def json(self, row: Row) -> str:
+        """The record as a JSON object."""
+        return _JSON % (
+            row.physical_offset,
+            row.size,
+            row.magic,
+            self._cached(self._topics, row.topic, _json_text),
+            row.queue_id,
+            row.queue_offset,
+            row.sys_flag,
+            row.flag,
+            row.born_time,
+            self._cached(self._hosts, row.born_host, _host_text),
+            row.store_time,
+            self._cached(self._hosts, row.store_host, _host_text),
+            row.reconsume_times,
+            row.prepared_offset,
+            row.body_crc,
+            "true" if row.crc_ok else "false",
+            json.dumps(decode_properties(row.properties)),
+            b2a_base64(row.body, newline=False).decode(),
+        )
+
+    def line(self, row: Row) -> str:
+        """The record as a line below :data:`HEADING`."""
+        properties = decode_properties(row.properties)
+        queue = f"{shortened(java_text(row.topic))}/{row.queue_id}"
+        text = (
+            f"{row.physical_offset:>12}  {row.size:>7}  {human_time(row.store_time):24}  "
+            f"{queue:24}  {row.queue_offset:>9}  {properties.get(TAGS, '-'):10}  "
+            f"{properties.get(KEYS, '-'):20}  {_preview(row.body)}"
+        )
+        return text if row.crc_ok else f"{text}  {colour('WRONG CHECKSUM', 'red')}"
+
+    @staticmethod
+    def _cached(known: dict[bytes, str], raw: bytes, make: Callable[[bytes], str]) -> str:
+        text = known.get(raw)
+        if text is None:
+            if len(known) >= _CACHED_MAX:
+                known.clear()
+            text = known[raw] = make(raw)
+        return text
+
+
+def _json_text(raw: bytes) -> str:
+    return json.dumps(java_text(raw))
+
+
+def _host_text(raw: bytes) -> str:
+    """``ip:port``; a damaged port is shown as the number that stands there."""
+    return format_host(Host(unpack_ip(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True)))
+
+
+def _preview(body: memoryview) -> str:
+    """The beginning of a body: as text if it is some, else in hex."""
+    start = bytes(body[: 2 * _PREVIEW])
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        text = start[: error.start].decode() if error.start > len(start) - 4 else ""
+    if not text or not text.isprintable():
+        text = start[: _PREVIEW // 2].hex()
+        return text if len(body) <= _PREVIEW // 2 else f"{text}…"
+    return text if len(text) <= _PREVIEW and len(body) <= len(start) else f"{text[:_PREVIEW]}…"

@@ -1,0 +1,90 @@
+"""What can be wrong with a store's files: the kinds of problem, and where one was found."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from firetrail.format.columns import Stop
+
+
+class Kind(StrEnum):
+    """The kinds of problem that ``firetrail fsck`` reports; scripts rely on the names."""
+
+    # -- any file -----------------------------------------------------------------------------
+    FILE_SIZE = "file-size"
+    FILE_MISSING = "file-missing"
+    FILE_OVERLAP = "file-overlap"
+    FILE_UNREADABLE = "file-unreadable"
+    # -- the log ------------------------------------------------------------------------------
+    RECORD_MAGIC = "record-magic"
+    RECORD_SIZE = "record-size"
+    RECORD_CUT = "record-cut"
+    RECORD_OFFSET = "record-offset"
+    RECORD_BODY_LENGTH = "record-body-length"
+    RECORD_TOPIC_LENGTH = "record-topic-length"
+    RECORD_PROPERTIES_LENGTH = "record-properties-length"
+    RECORD_QUEUE = "record-queue"
+    BODY_CRC = "body-crc"
+    PROPERTY_CRC = "property-crc"
+    QUEUE_OFFSET = "queue-offset"
+    LOG_HOLE = "log-hole"
+    LOG_END = "log-end"
+    BLANK_SIZE = "blank-size"
+    FILE_END = "file-end"
+    # -- the consume queues -------------------------------------------------------------------
+    UNIT_WRONG = "unit-wrong"
+    UNIT_MISSING = "unit-missing"
+    UNIT_STRAY = "unit-stray"
+    # -- the index ----------------------------------------------------------------------------
+    INDEX_FILE = "index-file"
+    INDEX_HEADER = "index-header"
+    INDEX_SLOT = "index-slot"
+    INDEX_CHAIN = "index-chain"
+    INDEX_ENTRY = "index-entry"
+    INDEX_MISSING = "index-missing"
+    INDEX_STRAY = "index-stray"
+    # -- checkpoint and watermark -------------------------------------------------------------
+    CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
+    CHECKPOINT_AHEAD = "checkpoint-ahead"
+    CHECKPOINT_BEHIND = "checkpoint-behind"
+    WATERMARK_TORN = "watermark-torn"
+    WATERMARK_AHEAD = "watermark-ahead"
+    # -- worth a warning, but nothing is wrong with the messages ------------------------------
+    STORE_TIME = "store-time"
+    STALE_TAIL = "stale-tail"
+    EMPTY_FILE = "empty-file"
+    QUEUE_RESTART = "queue-restart"
+    NO_INDEX = "no-index"
+    INDEX_REPEATED = "index-repeated"
+    CHECKPOINT_MISSING = "checkpoint-missing"
+    NOT_CHECKED = "not-checked"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, and where.
+
+    ``file`` is relative to the store, ``offset`` a position in it; ``physical_offset`` is that of
+    the record concerned, None where there is none.
+    """
+
+    file: str
+    offset: int
+    physical_offset: int | None
+    kind: Kind
+    detail: str
+
+
+KIND_OF_STOP = {
+    Stop.EMPTY: Kind.LOG_HOLE,
+    Stop.MAGIC: Kind.RECORD_MAGIC,
+    Stop.SIZE: Kind.RECORD_SIZE,
+    Stop.CUT: Kind.RECORD_CUT,
+    Stop.PHYSICAL_OFFSET: Kind.RECORD_OFFSET,
+    Stop.BODY_LENGTH: Kind.RECORD_BODY_LENGTH,
+    Stop.TOPIC_LENGTH: Kind.RECORD_TOPIC_LENGTH,
+    Stop.PROPERTIES_LENGTH: Kind.RECORD_PROPERTIES_LENGTH,
+    Stop.BODY_CRC: Kind.BODY_CRC,
+    Stop.PROPERTY_CRC: Kind.PROPERTY_CRC,
+}
+"""What a scan that stopped at bytes which are not a good record has found."""

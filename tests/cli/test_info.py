@@ -1,0 +1,98 @@
+"""``firetrail info``: what it knows about a store."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Firetrail
+from tests.stores import CRASHED, GOLDEN, NAMES, copy_of, flip, records, truncate
+
+from firetrail.cli.output import human_size, human_time, shortened, table
+
+KEYS = {
+    *("store", "state", "owner", "tail", "log", "topics", "index", "checkpoint", "watermark"),
+    *("foreign", "problems"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_stores(name: str, firetrail: Firetrail) -> None:
+    told = firetrail("info", GOLDEN / name, "--json")
+    expected = records(GOLDEN / name)
+    assert told.code == 0
+    facts = told.json
+    assert set(facts) == KEYS
+    assert facts["state"] == ("crashed" if name in CRASHED else "closed")
+    log = facts["log"]
+    assert (log["min_offset"], log["max_offset"]) == (
+        expected[0].physical_offset,
+        expected[-1].physical_offset + expected[-1].size,
+    )
+    assert log["first_store_time"] == expected[0].store_time
+    assert log["last_store_time"] == expected[-1].store_time
+    (t1,) = (topic for topic in facts["topics"] if topic["topic"] == "T1")
+    assert t1["messages"] == sum(record.topic == "T1" for record in expected)
+    assert sum(file["entries"] for file in facts["index"]) > 0
+    assert facts["problems"] == []
+
+
+def test_for_people(firetrail: Firetrail) -> None:
+    told = firetrail("info", GOLDEN / "v4-rebuilt")
+    assert told.code == 0
+    lines = told.out.splitlines()
+    assert lines[1] == "State       closed"
+    assert lines[2] == (
+        "Log         26.8 KiB in 4 files of 8.0 KiB, physical offsets 16384 to 43801"
+    )
+    (queue,) = (line for line in lines if line.startswith("T1 ") and line.split()[1] == "1")
+    assert queue.split()[2:5] == ["77", "48", "125"]
+    assert "\033" not in told.out
+
+
+def test_what_does_not_fit_is_shown(tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-rolled", tmp_path)
+    (root / "commitlog" / f"{8192:020}").unlink()
+    truncate(root / "consumequeue" / "T1" / "0" / ("0" * 20), 1990)
+    flip(min((root / "index").iterdir()), 0, 7)
+    told = firetrail("info", root)
+    assert told.code == 1
+    for kind in ("file-missing", "file-size", "index-file"):
+        assert f": {kind}: " in told.out
+    assert "damaged" in told.out
+    kinds = [problem["kind"] for problem in firetrail("info", root, "--json").json["problems"]]
+    assert kinds == ["file-missing", "file-size", "index-file"]
+
+
+def test_an_empty_store(tmp_path: Path, firetrail: Firetrail) -> None:
+    (tmp_path / "commitlog").mkdir()
+    assert firetrail("info", tmp_path).code == 0
+    facts = firetrail("info", tmp_path, "--json").json
+    assert (facts["topics"], facts["log"]["files"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 60, "1048576.0 TiB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert human_size(size) == text
+
+
+def test_times() -> None:
+    assert human_time(1794725936352) == "2026-11-15 06:58:56.352Z"
+    assert human_time(0) == human_time(None) == human_time(-5) == "-"
+    assert human_time(1 << 62) == f"{1 << 62} ms"
+
+
+def test_tables() -> None:
+    assert table(("NAME", "N>"), [("a", 1), ("long", 100)]) == [
+        "NAME    N",
+        "a       1",
+        "long  100",
+    ]
+    assert len(shortened("x" * 200)) == 41

@@ -1,0 +1,80 @@
+"""Stores for the tests of those who look into one: the golden ones, and copies with damage."""
+
+import shutil
+from pathlib import Path
+
+from firetrail.format.columns import Columns
+from firetrail.format.kernels.scan import scan
+from firetrail.format.names import COMMIT_LOG
+from firetrail.format.record import Blank, Record, decode_record
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+CLEAN = [name for name in NAMES if "crashed" not in name]
+CRASHED = [name for name in NAMES if "crashed" in name]
+
+
+def copy_of(name: str, target: Path) -> Path:
+    """A copy of a golden store that may be changed."""
+    shutil.copytree(GOLDEN / name, target / name)
+    return target / name
+
+
+def records(root: Path) -> list[Record]:
+    """Every message of a store's log, decoded one by one."""
+    found = []
+    for path in sorted((root / COMMIT_LOG).iterdir()):
+        content = path.read_bytes()
+        at = 0
+        while len(content) - at >= 8 and any(content[at : at + 8]):
+            record = decode_record(content, at, check_crc=False)
+            if isinstance(record, Blank):
+                break
+            found.append(record)
+            at += record.size
+    return found
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def overwrite(path: Path, offset: int, content: bytes) -> None:
+    """Change some bytes of a file."""
+    old = path.read_bytes()
+    path.write_bytes(old[:offset] + content + old[offset + len(content) :])
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file short."""
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything about the files below a folder that reading must not change."""
+    found = {}
+    for path in sorted([root, *root.rglob("*")]):
+        stat = path.stat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(root))] = (stat.st_mtime_ns, stat.st_size, content)
+    return found
+
+
+def log_file(root: Path, physical_offset: int) -> tuple[Path, int]:
+    """The log file that holds an offset, and the position in it."""
+    base, path = max(
+        (int(path.name), path)
+        for path in (root / COMMIT_LOG).iterdir()
+        if path.name.isdigit() and int(path.name) <= physical_offset
+    )
+    return path, physical_offset - base
+
+
+def field_position(content: bytes, base: int, at: int, field: str) -> int:
+    """Where a field that a scan notes (``topic``, ``body``, ``tags``, …) begins in a record."""
+    columns = Columns(1)
+    assert scan(memoryview(content), at, len(content), base, columns.table, 0)[0] == 1
+    return columns.row(0)[f"{field}_at"]
