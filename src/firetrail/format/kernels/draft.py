@@ -31,7 +31,8 @@ _HOST_FLAGS = cython.declare(cython.longlong, layout.BORN_HOST_V6 | layout.STORE
 _BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
 _HOST_V6_SIZE = cython.declare(cython.Py_ssize_t, layout.HOST_V6_SIZE)
 _PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
-_QUEUE_ID_MAX = cython.declare(cython.longlong, INT32_MAX)
+_INT32_MAX = cython.declare(cython.longlong, INT32_MAX)
+_INT32_MIN = cython.declare(cython.longlong, -INT32_MAX - 1)
 _DELAY_NAME = DELAY.encode()
 _FIELDS = (
     "topic",
@@ -64,7 +65,7 @@ class Message:
     def __init__(
         self,
         topic: str,
-        body: bytes,
+        body: bytes | bytearray | memoryview,
         tags: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -123,12 +124,14 @@ class Message:
         if self.delay_level:
             text = f"{text}DELAY\x01{self.delay_level}\x02"
             items += 1
-        encoded: bytes = text.encode()
+        try:
+            encoded: bytes = text.encode()
+        except UnicodeEncodeError:
+            encoded = b""
         if _separators(encoded) != 2 * items:
-            name = TAGS if self.tags and _separators(self.tags.encode()) else KEYS
-            raise IllegalMessageError(
-                f"property {name}", "holds one of the separators \\x01 and \\x02"
-            )
+            # Something is in there that no property can hold: this says what, and in which one.
+            values = {KEYS: KEY_SEPARATOR.join(self.keys), TAGS: self.tags}
+            encode_properties({name: value for name, value in values.items() if value})
         return encoded + encode_properties(self.properties) if self.properties else encoded
 
 
@@ -177,8 +180,11 @@ class Draft:
         body = message.body
         if type(body) is not bytes:
             body = _plain_body(body)
-        if message.queue_id < 0 or message.queue_id > _QUEUE_ID_MAX:
+        if message.queue_id < 0 or message.queue_id > _INT32_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{INT32_MAX}")
+        _check_int32("flag", message.flag)
+        _check_int32("sys_flag", message.sys_flag)
+        _check_int32("reconsume_times", message.reconsume_times)
         self.may_delay = message.delay_level != 0 or (
             (message.raw_properties is not None or message.properties is not None)
             and _DELAY_NAME in properties
@@ -217,6 +223,13 @@ class Draft:
             raise IllegalMessageError(
                 "message", f"a record of {self.size} bytes, at most {rules.record_max}"
             )
+
+
+@cython.cfunc
+def _check_int32(field: str, value: cython.longlong) -> cython.bint:
+    if value < _INT32_MIN or value > _INT32_MAX:
+        raise IllegalMessageError(field, f"{value} is not a signed number of 32 bits")
+    return True
 
 
 @cython.cfunc

@@ -1,0 +1,47 @@
+"""A machine of fakes and a small store on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import Machine, small_config
+
+from firetrail import FiretrailError, Store
+
+OpenStore = Callable[..., Store]
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def open_store(machine: Machine, root: Path) -> Iterator[OpenStore]:
+    """Opens stores with tiny files on the fakes; those still open are closed at the end."""
+    with ExitStack() as stores:
+
+        def close(store: Store) -> None:
+            machine.files.heal()
+            with suppress(FiretrailError):
+                store.close()
+
+        def open_one(path: Path = root, **settings: Any) -> Store:
+            store = Store.open(path, small_config(**settings), system=machine.system)
+            stores.callback(close, store)
+            return store
+
+        yield open_one
+    assert not machine.files.open_files
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    return open_store()
