@@ -72,17 +72,31 @@ def encode_watermark(watermark: Watermark, checkpoint: Checkpoint, sequence: int
     return (fields + zlib.crc32(fields).to_bytes(4, "big")).ljust(SLOT_SIZE, b"\0")
 
 
-def decode_watermark(slot: bytes, checkpoint: Checkpoint) -> tuple[int, Watermark] | None:
-    """(sequence, watermark) of a slot, None if it is torn or not about this checkpoint."""
+class Slot(NamedTuple):
+    """What a slot holds: of two, the higher sequence number counts."""
+
+    sequence: int
+    watermark: Watermark
+    times: tuple[int, ...]  # the three times of the checkpoint that it belongs to
+
+
+def decode_slot(slot: bytes) -> Slot | None:
+    """The content of a slot, None if it is torn or was never written."""
     fields = slot[: _SLOT.size]
     if len(fields) < _SLOT.size:
         return None
     if zlib.crc32(fields) != int.from_bytes(slot[_SLOT.size : _SLOT.size + 4], "big"):
         return None
     magic, version, sequence, clean, *offsets = _SLOT.struct.unpack(fields)
-    if (magic, version) != (_MAGIC, _VERSION) or tuple(offsets[4:]) != checkpoint[:3]:
+    if (magic, version) != (_MAGIC, _VERSION):
         return None
-    return sequence, Watermark(bool(clean), *offsets[:4])
+    return Slot(sequence, Watermark(bool(clean), *offsets[:4]), tuple(offsets[4:]))
+
+
+def decode_watermark(slot: bytes, checkpoint: Checkpoint) -> tuple[int, Watermark] | None:
+    """(sequence, watermark) of a slot, None if it is torn or not about this checkpoint."""
+    found = decode_slot(slot)
+    return found[:2] if found is not None and found.times == checkpoint[:3] else None
 
 
 def read_checkpoint(system: System, root: Path) -> Checkpoint:
