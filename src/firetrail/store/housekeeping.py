@@ -137,13 +137,9 @@ class Housekeeper:
             if durable >= self._dispatched_offset:
                 self._physic_time = self._logics_time
             marks = self._derived_marks()
-        watermark = Watermark(
-            clean,
-            durable,
-            dispatched,
-            self._dispatcher.last_record_offset if clean else -1,
-            self._dispatcher.last_store_time if clean else 0,
-        )
+            watermark = Watermark(
+                clean, durable, dispatched, self._logics_offset, self._logics_time
+            )
         self._file.write(watermark, physic_timestamp=self._physic_time, **marks)
 
     def _derived_marks(self) -> dict[str, int]:

@@ -95,8 +95,10 @@ class Recovery:
             self._last_record = watermark.last_record_offset
             self._last_store_time = watermark.last_store_time
         else:
-            self._last_store_time = checkpoint.logics_timestamp  # unless the scan finds a later one
             start = self._start(clean, watermark, checkpoint)
+            self._last_store_time = checkpoint.logics_timestamp  # unless something later is found
+            if watermark is not None:
+                self._note_last(watermark, start)
             end, stop = self._scan(start)
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
             self._dispatch_again(start, end, clean, watermark is not None)
@@ -184,6 +186,13 @@ class Recovery:
 
     def _time_of(self, offset: int) -> int | None:
         return store_time_at(self._log, offset)
+
+    def _note_last(self, watermark: Watermark, start: int) -> None:
+        """The last record before ``start``, which counts if the scan finds none behind it."""
+        self._last_store_time = max(self._last_store_time, watermark.last_store_time)
+        row = self._row_at(watermark.last_record_offset)
+        if row is not None and row["physical_offset"] + row["size"] == start:
+            self._last_record = watermark.last_record_offset
 
     # -- the scan -----------------------------------------------------------------------------
 
