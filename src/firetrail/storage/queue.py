@@ -8,7 +8,7 @@ who replace it do so one at a time: one thread may append while another removes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
@@ -37,6 +37,8 @@ class SegmentQueue:
         self.segments: tuple[Segment, ...] = ()
         self._guard = threading.Lock()  # over changes of segments and _retired
         self._retired: list[Segment] = []
+        self.before_removal: list[Callable[[], None]] = []
+        """Called before files are removed or closed, for those who keep slices of them."""
 
     def load(self) -> None:
         """List the files and take them as completely written.
@@ -212,6 +214,8 @@ class SegmentQueue:
 
     def sweep(self, grace_ms: int) -> None:
         """Try again to remove the files of segments that were still read."""
+        for let_go in self.before_removal:
+            let_go()
         with self._guard:
             retired, self._retired = self._retired, []
         gone: set[Segment] = set()

@@ -83,9 +83,10 @@ class ConsumeQueue:
         if offset < 0 or at >= self.files.wrote_offset:
             return None
         segment = self.files.find(at)
-        if segment is None:
+        view = segment.look() if segment is not None else None
+        if segment is None or view is None:
             return None
-        return ConsumeQueueUnit._make(_UNPACK(segment.view, at - segment.base))
+        return ConsumeQueueUnit._make(_UNPACK(view, at - segment.base))
 
     def first_where(self, low: int, high: int, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
         """The first queue offset in ``low..high`` whose unit satisfies ``holds``, else ``high``.

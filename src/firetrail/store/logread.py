@@ -21,11 +21,14 @@ def store_time_at(log: SegmentQueue, offset: int) -> int | None:
     at = offset - segment.base
     if at + layout.RECORD_SIZE_MIN > segment.committed:
         return None
-    _, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(segment.view, at)
+    view = segment.look()
+    if view is None:
+        return None
+    _, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(view, at)
     if magic not in _MAGICS or stored_offset != offset:
         return None
     host = layout.HOST_V6_SIZE if sys_flag & layout.BORN_HOST_V6 else layout.HOST_V4_SIZE
-    time: int = _INT64(segment.view, at + layout.RECORD_HEAD.size + host)[0]
+    time: int = _INT64(view, at + layout.RECORD_HEAD.size + host)[0]
     return time
 
 
@@ -44,12 +47,15 @@ def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
     at = offset - segment.base
     if at + layout.RECORD_SIZE_MIN > segment.committed:
         return None
-    size, magic, _, _, _, _, stored_offset, _, _ = _HEAD(segment.view, at)
+    view = segment.look()
+    if view is None:
+        return None
+    size, magic, _, _, _, _, stored_offset, _, _ = _HEAD(view, at)
     if magic not in _MAGICS or stored_offset != offset:
         return None
     if not layout.RECORD_SIZE_MIN <= size <= segment.committed - at:
         return None
-    return segment.view[at : at + size]
+    return view[at : at + size]
 
 
 def record_offset(buffer: memoryview) -> int:

@@ -57,6 +57,7 @@ class Reader:
         self._index = index
         self._config = config
         self._cursors: dict[QueueKey, QueueCursor] = {}
+        log.before_removal.append(self._cursors.clear)
         self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
 
     # -- by queue offset ----------------------------------------------------------------------
@@ -104,7 +105,7 @@ class Reader:
         """Let the next get of the queue go the short way, if it goes on from here."""
         unit = queue.unit(offset)
         records = self._log.find(unit.physical_offset) if unit is not None else None
-        if records is not None:
+        if records is not None and records.look() is not None and units.look() is not None:
             config = self._config
             self._cursors[queue.topic, queue.queue_id] = QueueCursor(
                 queue.files,
@@ -146,7 +147,11 @@ class Reader:
             log_end - self._memory,
             tags,
         )
-        view = units.view
+        view = units.look()
+        if view is None:
+            return self._nothing(
+                GetStatus.OFFSET_TOO_SMALL, offset, units.end // UNIT.size, low, high
+            )
         at = offset * UNIT.size - units.base
         end = min(units.wrote, at + max(config.max_filter_bytes, max_count * UNIT.size))
         status = GetStatus.NO_MATCHED_MESSAGE
@@ -154,9 +159,10 @@ class Reader:
         while at + UNIT.size <= end:
             record = _OFFSET_IN_UNIT(view, at)[0]
             segment = self._log.find(record) if record >= gone_before else None
-            if segment is not None:
+            records = segment.look() if segment is not None else None
+            if segment is not None and records is not None:
                 readable = segment.base + segment.committed
-                reason = selection.take(view, at, end, segment.view, segment.base, readable)
+                reason = selection.take(view, at, end, records, segment.base, readable)
                 if selection.filtered and not selection.found:
                     status = GetStatus.NO_MATCHED_MESSAGE
                 if reason != ELSEWHERE:
