@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(self, root: Path, config: StoreConfig, system: System) -> None:
         prepare_folder(system, root)
-        self.root = root
+        self.root = root.absolute()  # files are made later, and the process may change its folder
         self.system = system
         self.failure: BaseException | None = None
         self._is_a_copy = False  # of the store of the process that forked this one
