@@ -26,12 +26,16 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """File sizes of a store, which the Java store must be told."""
+    """File sizes of a store, which the Java store must be told.
+
+    An index file must not fill up within a millisecond: Java names it by the time, to the
+    millisecond, and would take the file before for the new one.
+    """
 
     log: int = 4096
     queue: int = 400
-    slots: int = 20
-    entries: int = 64
+    slots: int = 50
+    entries: int = 200
 
     @property
     def options(self) -> list[str]:
@@ -55,6 +59,8 @@ class Sizes:
 
 
 SMALL = Sizes()
+FEW = Sizes(log=16_384, queue=200, slots=50, entries=200)
+"""5.5.1 recovers at most the last ten files of the log."""
 
 
 def missing_tool() -> str:

@@ -19,7 +19,7 @@ from interop.messages import (
     specials,
     stored_by,
 )
-from interop.peer import SMALL, Java, Json, Sizes
+from interop.peer import FEW, SMALL, Java, Json, Sizes
 from interop.views import (
     CRC_PROPERTY,
     index_files,
@@ -31,9 +31,7 @@ from interop.views import (
 
 from firetrail import Record, Store
 
-TINY = Sizes(log=1024, queue=100, slots=7, entries=16)
-# 5.5.1 recovers at most the last ten files of the log.
-FEW = Sizes(log=8192, queue=100, slots=7, entries=16)
+TINY = Sizes(log=1024, queue=100, slots=7, entries=150)
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """The store of a case, to be copied before anybody writes to it."""
     case: Case = request.param
     root = tmp_path_factory.mktemp(case.name) / "store"
-    lines = mixed(1, 90, specials() + case.extra)
+    lines = mixed(1, 180, specials() + case.extra)
     results, log, queues = Java(case.line).session(
         root,
         lines,
