@@ -19,7 +19,8 @@ from firetrail.format.index import IndexGeometry
 from firetrail.storage.system import NO_SPACE, System
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
-from firetrail.store.dispatch import Deriver, Dispatcher
+from firetrail.store.deriving import Deriver
+from firetrail.store.dispatch import Dispatcher
 from firetrail.store.flush import LogFlusher
 from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.following import Arrivals

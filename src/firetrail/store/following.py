@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from firetrail.store.dispatch import Arrival
+from firetrail.store.deriving import Arrival
 
 
 class Arrivals:

@@ -17,7 +17,8 @@ from firetrail.store.retention import Retention
 from firetrail.store.watermark import Watermark, WatermarkFile
 
 FEW_QUEUES = 64
-"""So many dirty queues are synced at every round; more wait for enough pages or the interval."""
+FEW_QUEUES_INTERVAL_MS = 5_000
+"""While no more queues are dirty, all of them and the index are synced that often."""
 
 
 class Housekeeper:
@@ -83,10 +84,7 @@ class Housekeeper:
             return
         now = self._clock.monotonic()
         config = self._config
-        overdue = (
-            now - self._last_thorough
-        ) * 1000 >= config.consume_queue_flush_thorough_interval_ms
-        if overdue or self._is_cheap_to_finish():
+        if self._is_time_to_finish((now - self._last_thorough) * 1000):
             self._last_thorough = now
             self.flush_derived()
         else:
@@ -97,13 +95,17 @@ class Housekeeper:
             self._last_clean = now
             self._retention.round()
 
-    def _is_cheap_to_finish(self) -> bool:
-        """Whether dispatch rests and only little is left to sync."""
-        return (
-            self._dispatcher.idle
-            and self._dispatcher.position > self._dispatched_offset
-            and len(self._queues.dirty) <= FEW_QUEUES
-        )
+    def _is_time_to_finish(self, waited_ms: float) -> bool:
+        """Whether to sync queues and index completely, which shortens the next recovery.
+
+        With few queues to sync it is cheap: done when dispatch rests, and else every few seconds.
+        """
+        if waited_ms >= self._config.consume_queue_flush_thorough_interval_ms:
+            return True
+        if len(self._queues.dirty) > FEW_QUEUES:
+            return False
+        rests = self._dispatcher.idle and self._dispatcher.position > self._dispatched_offset
+        return rests or waited_ms >= FEW_QUEUES_INTERVAL_MS
 
     def flush_derived(self) -> None:
         """Sync queues and index; they then cover the log as far as it was dispatched before."""

@@ -16,8 +16,10 @@ Every step can be repeated: a recovery that was itself interrupted starts over a
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
@@ -32,7 +34,7 @@ from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.dispatch import ROWS_PER_STEP, Deriver
+from firetrail.store.deriving import ROWS_PER_STEP, Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.queues import QueueTable
@@ -40,6 +42,8 @@ from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
 
 EVERYTHING = 1 << 62
+SCAN_THREADS = 4
+"""Segments that are looked at at the same time; more would only compete for the disk."""
 REMEDY = (
     "nothing was changed; look at it with 'firetrail fsck', then put the file back from a copy "
     "or choose what to give up with 'firetrail fsck --repair'"
@@ -60,6 +64,17 @@ class RecoveryReport:
     """Length of the torn tail that was zeroed."""
     last_record_offset: int
     last_store_time: int
+
+
+class _Scanned(NamedTuple):
+    """What a scan of one segment found."""
+
+    records: int
+    last_record: int
+    last_store_time: int
+    end: int  # physical offset behind the last good record
+    segment_end: int
+    stop: Stop
 
 
 class Recovery:
@@ -197,26 +212,39 @@ class Recovery:
     # -- the scan -----------------------------------------------------------------------------
 
     def _scan(self, start: int) -> tuple[int, Stop]:
-        """Look at every record from ``start`` on: (where the good ones end, why)."""
-        columns = Columns(ROWS_PER_STEP)
+        """Look at every record from ``start`` on: (where the good ones end, why).
+
+        Every segment begins with a record, so that several can be looked at at once.
+        """
         position = min(start, self._log.segments[-1].end)
-        for segment in self._log.from_offset(position):
-            at = max(position - segment.base, 0)
-            stop = Stop.FULL
-            while stop is Stop.FULL:
-                rows, at, code = scan(
-                    segment.view, at, segment.size, segment.base, columns.table, self._check
-                )
-                stop = Stop(code)
-                if rows:
-                    self._messages += rows
-                    self._last_store_time = columns.column(col.STORE_TIME)[rows - 1]
-                    self._last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
-            position = segment.base + at
-            if stop is not Stop.BLANK:
-                return position, stop
-            position = segment.end
+        segments = list(self._log.from_offset(position))
+        with ThreadPoolExecutor(SCAN_THREADS, "firetrail-scan") as pool:
+            for found in pool.map(partial(self._scan_segment, position), segments):
+                if found.records:
+                    self._messages += found.records
+                    self._last_store_time = found.last_store_time
+                    self._last_record = found.last_record
+                if found.stop is not Stop.BLANK:
+                    return found.end, found.stop
+                position = found.segment_end
         return position, Stop.LIMIT
+
+    def _scan_segment(self, start: int, segment: Segment) -> _Scanned:
+        columns = Columns(ROWS_PER_STEP)
+        at = max(start - segment.base, 0)
+        stop = Stop.FULL
+        records = 0
+        last_store_time, last_record = 0, -1
+        while stop is Stop.FULL:
+            rows, at, code = scan(
+                segment.view, at, segment.size, segment.base, columns.table, self._check
+            )
+            stop = Stop(code)
+            if rows:
+                records += rows
+                last_store_time = columns.column(col.STORE_TIME)[rows - 1]
+                last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+        return _Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
 
     # -- queues and index ---------------------------------------------------------------------
 
@@ -232,16 +260,11 @@ class Recovery:
             if not clean:
                 start = max(min(start, deriver.index_from), self._log.min_offset)
         self._recognize_tags()
-        for segment in self._log.from_offset(start):
-            at = max(start - segment.base, 0)
-            limit = min(end - segment.base, segment.size)
-            while at < limit:
-                step = deriver.step(segment, at, limit, Check.NONE)
-                at = step.position
-                if step.stop.is_damage:  # before what was scanned, where only the index lacks it
-                    raise self._damage(segment.base + at, step.stop, end - segment.base - at)
-                if step.stop is Stop.BLANK:
-                    break
+        segments = list(self._log.from_offset(start))
+        for step in deriver.steps(segments, start, end, Check.NONE):
+            if step.stop.is_damage:  # before what was scanned, where only the index lacks it
+                where = step.segment.base + step.position
+                raise self._damage(where, step.stop, end - where)
         self._queues.number_on()
 
     def _recognize_tags(self) -> None:

@@ -28,7 +28,7 @@ from firetrail.storage.system import System
 from firetrail.store.commitlog import Busy, Place
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.dispatch import Arrival
+from firetrail.store.deriving import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.flush import LoopWaiter, ThreadWaiter
 from firetrail.store.putting import Batch

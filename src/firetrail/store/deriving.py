@@ -1,0 +1,224 @@
+"""What follows from a part of the log: units for the queues, entries for the index.
+
+Deriving only reads; applying changes queues and index. The live dispatcher does one after the
+other; work over much of the log (recovery, rebuilding) derives ahead in a second thread while the
+step before is being applied, see :meth:`Deriver.steps`.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Iterator
+from queue import Queue
+from typing import NamedTuple
+
+from firetrail.format import columns as col
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.format.javahash import java_text
+from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
+from firetrail.format.kernels.scan import scan
+from firetrail.format.layout import UNIT
+from firetrail.storage.segment import Segment
+from firetrail.store.indexes import Index
+from firetrail.store.queues import QueueTable
+
+ROWS_PER_STEP = 4096
+STEPS_AHEAD = 2
+_ENTRIES_PER_STEP = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_STEP)
+
+
+class Arrival(NamedTuple):
+    """New messages in a queue: those before ``max_offset``."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+
+
+class Run(NamedTuple):
+    """Consecutive units of one queue, the first of which has queue offset ``offset``."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    units: memoryview
+
+
+class Step:
+    """What follows from at most ROWS_PER_STEP records, and how far it has been applied."""
+
+    __slots__ = (
+        "_chunk",
+        "_entries",
+        "_entry",
+        "_run",
+        "_runs",
+        "arrivals",
+        "first",
+        "last_record_offset",
+        "last_store_time",
+        "position",
+        "rows",
+        "segment",
+        "stop",
+    )
+
+    def __init__(self, segment: Segment, at: int, rows: int, position: int, stop: Stop) -> None:
+        self.segment = segment
+        self.first = segment.base + at
+        """Physical offset of the first record."""
+        self.rows = rows
+        self.position = position
+        """Position in the segment behind the last record."""
+        self.stop = stop
+        self.last_record_offset = -1
+        self.last_store_time = 0
+        self.arrivals: list[Arrival] = []
+        self._runs: list[Run] = []
+        self._entries: list[array[int]] = []
+        self._run = self._chunk = self._entry = 0
+
+    def apply(self, queues: QueueTable, index: Index | None) -> None:
+        """Bring queues and index up to it. After a DiskFullError, the next call goes on."""
+        while self._run < len(self._runs):
+            run = self._runs[self._run]
+            queue = queues.open(run.topic, run.queue_id)
+            if queue.append(run.offset, run.units):
+                queues.dirty.add(queue)
+                count = len(run.units) // UNIT.size
+                self.arrivals.append(Arrival(run.topic, run.queue_id, run.offset + count))
+            self._run += 1
+        while index is not None and self._chunk < len(self._entries):
+            entries = self._entries[self._chunk]
+            count = len(entries) // 3
+            while self._entry < count:
+                self._entry = index.append(entries, self._entry, count)
+            self._chunk += 1
+            self._entry = 0
+
+
+class Deriver:
+    """Derives steps from segments and applies them."""
+
+    def __init__(
+        self, queues: QueueTable, index: Index | None, delays: DelayLevels, *, tags: bool = False
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self.tags = tags
+        """Whether tags are in the index beside the keys."""
+        self._waits = array("q", delays.waits_ms)
+        self._columns = Columns(ROWS_PER_STEP)
+        self._entries = array("q", bytes(24 * _ENTRIES_PER_STEP))
+        self._unfinished: Step | None = None
+        self.queues_from = 0
+        self.index_from = 0
+        """Records before these physical offsets are left out: queues and index have them."""
+
+    def step(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
+        """Derive and apply the next records of ``segment.view[at : limit]``.
+
+        After a DiskFullError, the next call from the same place goes on.
+        """
+        step = self._unfinished
+        if step is None or step.first != segment.base + at:
+            step = self.derive(segment, at, limit, check)
+        self._unfinished = step
+        step.apply(self._queues, self._index)
+        self._unfinished = None
+        return step
+
+    def steps(self, segments: list[Segment], start: int, end: int, check: Check) -> Iterator[Step]:
+        """Derive and apply all records from ``start`` to ``end``, and yield each step when done.
+
+        Ends at the first step that does not stop for want of room or at the end of a file. What
+        deriving raises comes up here.
+        """
+        ahead: Queue[Step | BaseException | None] = Queue(STEPS_AHEAD)
+        ended = threading.Event()
+
+        def derive_ahead() -> None:
+            try:
+                for step in self._derive_all(segments, start, end, check):
+                    ahead.put(step)
+                    if ended.is_set():
+                        return
+                ahead.put(None)
+            except BaseException as error:
+                ahead.put(error)
+
+        thread = threading.Thread(target=derive_ahead, name="firetrail-derive", daemon=True)
+        thread.start()
+        try:
+            while (step := ahead.get()) is not None:
+                if isinstance(step, BaseException):
+                    raise step
+                step.apply(self._queues, self._index)
+                yield step
+        finally:
+            ended.set()
+            while thread.is_alive():
+                while not ahead.empty():
+                    ahead.get()
+                thread.join(0.001)
+
+    def _derive_all(
+        self, segments: list[Segment], start: int, end: int, check: Check
+    ) -> Iterator[Step]:
+        for segment in segments:
+            at = max(start - segment.base, 0)
+            limit = min(end - segment.base, segment.size)
+            stop = Stop.FULL
+            while stop is Stop.FULL:
+                step = self.derive(segment, at, limit, check)
+                at, stop = step.position, step.stop
+                yield step
+            if stop is not Stop.BLANK:
+                return
+
+    def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
+        """What follows from at most ROWS_PER_STEP records of ``segment.view[at : limit]``."""
+        view = segment.view
+        rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
+        step = Step(segment, at, rows, position, Stop(stop))
+        if rows:
+            step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+            step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
+            if segment.base + position > self.queues_from:
+                step._runs = self._units(view, rows)
+            if self._index is not None and segment.base + position > self.index_from:
+                step._entries = list(self._index_entries(view, rows, step.first))
+        return step
+
+    def _units(self, view: memoryview, rows: int) -> list[Run]:
+        units, runs = derive_units(view, self._columns.table, rows, self._waits)
+        content = memoryview(units)
+        topic_at = self._columns.column(col.TOPIC_AT)
+        topic_size = self._columns.column(col.TOPIC_SIZE)
+        queue_ids = self._columns.column(col.QUEUE_ID)
+        queue_offsets = self._columns.column(col.QUEUE_OFFSET)
+        return [
+            Run(
+                java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
+                queue_ids[row],
+                queue_offsets[row],
+                content[start : start + count * UNIT.size],
+            )
+            for row, count, start in runs
+        ]
+
+    def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
+        row = self._first_row(rows) if first < self.index_from else 0
+        while row < rows:
+            count, row = derive_entries(
+                view, self._columns.table, row, rows, self._entries, self.tags
+            )
+            if count:
+                yield self._entries[: 3 * count]
+
+    def _first_row(self, rows: int) -> int:
+        """The first row that the index does not have."""
+        offsets = self._columns.column(col.PHYSICAL_OFFSET)
+        return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
