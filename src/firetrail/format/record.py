@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
-from firetrail.format.hosts import Host, decode_host
+from firetrail.format.hosts import Host, unpack_ip
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import java_text
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
@@ -104,7 +104,7 @@ class Blank:
 def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True) -> Record | Blank:
     """The record at ``at``, its lengths checked against each other and the buffer."""
     view = memoryview(buffer)
-    if len(view) - at < layout.BLANK.size:
+    if at < 0 or len(view) - at < layout.BLANK.size:
         raise FormatError("record", at, f"{len(view) - at} bytes left, a record needs more")
     size, magic = _BLANK(view, at)
     if magic == layout.MAGIC_BLANK:
@@ -132,8 +132,8 @@ def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True
 
 @lru_cache(maxsize=1024)
 def _host(raw: bytes) -> Host:
-    """Few hosts stand in many records."""
-    return decode_host(raw, 0, len(raw) == layout.HOST_V6_SIZE)
+    """Few hosts stand in many records. No reader fails at a port that is none, nor does this."""
+    return Host(unpack_ip(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True))
 
 
 def _decode(view: memoryview, where: int) -> Record:

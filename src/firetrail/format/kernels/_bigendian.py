@@ -10,6 +10,8 @@ from struct import Struct
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
 _I64 = Struct(">q").unpack_from
+_U64 = Struct(">Q").unpack_from
+_U16 = Struct(">H").unpack_from
 
 
 def load_u32(b: memoryview, at: int) -> int:
@@ -25,6 +27,16 @@ def load_i32(b: memoryview, at: int) -> int:
 def load_i64(b: memoryview, at: int) -> int:
     """The signed 64-bit integer at ``at``."""
     return int(_I64(b, at)[0])
+
+
+def load_u64(b: memoryview, at: int) -> int:
+    """The unsigned 64-bit integer at ``at``."""
+    return int(_U64(b, at)[0])
+
+
+def load_u16(b: memoryview, at: int) -> int:
+    """The unsigned 16-bit integer at ``at``."""
+    return int(_U16(b, at)[0])
 
 
 def store_i16(b: memoryview, at: int, value: int) -> None:
@@ -47,12 +59,20 @@ def copy_bytes(out: memoryview, at: int, source: memoryview, start: int, count: 
     out[at : at + count] = source[start : start + count]
 
 
+def copy_from(out: memoryview, at: int, source: bytes, count: int) -> None:
+    """Copy the first ``count`` bytes of ``source`` to ``out`` at ``at``.
+
+    Takes no view of ``source``, which would cost more than a short copy.
+    """
+    out[at : at + count] = source[:count]
+
+
 def find_byte(b: memoryview, byte: int, at: int, end: int) -> int:
     """The position of the first ``byte`` in ``b[at : end]``, ``end`` if there is none."""
     found = bytes(b[at:end]).find(byte)
     return end if found < 0 else at + found
 
 
-def same_bytes(b: memoryview, one: int, other: int, count: int) -> bool:
-    """Whether ``b`` holds the same ``count`` bytes at both positions."""
-    return bool(b[one : one + count] == b[other : other + count])
+def same_bytes(a: memoryview, at: int, b: memoryview, other: int, count: int) -> bool:
+    """Whether ``a`` at ``at`` and ``b`` at ``other`` hold the same ``count`` bytes."""
+    return bool(a[at : at + count] == b[other : other + count])

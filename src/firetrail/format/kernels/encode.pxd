@@ -33,22 +33,4 @@ cdef class RecordWriter:
         bytes properties,
     )
 
-    cdef Py_ssize_t _head(
-        self,
-        Py_ssize_t at,
-        Py_ssize_t size,
-        long long queue_id,
-        long long flag,
-        long long queue_offset,
-        long long physical_offset,
-        long long sys_flag,
-        long long born_time,
-        bytes born_host,
-        long long store_time,
-        bytes store_host,
-        long long reconsume_times,
-        long long prepared_offset,
-        Py_ssize_t body_size,
-        bytes topic,
-    ) noexcept
-    cdef Py_ssize_t _topic(self, Py_ssize_t at, bytes topic) noexcept
+    cdef int _require(self, Py_ssize_t at, Py_ssize_t size) except -1

@@ -15,51 +15,34 @@ from firetrail.errors import FormatError
 from firetrail.format import layout
 
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         copy_bytes,
+        copy_from,
         load_i32,
         store_i16,
         store_i32,
         store_i64,
     )
     from cython.cimports.firetrail.format.kernels.checksum import crc31
+    from cython.cimports.firetrail.format.kernels.items import item_properties_size, measure
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import (
         copy_bytes,
+        copy_from,
         load_i32,
         store_i16,
         store_i32,
         store_i64,
     )
     from firetrail.format.kernels.checksum import crc31
+    from firetrail.format.kernels.items import item_properties_size, measure
 
 COMPILED = cython.compiled
 
-_MAGIC_V1 = cython.declare(cython.longlong, layout.MAGIC_V1)
-_MAGIC_V2 = cython.declare(cython.longlong, layout.MAGIC_V2)
-_MAGIC_BLANK = cython.declare(cython.longlong, layout.MAGIC_BLANK)
-_AT_CRC = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["body_crc"])
-_AT_QUEUE_ID = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["queue_id"])
-_AT_FLAG = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["flag"])
-_AT_QUEUE_OFFSET = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["queue_offset"])
-_AT_OFFSET = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["physical_offset"])
-_AT_SYS_FLAG = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["sys_flag"])
-_AT_BORN_TIME = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["born_time"])
-_HEAD = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.size)
-_AT_PREPARED = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.offsets["prepared_offset"])
-_AT_BODY_LENGTH = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.offsets["body_length"])
-_MIDDLE = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.size)
-_FIXED = cython.declare(
-    cython.Py_ssize_t, layout.RECORD_HEAD.size + 8 + layout.RECORD_MIDDLE.size + 2
-)
-_ITEM_FLAG = cython.declare(cython.Py_ssize_t, layout.BATCH_ITEM.offsets["flag"])
-_ITEM_BODY_LENGTH = cython.declare(cython.Py_ssize_t, layout.BATCH_ITEM.offsets["body_length"])
-_ITEM_HEAD = cython.declare(cython.Py_ssize_t, layout.BATCH_ITEM.size)
-_TOPIC_V1_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_TOPIC_V1)
-_PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
-_CRC_SIZE = cython.declare(cython.Py_ssize_t, layout.PROPERTY_CRC_SIZE)
-_CRC_DIGITS = cython.declare(cython.Py_ssize_t, layout.PROPERTY_CRC_DIGITS)
 _CRC_MARK = layout.PROPERTY_CRC_NAME + b"\x01"
+_INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 
 
 def record_size(
@@ -71,38 +54,14 @@ def record_size(
 ) -> cython.Py_ssize_t:
     """Bytes of a whole record; a topic of more than 127 bytes makes it a v2 record."""
     return (
-        _FIXED
+        (k.HEAD + k.STORE_TIME + k.MIDDLE + 2)
         + born_host_size
         + store_host_size
         + body_size
-        + (1 if topic_size <= _TOPIC_V1_MAX else 2)
+        + (1 if topic_size <= k.TOPIC_V1_MAX else 2)
         + topic_size
         + properties_size
     )
-
-
-def with_crc_room(properties: bytes) -> bytes:
-    """``properties`` with zeros where :meth:`RecordWriter.seal` will put the property CRC."""
-    if properties and not properties.endswith(b"\x02"):
-        properties += b"\x02"
-    return properties + bytes(layout.PROPERTY_CRC_SIZE)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _item_properties_size(
-    batch: cython.pointer(cython.const[cython.uchar]),
-    own_at: cython.Py_ssize_t,
-    own: cython.Py_ssize_t,
-    shared_size: cython.Py_ssize_t,
-    property_crc: cython.bint,
-) -> cython.Py_ssize_t:
-    """Bytes of an item's own properties with those of the batch and the CRC behind them."""
-    size: cython.Py_ssize_t = own + shared_size
-    if own and (shared_size or property_crc) and batch[own_at + own - 1] != 2:
-        size += 1
-    return size + _CRC_SIZE if property_crc else size
 
 
 def measure_batch(
@@ -115,61 +74,84 @@ def measure_batch(
     """(items, bytes of all records, bytes of the largest) that a client batch becomes.
 
     ``shared_size`` is the size of the properties that every item gets from the batch, their
-    last separator included.
-    Raises FormatError where the batch is not a sequence of whole items.
+    last separator included. Raises FormatError where the batch is not a sequence of whole items.
     """
-    end: cython.Py_ssize_t = len(batch)
-    at: cython.Py_ssize_t = 0
-    items: cython.Py_ssize_t = 0
-    total: cython.Py_ssize_t = 0
-    largest: cython.Py_ssize_t = 0
-    size: cython.longlong
-    body: cython.longlong
-    properties: cython.Py_ssize_t
     source: cython.pointer(cython.const[cython.uchar])
-    if end == 0:
+    if len(batch) == 0:
         raise FormatError("batch", 0, "it is empty")
     if cython.compiled:
         source = cython.address(batch[0])
     else:
         source = batch
-    while at < end:
-        size = load_i32(source, at) if end - at >= _ITEM_HEAD + 2 else -1
-        if size < _ITEM_HEAD + 2 or size > end - at:
-            raise FormatError(
-                f"total size of batch item {items}", at, f"{size} of {end - at} bytes left"
-            )
-        body = load_i32(source, at + _ITEM_BODY_LENGTH)
-        if body < 0 or body > size - _ITEM_HEAD - 2:
-            raise FormatError(
-                f"body length of batch item {items}",
-                at + _ITEM_BODY_LENGTH,
-                f"{body} in an item of {size} bytes",
-            )
-        properties = at + _ITEM_HEAD + body
-        if ((source[properties] << 8) | source[properties + 1]) != at + size - properties - 2:
-            raise FormatError(
-                f"properties length of batch item {items}",
-                properties,
-                f"does not end at the item's size of {size} bytes",
-            )
-        properties = _item_properties_size(
-            source, properties + 2, at + size - properties - 2, shared_size, property_crc
-        )
-        if properties > _PROPERTIES_MAX:
-            raise FormatError(
-                f"properties of batch item {items}", at, f"{properties} bytes, at most 32767"
-            )
-        size = record_size(hosts_size, 0, body, topic_size, properties)
-        total += size
-        largest = max(largest, size)
-        items += 1
-        at += load_i32(source, at)
-    return items, total, largest
+    return measure(
+        source,
+        len(batch),
+        record_size(hosts_size, 0, 0, topic_size, 0),
+        shared_size,
+        property_crc,
+    )
+
+
+def with_crc_room(properties: bytes) -> bytes:
+    """``properties`` with zeros where :meth:`RecordWriter.seal` will put the property CRC."""
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    return properties + bytes(layout.PROPERTY_CRC_SIZE)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def _check_number(name: str, value: cython.longlong) -> cython.int:
+    """Raise for a number that does not fit in 32 bits."""
+    if value < -_INT_MAX - 1 or value > _INT_MAX:
+        raise ValueError(f"{name} {value} does not fit in 32 bits")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def _check_size(name: str, size: cython.Py_ssize_t, most: cython.Py_ssize_t) -> cython.int:
+    if size > most:
+        raise ValueError(f"{name} of {size} bytes, at most {most}")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def _check_host(name: str, host: bytes, is_v6: cython.bint) -> cython.int:
+    """Raise for a host that is not of the kind that the sys flag says."""
+    if len(host) != (k.HOST_V6 if is_v6 else k.HOST_V4):
+        raise ValueError(f"{name} of {len(host)} bytes, not as the sys flag says")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def _check_fields(
+    queue_id: cython.longlong,
+    sys_flag: cython.longlong,
+    born_host: bytes,
+    store_host: bytes,
+    reconsume_times: cython.longlong,
+    topic: bytes,
+) -> cython.int:
+    """Raise for the first field that a record cannot hold."""
+    _check_number("queue id", queue_id)
+    _check_number("sys flag", sys_flag)
+    _check_number("reconsume times", reconsume_times)
+    _check_host("born host", born_host, sys_flag & k.BORN_V6)
+    _check_host("store host", store_host, sys_flag & k.STORE_V6)
+    _check_size("topic", len(topic), k.TOPIC_V2_MAX)
+    return 0
 
 
 class RecordWriter:
-    """Writes records into one buffer, at positions that the caller has made sure of."""
+    """Writes records into one buffer. Refuses, with ValueError, what would not read back or would
+    leave the buffer; nothing is written then."""
 
     def __init__(self, out: cython.uchar[::1]) -> None:
         self._view = out
@@ -177,7 +159,7 @@ class RecordWriter:
         if cython.compiled:
             self._out = cython.address(out[0])
         else:
-            self._out = out
+            self._out = memoryview(out)
 
     def write(
         self,
@@ -202,9 +184,16 @@ class RecordWriter:
         p: cython.Py_ssize_t
         n: cython.Py_ssize_t = len(body)
         out: cython.p_uchar = self._out
-        if at < 0 or at + size > self._size:
-            raise ValueError(f"a record of {size} bytes at {at} leaves the buffer of {self._size}")
-        p = self._head(
+        _check_fields(queue_id, sys_flag, born_host, store_host, reconsume_times, topic)
+        _check_number("flag", flag)
+        _check_size("properties", len(properties), k.PROPERTIES_MAX)
+        if size > _INT_MAX or size != record_size(
+            len(born_host), len(store_host), n, len(topic), len(properties)
+        ):
+            raise ValueError(f"{size} bytes are not the size of this record")
+        self._require(at, size)
+        p = _head(
+            out,
             at,
             size,
             queue_id,
@@ -221,30 +210,27 @@ class RecordWriter:
             n,
             topic,
         )
-        _copy(out, p, body, n)
-        store_i32(out, at + _AT_CRC, crc31(out, p, n))
-        p = self._topic(p + n, topic)
+        copy_from(out, p, body, n)
+        store_i32(out, at + k.AT_BODY_CRC, crc31(out, p, n))
+        p = _topic(out, p + n, topic)
         n = len(properties)
         store_i16(out, p, n)
-        _copy(out, p + 2, properties, n)
+        copy_from(out, p + 2, properties, n)
 
     def seal(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
         """Put the property CRC of the finished record into the room at its end."""
-        i: cython.Py_ssize_t
-        out: cython.p_uchar = self._out
-        p: cython.Py_ssize_t = at + size - _CRC_SIZE
-        crc: cython.longlong = crc31(out, at, size - _CRC_SIZE)
-        _copy(out, p, _CRC_MARK, len(_CRC_MARK))
-        p += len(_CRC_MARK)
-        for i in range(_CRC_DIGITS):
-            out[p + i] = 48 + crc % 10
-            crc //= 10
-        out[p + _CRC_DIGITS] = 2
+        if size < k.CRC_SIZE:
+            raise ValueError(f"a record of {size} bytes at {at} has no room for a property CRC")
+        self._require(at, size)
+        _seal(self._out, at, size)
 
     def blank(self, at: cython.Py_ssize_t, size: cython.longlong) -> None:
         """The record that says: the file's last ``size`` bytes, from here on, hold nothing."""
+        if size < k.BLANK or size > _INT_MAX:
+            raise ValueError(f"a blank of {size} bytes: not in {k.BLANK}..{_INT_MAX}")
+        self._require(at, k.BLANK)
         store_i32(self._out, at, size)
-        store_i32(self._out, at + 4, _MAGIC_BLANK)
+        store_i32(self._out, at + 4, k.MAGIC_BLANK)
 
     def write_batch(
         self,
@@ -263,7 +249,7 @@ class RecordWriter:
         shared: bytes,
         property_crc: cython.bint,
     ) -> int:
-        """The items of a client batch, which :func:`measure_batch` accepted, as records.
+        """The items of a client batch (:func:`measure_batch`) as records.
 
         ``shared`` are the properties that every item gets from the batch. Returns the position
         behind the last record.
@@ -273,29 +259,33 @@ class RecordWriter:
         item: cython.Py_ssize_t = 0
         end: cython.Py_ssize_t = len(batch)
         shared_size: cython.Py_ssize_t = len(shared)
+        fixed: cython.Py_ssize_t = record_size(len(born_host), len(store_host), 0, len(topic), 0)
         body: cython.Py_ssize_t
         own: cython.Py_ssize_t
         own_at: cython.Py_ssize_t
         properties: cython.Py_ssize_t
         size: cython.Py_ssize_t
         p: cython.Py_ssize_t
+        _check_fields(queue_id, sys_flag, born_host, store_host, reconsume_times, topic)
+        if property_crc and shared and not shared.endswith(b"\x02"):
+            raise ValueError("shared properties need their last separator before a property CRC")
         if cython.compiled:
             items = cython.address(batch[0])
         else:
             items = batch
+        self._require(at, measure(items, end, fixed, shared_size, property_crc)[1])
         while item < end:
-            body = load_i32(items, item + _ITEM_BODY_LENGTH)
-            own_at = item + _ITEM_HEAD + body + 2
+            body = load_i32(items, item + k.ITEM_BODY_LENGTH)
+            own_at = item + k.ITEM_HEAD + body + 2
             own = item + load_i32(items, item) - own_at
-            properties = _item_properties_size(items, own_at, own, shared_size, property_crc)
-            size = record_size(len(born_host), len(store_host), body, len(topic), properties)
-            if at + size > self._size:
-                raise ValueError(f"a batch record of {size} bytes at {at} leaves the buffer")
-            p = self._head(
+            properties = item_properties_size(items, own_at, own, shared_size, property_crc)
+            size = fixed + body + properties
+            p = _head(
+                out,
                 at,
                 size,
                 queue_id,
-                load_i32(items, item + _ITEM_FLAG),
+                load_i32(items, item + k.ITEM_FLAG),
                 queue_offset,
                 physical_offset,
                 sys_flag,
@@ -308,9 +298,9 @@ class RecordWriter:
                 body,
                 topic,
             )
-            copy_bytes(out, p, items, item + _ITEM_HEAD, body)
-            store_i32(out, at + _AT_CRC, crc31(out, p, body))
-            p = self._topic(p + body, topic)
+            copy_bytes(out, p, items, item + k.ITEM_HEAD, body)
+            store_i32(out, at + k.AT_BODY_CRC, crc31(out, p, body))
+            p = _topic(out, p + body, topic)
             store_i16(out, p, properties)
             p += 2
             copy_bytes(out, p, items, own_at, own)
@@ -318,78 +308,92 @@ class RecordWriter:
             if own and out[p - 1] != 2 and (shared_size or property_crc):
                 out[p] = 2
                 p += 1
-            _copy(out, p, shared, shared_size)
+            copy_from(out, p, shared, shared_size)
             if property_crc:
-                self.seal(at, size)
+                _seal(out, at, size)
             at += size
             physical_offset += size
             queue_offset += 1
             item = own_at + own
         return at
 
-    def _head(
-        self,
-        at: cython.Py_ssize_t,
-        size: cython.Py_ssize_t,
-        queue_id: cython.longlong,
-        flag: cython.longlong,
-        queue_offset: cython.longlong,
-        physical_offset: cython.longlong,
-        sys_flag: cython.longlong,
-        born_time: cython.longlong,
-        born_host: bytes,
-        store_time: cython.longlong,
-        store_host: bytes,
-        reconsume_times: cython.longlong,
-        prepared_offset: cython.longlong,
-        body_size: cython.Py_ssize_t,
-        topic: bytes,
-    ) -> cython.Py_ssize_t:
-        """All before the body, except for its checksum; the position of the body."""
-        out: cython.p_uchar = self._out
-        store_i32(out, at, size)
-        store_i32(out, at + 4, _MAGIC_V1 if len(topic) <= _TOPIC_V1_MAX else _MAGIC_V2)
-        store_i32(out, at + _AT_QUEUE_ID, queue_id)
-        store_i32(out, at + _AT_FLAG, flag)
-        store_i64(out, at + _AT_QUEUE_OFFSET, queue_offset)
-        store_i64(out, at + _AT_OFFSET, physical_offset)
-        store_i32(out, at + _AT_SYS_FLAG, sys_flag)
-        store_i64(out, at + _AT_BORN_TIME, born_time)
-        at += _HEAD
-        _copy(out, at, born_host, len(born_host))
-        at += len(born_host)
-        store_i64(out, at, store_time)
-        at += 8
-        _copy(out, at, store_host, len(store_host))
-        at += len(store_host)
-        store_i32(out, at, reconsume_times)
-        store_i64(out, at + _AT_PREPARED, prepared_offset)
-        store_i32(out, at + _AT_BODY_LENGTH, body_size)
-        return at + _MIDDLE
-
-    def _topic(self, at: cython.Py_ssize_t, topic: bytes) -> cython.Py_ssize_t:
-        """The topic and its length; the position behind."""
-        n: cython.Py_ssize_t = len(topic)
-        if n <= _TOPIC_V1_MAX:
-            self._out[at] = n
-            at += 1
-        else:
-            store_i16(self._out, at, n)
-            at += 2
-        _copy(self._out, at, topic, n)
-        return at + n
+    def _require(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
+        """Raise unless ``size`` bytes from ``at`` on are part of the buffer."""
+        if at < 0 or size > self._size or at > self._size - size:
+            raise ValueError(f"{size} bytes at {at} leave the buffer of {self._size}")
+        return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _copy(
-    out: cython.p_uchar, at: cython.Py_ssize_t, data: bytes, count: cython.Py_ssize_t
-) -> cython.void:
-    """Copy bytes without taking a view of them, which would cost more than a short copy."""
+def _head(
+    out: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    queue_id: cython.longlong,
+    flag: cython.longlong,
+    queue_offset: cython.longlong,
+    physical_offset: cython.longlong,
+    sys_flag: cython.longlong,
+    born_time: cython.longlong,
+    born_host: bytes,
+    store_time: cython.longlong,
+    store_host: bytes,
+    reconsume_times: cython.longlong,
+    prepared_offset: cython.longlong,
+    body_size: cython.Py_ssize_t,
+    topic: bytes,
+) -> cython.Py_ssize_t:
+    """All before the body, except for its checksum; the position of the body."""
+    store_i32(out, at, size)
+    store_i32(out, at + k.AT_MAGIC, k.MAGIC_V1 if len(topic) <= k.TOPIC_V1_MAX else k.MAGIC_V2)
+    store_i32(out, at + k.AT_QUEUE_ID, queue_id)
+    store_i32(out, at + k.AT_FLAG, flag)
+    store_i64(out, at + k.AT_QUEUE_OFFSET, queue_offset)
+    store_i64(out, at + k.AT_PHYSICAL_OFFSET, physical_offset)
+    store_i32(out, at + k.AT_SYS_FLAG, sys_flag)
+    store_i64(out, at + k.AT_BORN_TIME, born_time)
+    at += k.HEAD
+    copy_from(out, at, born_host, len(born_host))
+    at += len(born_host)
+    store_i64(out, at, store_time)
+    at += k.STORE_TIME
+    copy_from(out, at, store_host, len(store_host))
+    at += len(store_host)
+    store_i32(out, at, reconsume_times)
+    store_i64(out, at + k.AT_PREPARED_OFFSET, prepared_offset)
+    store_i32(out, at + k.AT_BODY_LENGTH, body_size)
+    return at + k.MIDDLE
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _topic(out: cython.p_uchar, at: cython.Py_ssize_t, topic: bytes) -> cython.Py_ssize_t:
+    """The topic and its length; the position behind."""
+    n: cython.Py_ssize_t = len(topic)
+    if n <= k.TOPIC_V1_MAX:
+        out[at] = n
+        at += 1
+    else:
+        store_i16(out, at, n)
+        at += 2
+    copy_from(out, at, topic, n)
+    return at + n
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _seal(out: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
+    """The property CRC of a record that ends in room for it."""
     i: cython.Py_ssize_t
-    if not cython.compiled:
-        out[at : at + count] = data
-        return
-    for i in range(count):
-        out[at + i] = data[i]
+    mark: bytes = _CRC_MARK
+    p: cython.Py_ssize_t = at + size - k.CRC_SIZE
+    crc: cython.longlong = crc31(out, at, size - k.CRC_SIZE)
+    copy_from(out, p, mark, len(mark))
+    p += len(mark)
+    for i in range(k.CRC_DIGITS):
+        out[p + i] = 48 + crc % 10
+        crc //= 10
+    out[p + k.CRC_DIGITS] = 2

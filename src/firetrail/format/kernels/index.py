@@ -7,9 +7,10 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.format import layout
+from firetrail.errors import FormatError
 
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         load_i32,
         load_i64,
@@ -17,40 +18,48 @@ if cython.compiled:
         store_i64,
     )
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64, store_i32, store_i64
 
 COMPILED = cython.compiled
 
-_BEGIN_TIME = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["begin_timestamp"])
-_END_TIME = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["end_timestamp"])
-_BEGIN_OFFSET = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["begin_offset"])
-_END_OFFSET = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["end_offset"])
-_SLOT_COUNT = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["slot_count"])
-_ENTRY_COUNT = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.offsets["entry_count"])
-_HEADER = cython.declare(cython.Py_ssize_t, layout.INDEX_HEADER.size)
-_SLOT = cython.declare(cython.Py_ssize_t, layout.INDEX_SLOT.size)
-_ENTRY = cython.declare(cython.Py_ssize_t, layout.INDEX_ENTRY.size)
-_AT_OFFSET = cython.declare(cython.Py_ssize_t, layout.INDEX_ENTRY.offsets["physical_offset"])
-_AT_SECONDS = cython.declare(cython.Py_ssize_t, layout.INDEX_ENTRY.offsets["seconds"])
-_AT_PREVIOUS = cython.declare(cython.Py_ssize_t, layout.INDEX_ENTRY.offsets["previous"])
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
+_TIME_MAX = cython.declare(cython.longlong, 2**62)
+"""Times beyond it are taken for it, so that adding to them does not overflow."""
 
 
 @cython.cfunc
+@cython.exceptval(-1, check=False)
+def _entries_at(
+    length: cython.Py_ssize_t, slots: cython.longlong, entries: cython.longlong
+) -> cython.Py_ssize_t:
+    """Where the entries start in a file that has room for ``slots`` and ``entries``; else raise."""
+    if (
+        slots <= 0
+        or slots > (length - k.INDEX_HEADER) // k.SLOT
+        or entries > (length - k.INDEX_HEADER - k.SLOT * slots) // k.ENTRY
+    ):
+        raise ValueError(f"{length} bytes are no index file of {slots} slots, {entries} entries")
+    return k.INDEX_HEADER + k.SLOT * slots
+
+
+@cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _link(
     out: cython.p_uchar,
     slots: cython.longlong,
+    base: cython.Py_ssize_t,
     number: cython.longlong,
     key_hash: cython.longlong,
 ) -> cython.bint:
     """Make entry ``number`` the newest of its slot; whether the slot was empty before."""
-    slot: cython.Py_ssize_t = _HEADER + _SLOT * (key_hash % slots)
+    slot: cython.Py_ssize_t = k.INDEX_HEADER + k.SLOT * (key_hash % slots)
     previous: cython.longlong = load_i32(out, slot)
-    if previous < 0 or previous > number:
+    if previous < 0 or previous >= number:
         previous = 0
-    store_i32(out, _HEADER + _SLOT * slots + _ENTRY * number + _AT_PREVIOUS, previous)
+    store_i32(out, base + k.ENTRY * number + k.ENTRY_PREVIOUS, previous)
     store_i32(out, slot, number)
     return previous == 0
 
@@ -61,28 +70,29 @@ def _link(
 def _append(
     out: cython.p_uchar,
     slots: cython.longlong,
+    base: cython.Py_ssize_t,
     key_hash: cython.longlong,
     offset: cython.longlong,
     store_time: cython.longlong,
 ) -> cython.void:
     """One key more, as ``IndexFile.putKey`` does it, the header written through."""
-    number: cython.longlong = max(load_i32(out, _ENTRY_COUNT), 1)
-    at: cython.Py_ssize_t = _HEADER + _SLOT * slots + _ENTRY * number
-    begin: cython.longlong = load_i64(out, _BEGIN_TIME)
+    number: cython.longlong = max(load_i32(out, k.INDEX_ENTRY_COUNT), 1)
+    at: cython.Py_ssize_t = base + k.ENTRY * number
+    begin: cython.longlong = load_i64(out, k.INDEX_BEGIN_TIME)
     seconds: cython.longlong = 0
     if begin > 0 and store_time > begin:
         seconds = min((store_time - begin) // 1000, _INT_MAX)
     store_i32(out, at, key_hash)
-    store_i64(out, at + _AT_OFFSET, offset)
-    store_i32(out, at + _AT_SECONDS, seconds)
-    if _link(out, slots, number, key_hash):
-        store_i32(out, _SLOT_COUNT, load_i32(out, _SLOT_COUNT) + 1)
+    store_i64(out, at + k.ENTRY_OFFSET, offset)
+    store_i32(out, at + k.ENTRY_SECONDS, seconds)
+    if _link(out, slots, base, number, key_hash):
+        store_i32(out, k.INDEX_SLOT_COUNT, load_i32(out, k.INDEX_SLOT_COUNT) + 1)
     if number == 1:
-        store_i64(out, _BEGIN_OFFSET, offset)
-        store_i64(out, _BEGIN_TIME, store_time)
-    store_i32(out, _ENTRY_COUNT, number + 1)
-    store_i64(out, _END_OFFSET, offset)
-    store_i64(out, _END_TIME, store_time)
+        store_i64(out, k.INDEX_BEGIN_OFFSET, offset)
+        store_i64(out, k.INDEX_BEGIN_TIME, store_time)
+    store_i32(out, k.INDEX_ENTRY_COUNT, number + 1)
+    store_i64(out, k.INDEX_END_OFFSET, offset)
+    store_i64(out, k.INDEX_END_TIME, store_time)
 
 
 def append_entries(
@@ -98,12 +108,9 @@ def append_entries(
     ``limit`` is the number of entries there is room for: the file's, or less where less of it is
     backed by disk. Returns the first entry that did not fit, ``count`` if all did.
     """
-    if slots <= 0 or len(data) < _HEADER + _SLOT * slots + _ENTRY * limit:
-        raise ValueError(f"{len(data)} bytes are no index file of {slots} slots, {limit} entries")
-    if first < 0 or count * 3 > len(entries):
+    base: cython.Py_ssize_t = _entries_at(len(data), slots, limit)
+    if first < 0 or count > len(entries) // 3:
         raise ValueError(f"entries {first}:{count} of {len(entries) // 3}")
-    if first >= count:
-        return count
     out: cython.p_uchar
     source: cython.p_longlong
     if cython.compiled:
@@ -112,9 +119,15 @@ def append_entries(
     else:
         out = data
         source = entries
+    i: cython.Py_ssize_t
+    for i in range(first, count):
+        if source[3 * i] < 0 or source[3 * i] > _INT_MAX:
+            raise ValueError(f"entry {i} has no key hash but {source[3 * i]}")
     with cython.nogil:
-        while first < count and max(load_i32(out, _ENTRY_COUNT), 1) < limit:
-            _append(out, slots, source[3 * first], source[3 * first + 1], source[3 * first + 2])
+        while first < count and max(load_i32(out, k.INDEX_ENTRY_COUNT), 1) < limit:
+            _append(
+                out, slots, base, source[3 * first], source[3 * first + 1], source[3 * first + 2]
+            )
             first += 1
     return first
 
@@ -133,33 +146,35 @@ def walk(
     Stops at anything that cannot be a link of a chain.
     """
     found: list[int] = []
-    if slots <= 0 or len(data) < _HEADER + _SLOT * slots:
-        raise ValueError(f"{len(data)} bytes are no index file of {slots} slots")
+    base: cython.Py_ssize_t = _entries_at(len(data), slots, 0)
+    if key_hash < 0 or key_hash > _INT_MAX:
+        raise ValueError(f"{key_hash} is no key hash")
     source: cython.pointer(cython.const[cython.uchar])
     if cython.compiled:
         source = cython.address(data[0])
     else:
         source = data
-    base: cython.Py_ssize_t = _HEADER + _SLOT * slots
-    first_time: cython.longlong = load_i64(source, _BEGIN_TIME)
-    number: cython.longlong = load_i32(source, _HEADER + _SLOT * (key_hash % slots))
-    newest: cython.longlong = load_i32(source, _ENTRY_COUNT)
+    first_time: cython.longlong = max(min(load_i64(source, k.INDEX_BEGIN_TIME), _TIME_MAX), 0)
+    number: cython.longlong = load_i32(source, k.INDEX_HEADER + k.SLOT * (key_hash % slots))
+    # The slot is set just before the entry is counted: the one behind the last may be there.
+    newest: cython.longlong = load_i32(source, k.INDEX_ENTRY_COUNT) + 1
     at: cython.Py_ssize_t
     seconds: cython.longlong
     time: cython.longlong
-    if newest > (len(data) - base) // _ENTRY:
-        newest = (len(data) - base) // _ENTRY
+    if newest > (len(data) - base) // k.ENTRY:
+        newest = (len(data) - base) // k.ENTRY
+    begin = max(begin, 0) - 999
     while 0 < number < newest and len(found) < limit:
         newest = number
-        at = base + _ENTRY * number
-        seconds = load_i32(source, at + _AT_SECONDS)
+        at = base + k.ENTRY * number
+        seconds = load_i32(source, at + k.ENTRY_SECONDS)
         # The first entry counts from the end of the file before this one.
         time = first_time if number == 1 else first_time + seconds * 1000
-        if seconds < 0 or time < begin - 999:
+        if seconds < 0 or time < begin:
             break
         if load_i32(source, at) == key_hash and time <= end:
-            found.append(load_i64(source, at + _AT_OFFSET))
-        number = load_i32(source, at + _AT_PREVIOUS)
+            found.append(load_i64(source, at + k.ENTRY_OFFSET))
+        number = load_i32(source, at + k.ENTRY_PREVIOUS)
     return found
 
 
@@ -173,9 +188,7 @@ def count_entries(
 
     Entries stand in the order of the log: the first one of zeros, or that points back, ends them.
     """
-    base: cython.Py_ssize_t = _HEADER + _SLOT * slots
-    if slots <= 0 or limit < 1 or len(data) < base + _ENTRY * limit:
-        raise ValueError(f"{len(data)} bytes are no index file of {slots} slots, {limit} entries")
+    base: cython.Py_ssize_t = _entries_at(len(data), slots, limit)
     source: cython.pointer(cython.const[cython.uchar])
     if cython.compiled:
         source = cython.address(data[0])
@@ -187,8 +200,8 @@ def count_entries(
     newest: cython.longlong = 0
     with cython.nogil:
         while number < limit:
-            at = base + _ENTRY * number
-            offset = load_i64(source, at + _AT_OFFSET)
+            at = base + k.ENTRY * number
+            offset = load_i64(source, at + k.ENTRY_OFFSET)
             if offset < newest or offset >= log_end or load_i32(source, at) < 0:
                 break
             if offset == 0 and load_i32(source, at) == 0:
@@ -205,10 +218,11 @@ def cut_entries(
 
     Every chain is linked anew from the key hashes alone, which heals slots and links that an
     unclean stop left behind. ``used`` is how far entries may have been written; those are zeroed.
+    Raises FormatError, and changes nothing, if an entry to keep has no key hash.
     """
-    base: cython.Py_ssize_t = _HEADER + _SLOT * slots
-    if slots <= 0 or keep < 1 or len(data) < base + _ENTRY * max(keep, used):
-        raise ValueError(f"{len(data)} bytes are no index file of {slots} slots, {used} entries")
+    base: cython.Py_ssize_t = _entries_at(len(data), slots, max(keep, used))
+    if keep < 1:
+        raise ValueError(f"keep {keep}: entries count from 1")
     out: cython.p_uchar
     if cython.compiled:
         out = cython.address(data[0])
@@ -217,14 +231,18 @@ def cut_entries(
     number: cython.longlong
     at: cython.Py_ssize_t
     in_use: cython.longlong = 0
+    for number in range(1, keep):
+        at = base + k.ENTRY * number
+        if load_i32(out, at) < 0:
+            raise FormatError("index entry key hash", at, f"{load_i32(out, at)} is negative")
     with cython.nogil:
-        for at in range(_HEADER, base):
+        for at in range(k.INDEX_HEADER, base):
             out[at] = 0
-        for at in range(base + _ENTRY * keep, base + _ENTRY * max(keep, used)):
+        for at in range(base + k.ENTRY * keep, base + k.ENTRY * max(keep, used)):
             out[at] = 0
         for number in range(1, keep):
-            if _link(out, slots, number, load_i32(out, base + _ENTRY * number)):
+            if _link(out, slots, base, number, load_i32(out, base + k.ENTRY * number)):
                 in_use += 1
-        store_i32(out, _SLOT_COUNT, in_use)
-        store_i32(out, _ENTRY_COUNT, keep if keep > 1 else 0)
+        store_i32(out, k.INDEX_SLOT_COUNT, in_use)
+        store_i32(out, k.INDEX_ENTRY_COUNT, keep if keep > 1 else 0)
     return in_use

@@ -1,7 +1,8 @@
 """Walk the records of a log range and note what stands where, one column a field.
 
 The scan touches every record's fixed fields and properties, never the body unless its checksum is
-wanted, and stops at the first byte that is not a well-formed record, saying where and why.
+wanted, and stops at the first byte that is not a well-formed record, saying where and why. It
+accepts what :func:`~firetrail.format.record.decode_record` accepts, at its right physical offset.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.format import columns as col
-from firetrail.format import layout
-from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY
-
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         find_byte,
         load_i32,
         load_i64,
+        load_u16,
         load_u32,
     )
     from cython.cimports.firetrail.format.kernels.checksum import crc31
     from cython.cimports.firetrail.format.kernels.text import hash_utf8
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import (
         find_byte,
         load_i32,
         load_i64,
+        load_u16,
         load_u32,
     )
     from firetrail.format.kernels.checksum import crc31
@@ -36,79 +37,9 @@ else:
 
 COMPILED = cython.compiled
 
-_MAGIC_V1 = cython.declare(cython.uint, layout.MAGIC_V1)
-_MAGIC_V2 = cython.declare(cython.uint, layout.MAGIC_V2)
-_MAGIC_BLANK = cython.declare(cython.uint, layout.MAGIC_BLANK)
-_AT_CRC = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["body_crc"])
-_AT_QUEUE_ID = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["queue_id"])
-_AT_FLAG = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["flag"])
-_AT_QUEUE_OFFSET = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["queue_offset"])
-_AT_OFFSET = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["physical_offset"])
-_AT_SYS_FLAG = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["sys_flag"])
-_AT_BORN_TIME = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.offsets["born_time"])
-_HEAD = cython.declare(cython.Py_ssize_t, layout.RECORD_HEAD.size)
-_AT_PREPARED = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.offsets["prepared_offset"])
-_AT_BODY_LENGTH = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.offsets["body_length"])
-_MIDDLE = cython.declare(cython.Py_ssize_t, layout.RECORD_MIDDLE.size)
-_HOST_V4 = cython.declare(cython.Py_ssize_t, layout.HOST_V4_SIZE)
-_HOST_V6 = cython.declare(cython.Py_ssize_t, layout.HOST_V6_SIZE)
-_BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
-_STORE_V6 = cython.declare(cython.longlong, layout.STORE_HOST_V6)
-_CRC_SIZE = cython.declare(cython.Py_ssize_t, layout.PROPERTY_CRC_SIZE)
-_CRC_DIGITS = cython.declare(cython.Py_ssize_t, layout.PROPERTY_CRC_DIGITS)
-_MIN_RECORD = cython.declare(cython.Py_ssize_t, layout.RECORD_SIZE_MIN)
-_NAME_KEYS = cython.declare(cython.uint, int.from_bytes(KEYS.encode(), "big"))
-_NAME_TAGS = cython.declare(cython.uint, int.from_bytes(TAGS.encode(), "big"))
-_NAME_DELA = cython.declare(cython.uint, int.from_bytes(DELAY.encode()[:4], "big"))
-_NAME_UNIQ = cython.declare(cython.uint, int.from_bytes(UNIQ_KEY.encode()[:4], "big"))
-_NAME__KEY = cython.declare(cython.uint, int.from_bytes(UNIQ_KEY.encode()[4:], "big"))
-_CRC_MARK_1 = cython.declare(cython.uint, int.from_bytes(layout.PROPERTY_CRC_NAME[:4], "big"))
-_CRC_MARK_2 = cython.declare(cython.uint, int.from_bytes(layout.PROPERTY_CRC_NAME[4:], "big"))
-_LETTER_Y = cython.declare(cython.uchar, ord("Y"))
-
-_PHYSICAL_OFFSET = cython.declare(cython.Py_ssize_t, col.PHYSICAL_OFFSET)
-_SIZE = cython.declare(cython.Py_ssize_t, col.SIZE)
-_QUEUE_ID = cython.declare(cython.Py_ssize_t, col.QUEUE_ID)
-_QUEUE_OFFSET = cython.declare(cython.Py_ssize_t, col.QUEUE_OFFSET)
-_STORE_TIME = cython.declare(cython.Py_ssize_t, col.STORE_TIME)
-_BORN_TIME = cython.declare(cython.Py_ssize_t, col.BORN_TIME)
-_SYS_FLAG = cython.declare(cython.Py_ssize_t, col.SYS_FLAG)
-_FLAG = cython.declare(cython.Py_ssize_t, col.FLAG)
-_RECONSUME_TIMES = cython.declare(cython.Py_ssize_t, col.RECONSUME_TIMES)
-_PREPARED_OFFSET = cython.declare(cython.Py_ssize_t, col.PREPARED_OFFSET)
-_BODY_CRC = cython.declare(cython.Py_ssize_t, col.BODY_CRC)
-_TOPIC_AT = cython.declare(cython.Py_ssize_t, col.TOPIC_AT)
-_TOPIC_SIZE = cython.declare(cython.Py_ssize_t, col.TOPIC_SIZE)
-_TOPIC_HASH = cython.declare(cython.Py_ssize_t, col.TOPIC_HASH)
-_BODY_AT = cython.declare(cython.Py_ssize_t, col.BODY_AT)
-_BODY_SIZE = cython.declare(cython.Py_ssize_t, col.BODY_SIZE)
-_PROPERTIES_AT = cython.declare(cython.Py_ssize_t, col.PROPERTIES_AT)
-_PROPERTIES_SIZE = cython.declare(cython.Py_ssize_t, col.PROPERTIES_SIZE)
-_TAGS_AT = cython.declare(cython.Py_ssize_t, col.TAGS_AT)
-_TAGS_SIZE = cython.declare(cython.Py_ssize_t, col.TAGS_SIZE)
-_TAGS_HASH = cython.declare(cython.Py_ssize_t, col.TAGS_HASH)
-_KEYS_AT = cython.declare(cython.Py_ssize_t, col.KEYS_AT)
-_KEYS_SIZE = cython.declare(cython.Py_ssize_t, col.KEYS_SIZE)
-_UNIQUE_KEY_AT = cython.declare(cython.Py_ssize_t, col.UNIQUE_KEY_AT)
-_UNIQUE_KEY_SIZE = cython.declare(cython.Py_ssize_t, col.UNIQUE_KEY_SIZE)
-_DELAY_LEVEL = cython.declare(cython.Py_ssize_t, col.DELAY_LEVEL)
-
-_STOP_LIMIT = cython.declare(cython.int, col.Stop.LIMIT)
-_STOP_FULL = cython.declare(cython.int, col.Stop.FULL)
-_STOP_BLANK = cython.declare(cython.int, col.Stop.BLANK)
-_STOP_EMPTY = cython.declare(cython.int, col.Stop.EMPTY)
-_STOP_MAGIC = cython.declare(cython.int, col.Stop.MAGIC)
-_STOP_SIZE = cython.declare(cython.int, col.Stop.SIZE)
-_STOP_CUT = cython.declare(cython.int, col.Stop.CUT)
-_STOP_OFFSET = cython.declare(cython.int, col.Stop.PHYSICAL_OFFSET)
-_STOP_BODY_LENGTH = cython.declare(cython.int, col.Stop.BODY_LENGTH)
-_STOP_TOPIC_LENGTH = cython.declare(cython.int, col.Stop.TOPIC_LENGTH)
-_STOP_PROPERTIES_LENGTH = cython.declare(cython.int, col.Stop.PROPERTIES_LENGTH)
-_STOP_BODY_CRC = cython.declare(cython.int, col.Stop.BODY_CRC)
-_STOP_PROPERTY_CRC = cython.declare(cython.int, col.Stop.PROPERTY_CRC)
-_COLUMNS = cython.declare(cython.Py_ssize_t, len(col.COLUMN_NAMES))
-_CHECK_RECORD = cython.declare(cython.int, col.Check.RECORD)
 _GOOD = cython.declare(cython.int, -1)
+_INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
+_OFFSET_MAX = cython.declare(cython.longlong, 2**63 - 1)
 
 
 @cython.cfunc
@@ -117,12 +48,16 @@ _GOOD = cython.declare(cython.int, -1)
 def _delay_level(
     data: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.longlong:
-    """The decimal number in ``data[at : end]``; 0 if it is none or out of a level's range."""
+    """The number that ``Integer.parseInt`` reads in ``data[at : end]``; 0 if none or negative."""
     level: cython.longlong = 0
+    if data[at] == 43 and end - at > 1:  # a plus
+        at += 1
     while at < end:
-        if data[at] < 48 or data[at] > 57 or level > 1000000:
+        if data[at] < 48 or data[at] > 57:
             return 0
         level = level * 10 + (data[at] - 48)
+        if level > _INT_MAX:
+            return 0
         at += 1
     return level
 
@@ -134,44 +69,47 @@ def _note_properties(
     data: cython.pointer(cython.const[cython.uchar]),
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
-    table: cython.p_longlong,
+    cells: cython.p_longlong,
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.void:
     """Note where TAGS, KEYS and UNIQ_KEY stand. Java's parser: the last of equal names counts,
     an item needs a name, the separator and at least one byte of value."""
     item_end: cython.Py_ssize_t
-    word: cython.uint
-    table[_TAGS_SIZE * capacity + row] = 0
-    table[_TAGS_HASH * capacity + row] = 0
-    table[_KEYS_SIZE * capacity + row] = 0
-    table[_UNIQUE_KEY_SIZE * capacity + row] = 0
-    table[_DELAY_LEVEL * capacity + row] = 0
-    while at < end:
+    name: cython.uint
+    cells[k.COL_TAGS_SIZE * capacity + row] = 0
+    cells[k.COL_TAGS_HASH * capacity + row] = 0
+    cells[k.COL_KEYS_SIZE * capacity + row] = 0
+    cells[k.COL_UNIQUE_KEY_SIZE * capacity + row] = 0
+    cells[k.COL_DELAY_LEVEL * capacity + row] = 0
+    while end - at >= 6:  # the shortest of the names, the separator and a value
         item_end = find_byte(data, 2, at, end)
-        if item_end - at >= 6:  # the shortest of the names, the separator and a value
-            word = load_u32(data, at)
+        if item_end - at >= 6:
+            name = load_u32(data, at)
             if data[at + 4] == 1:
-                if word == _NAME_TAGS:
-                    table[_TAGS_AT * capacity + row] = at + 5
-                    table[_TAGS_SIZE * capacity + row] = item_end - at - 5
-                    table[_TAGS_HASH * capacity + row] = hash_utf8(
+                if name == k.NAME_TAGS:
+                    cells[k.COL_TAGS_AT * capacity + row] = at + 5
+                    cells[k.COL_TAGS_SIZE * capacity + row] = item_end - at - 5
+                    cells[k.COL_TAGS_HASH * capacity + row] = hash_utf8(
                         data, at + 5, item_end - at - 5, 0
                     )
-                elif word == _NAME_KEYS:
-                    table[_KEYS_AT * capacity + row] = at + 5
-                    table[_KEYS_SIZE * capacity + row] = item_end - at - 5
-            elif word == _NAME_DELA:
-                if item_end - at >= 7 and data[at + 4] == _LETTER_Y and data[at + 5] == 1:
-                    table[_DELAY_LEVEL * capacity + row] = _delay_level(data, at + 6, item_end)
+                elif name == k.NAME_KEYS:
+                    cells[k.COL_KEYS_AT * capacity + row] = at + 5
+                    cells[k.COL_KEYS_SIZE * capacity + row] = item_end - at - 5
+            elif name == k.NAME_UNIQ:
+                if (
+                    item_end - at >= 10
+                    and load_u32(data, at + 4) == k.NAME__KEY
+                    and data[at + 8] == 1
+                ):
+                    cells[k.COL_UNIQUE_KEY_AT * capacity + row] = at + 9
+                    cells[k.COL_UNIQUE_KEY_SIZE * capacity + row] = item_end - at - 9
             elif (
-                word == _NAME_UNIQ
-                and item_end - at >= 10
-                and load_u32(data, at + 4) == _NAME__KEY
-                and data[at + 8] == 1
+                name == k.NAME_DELA
+                and item_end - at >= 7
+                and load_u16(data, at + 4) == k.NAME_Y_END
             ):
-                table[_UNIQUE_KEY_AT * capacity + row] = at + 9
-                table[_UNIQUE_KEY_SIZE * capacity + row] = item_end - at - 9
+                cells[k.COL_DELAY_LEVEL * capacity + row] = _delay_level(data, at + 6, item_end)
         at = item_end + 1
 
 
@@ -183,26 +121,67 @@ def _property_crc(
 ) -> cython.longlong:
     """The number of the ``__CRC32#`` property that ends a record's properties; -1 if none does.
 
-    Its decimal digits stand least significant first.
+    Its decimal digits stand least significant first; what is no digit makes a number that no
+    record has.
     """
     value: cython.longlong = 0
-    i: cython.Py_ssize_t
-    mark: cython.Py_ssize_t = end - _CRC_SIZE
+    i: cython.Py_ssize_t = end - 2
+    mark: cython.Py_ssize_t = end - k.CRC_SIZE
     if (
         mark < at
-        or load_u32(data, mark) != _CRC_MARK_1
-        or load_u32(data, mark + 4) != _CRC_MARK_2
+        or load_u32(data, mark) != k.CRC_NAME_1
+        or load_u32(data, mark + 4) != k.CRC_NAME_2
         or data[mark + 8] != 1
         or data[end - 1] != 2
     ):
         return -1
-    i = end - 2
-    while i > end - 2 - _CRC_DIGITS:
+    while i > end - 2 - k.CRC_DIGITS:
         if data[i] < 48 or data[i] > 57:
-            return -1
+            return _OFFSET_MAX
         value = value * 10 + (data[i] - 48)
         i -= 1
     return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check_sums(
+    data: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    check: cython.int,
+) -> cython.int:
+    """Verify what ``check`` asks for of the record that was noted in ``row``."""
+    end: cython.Py_ssize_t = at + cells[k.COL_SIZE * capacity + row]
+    whole: cython.longlong = -1
+    if check == k.CHECK_RECORD:
+        whole = _property_crc(data, cells[k.COL_PROPERTIES_AT * capacity + row], end)
+    if whole >= 0:
+        if crc31(data, at, end - k.CRC_SIZE - at) != whole:
+            return k.STOP_PROPERTY_CRC
+    elif (
+        crc31(
+            data,
+            cells[k.COL_BODY_AT * capacity + row],
+            cells[k.COL_BODY_SIZE * capacity + row],
+        )
+        != cells[k.COL_BODY_CRC * capacity + row]
+    ):
+        return k.STOP_BODY_CRC
+    return _GOOD
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _no_record(magic: cython.longlong, size: cython.longlong) -> cython.int:
+    """What stands where no record starts."""
+    if magic == k.MAGIC_BLANK:
+        return k.STOP_BLANK if size >= k.BLANK else k.STOP_SIZE
+    return k.STOP_EMPTY if magic == 0 and size == 0 else k.STOP_MAGIC
 
 
 @cython.cfunc
@@ -213,83 +192,70 @@ def _note_record(
     at: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
     base: cython.longlong,
-    table: cython.p_longlong,
+    cells: cython.p_longlong,
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    check: cython.int,
 ) -> cython.int:
-    """Check the record at ``at`` and note its fields; the Stop it deserves, or _GOOD."""
+    """Check the record at ``at`` and note its fields; the Stop it deserves, or _GOOD.
+
+    Of ``data[at : limit]``, the first 8 bytes may be read without a further look.
+    """
     size: cython.longlong = load_i32(data, at)
-    magic: cython.uint = load_u32(data, at + 4)
-    end: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    sys_flag: cython.longlong
-    length: cython.longlong
-    whole: cython.longlong
-    if magic == _MAGIC_BLANK:
-        return _STOP_BLANK if size >= 8 else _STOP_SIZE
-    if magic != _MAGIC_V1 and magic != _MAGIC_V2:
-        return _STOP_EMPTY if magic == 0 and size == 0 else _STOP_MAGIC
-    if size < _MIN_RECORD:
-        return _STOP_SIZE
+    magic: cython.longlong = load_i32(data, at + k.AT_MAGIC)
+    if magic != k.MAGIC_V1 and magic != k.MAGIC_V2:
+        return _no_record(magic, size)
+    if size < k.RECORD_MIN:
+        return k.STOP_SIZE
     if size > limit - at:
-        return _STOP_CUT
-    end = at + size
-    if load_i64(data, at + _AT_OFFSET) != base + at:
-        return _STOP_OFFSET
-    sys_flag = load_i32(data, at + _AT_SYS_FLAG)
-    table[_PHYSICAL_OFFSET * capacity + row] = base + at
-    table[_SIZE * capacity + row] = size
-    table[_BODY_CRC * capacity + row] = load_i32(data, at + _AT_CRC)
-    table[_QUEUE_ID * capacity + row] = load_i32(data, at + _AT_QUEUE_ID)
-    table[_FLAG * capacity + row] = load_i32(data, at + _AT_FLAG)
-    table[_QUEUE_OFFSET * capacity + row] = load_i64(data, at + _AT_QUEUE_OFFSET)
-    table[_SYS_FLAG * capacity + row] = sys_flag
-    table[_BORN_TIME * capacity + row] = load_i64(data, at + _AT_BORN_TIME)
-    p = at + _HEAD + (_HOST_V6 if sys_flag & _BORN_V6 else _HOST_V4)
-    table[_STORE_TIME * capacity + row] = load_i64(data, p)
-    p += 8 + (_HOST_V6 if sys_flag & _STORE_V6 else _HOST_V4)
-    table[_RECONSUME_TIMES * capacity + row] = load_i32(data, p)
-    table[_PREPARED_OFFSET * capacity + row] = load_i64(data, p + _AT_PREPARED)
-    length = load_i32(data, p + _AT_BODY_LENGTH)
-    p += _MIDDLE
+        return k.STOP_CUT
+    end: cython.Py_ssize_t = at + size
+    if load_i64(data, at + k.AT_PHYSICAL_OFFSET) != base + at:
+        return k.STOP_PHYSICAL_OFFSET
+    sys_flag: cython.longlong = load_i32(data, at + k.AT_SYS_FLAG)
+    cells[k.COL_PHYSICAL_OFFSET * capacity + row] = base + at
+    cells[k.COL_SIZE * capacity + row] = size
+    cells[k.COL_BODY_CRC * capacity + row] = load_i32(data, at + k.AT_BODY_CRC)
+    cells[k.COL_QUEUE_ID * capacity + row] = load_i32(data, at + k.AT_QUEUE_ID)
+    cells[k.COL_FLAG * capacity + row] = load_i32(data, at + k.AT_FLAG)
+    cells[k.COL_QUEUE_OFFSET * capacity + row] = load_i64(data, at + k.AT_QUEUE_OFFSET)
+    cells[k.COL_SYS_FLAG * capacity + row] = sys_flag
+    cells[k.COL_BORN_TIME * capacity + row] = load_i64(data, at + k.AT_BORN_TIME)
+    p: cython.Py_ssize_t = at + k.HEAD + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4)
+    store_time_at: cython.Py_ssize_t = p
+    p += k.STORE_TIME + (k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4)
+    if p + k.MIDDLE > end:
+        return k.STOP_SIZE
+    cells[k.COL_STORE_TIME * capacity + row] = load_i64(data, store_time_at)
+    cells[k.COL_RECONSUME_TIMES * capacity + row] = load_i32(data, p)
+    cells[k.COL_PREPARED_OFFSET * capacity + row] = load_i64(data, p + k.AT_PREPARED_OFFSET)
+    length: cython.longlong = load_i32(data, p + k.AT_BODY_LENGTH)
+    p += k.MIDDLE
     if length < 0 or length > end - p - 3:
-        return _STOP_BODY_LENGTH
-    table[_BODY_AT * capacity + row] = p
-    table[_BODY_SIZE * capacity + row] = length
+        return k.STOP_BODY_LENGTH
+    cells[k.COL_BODY_AT * capacity + row] = p
+    cells[k.COL_BODY_SIZE * capacity + row] = length
     p += length
-    if magic == _MAGIC_V1:
+    if magic == k.MAGIC_V1:
         length = data[p]
         p += 1
+        if length > k.TOPIC_V1_MAX:
+            return k.STOP_TOPIC_LENGTH
     else:
-        length = (data[p] << 8) | data[p + 1]
+        length = load_u16(data, p)
         p += 2
-    if length > end - p - 2 or (magic == _MAGIC_V1 and length > 127) or length > 32767:
-        return _STOP_TOPIC_LENGTH
-    table[_TOPIC_AT * capacity + row] = p
-    table[_TOPIC_SIZE * capacity + row] = length
-    table[_TOPIC_HASH * capacity + row] = hash_utf8(data, p, length, 0)
+    if length > end - p - 2 or length > k.TOPIC_V2_MAX:
+        return k.STOP_TOPIC_LENGTH
+    cells[k.COL_TOPIC_AT * capacity + row] = p
+    cells[k.COL_TOPIC_SIZE * capacity + row] = length
+    cells[k.COL_TOPIC_HASH * capacity + row] = hash_utf8(data, p, length, 0)
     p += length
-    length = (data[p] << 8) | data[p + 1]
+    length = load_u16(data, p)
     p += 2
-    if length != end - p or length > 32767:
-        return _STOP_PROPERTIES_LENGTH
-    table[_PROPERTIES_AT * capacity + row] = p
-    table[_PROPERTIES_SIZE * capacity + row] = length
-    _note_properties(data, p, end, table, capacity, row)
-    if check:
-        if check == _CHECK_RECORD:
-            whole = _property_crc(data, p, end)
-            if whole >= 0:
-                if crc31(data, at, end - _CRC_SIZE - at) != whole:
-                    return _STOP_PROPERTY_CRC
-                return _GOOD
-        length = table[_BODY_SIZE * capacity + row]
-        if (
-            crc31(data, table[_BODY_AT * capacity + row], length)
-            != table[_BODY_CRC * capacity + row]
-        ):
-            return _STOP_BODY_CRC
+    if length != end - p or length > k.PROPERTIES_MAX:
+        return k.STOP_PROPERTIES_LENGTH
+    cells[k.COL_PROPERTIES_AT * capacity + row] = p
+    cells[k.COL_PROPERTIES_SIZE * capacity + row] = length
+    _note_properties(data, p, end, cells, capacity, row)
     return _GOOD
 
 
@@ -308,14 +274,15 @@ def scan(
     stops), row ``rows`` of the table is filled as well.
     """
     rows: cython.Py_ssize_t = 0
-    capacity: cython.Py_ssize_t = len(table) // _COLUMNS
-    stop: cython.int = _STOP_LIMIT
+    capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
+    stop: cython.int = k.STOP_LIMIT
     source: cython.pointer(cython.const[cython.uchar])
     cells: cython.p_longlong
     if at < 0 or limit > len(data):
         raise ValueError(f"range {at}:{limit} is outside of the buffer of {len(data)} bytes")
-    if limit - at < 8 or capacity == 0:
-        return 0, at, stop
+    if base < 0 or base > _OFFSET_MAX - len(data):
+        raise ValueError(f"base {base} is no physical offset of {len(data)} bytes")
+    limit = max(at, limit)
     if cython.compiled:
         source = cython.address(data[0])
         cells = cython.address(table[0])
@@ -323,14 +290,16 @@ def scan(
         source = data
         cells = table
     with cython.nogil:
-        while limit - at >= 8:
+        while limit - at >= k.BLANK:
             if rows == capacity:
-                stop = _STOP_FULL
+                stop = k.STOP_FULL
                 break
-            stop = _note_record(source, at, limit, base, cells, capacity, rows, check)
+            stop = _note_record(source, at, limit, base, cells, capacity, rows)
+            if stop == _GOOD and check != k.CHECK_NONE:
+                stop = _check_sums(source, at, cells, capacity, rows, check)
             if stop != _GOOD:
                 break
-            at += cells[_SIZE * capacity + rows]
+            at += cells[k.COL_SIZE * capacity + rows]
             rows += 1
-            stop = _STOP_LIMIT
+            stop = k.STOP_LIMIT
     return rows, at, stop

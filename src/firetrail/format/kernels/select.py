@@ -7,11 +7,11 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.format import layout
-
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64
 
 COMPILED = cython.compiled
@@ -26,9 +26,6 @@ ELSEWHERE = 2
 _EXHAUSTED = cython.declare(cython.int, EXHAUSTED)
 _FULL = cython.declare(cython.int, FULL)
 _ELSEWHERE = cython.declare(cython.int, ELSEWHERE)
-_UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
-_AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
-_AT_TAGS_CODE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["tags_code"])
 _INT_MIN = cython.declare(cython.longlong, -(2**31))
 _LOW_32 = cython.declare(cython.longlong, 2**32 - 1)
 _SIGN = cython.declare(cython.longlong, 2**31)
@@ -89,8 +86,9 @@ class Selection:
     ) -> int:
         """Look at the units in ``units[at : end]`` and slice their records out of ``log``.
 
-        ``log`` starts at physical offset ``base`` and may be read up to ``readable``. Returns why
-        it stopped; ``position`` is that of the first unit that was not dealt with.
+        ``log`` starts at physical offset ``base`` and may be read up to ``readable``, if it goes
+        so far. Returns why it stopped; ``position`` is that of the first unit that was not dealt
+        with.
         """
         source: cython.pointer(cython.const[cython.uchar])
         offset: cython.longlong
@@ -99,30 +97,34 @@ class Selection:
         result: cython.int = _EXHAUSTED
         if at < 0 or end > len(units):
             raise ValueError(f"units {at}:{end} of {len(units)} bytes")
+        if base < 0:
+            raise ValueError(f"base {base} is no physical offset")
+        if readable > base and readable - base > len(log):
+            readable = base + len(log)
         if at < end:
             if cython.compiled:
                 source = cython.address(units[0])
             else:
                 source = units
-            while at + _UNIT <= end:
+            while at + k.UNIT <= end:
                 offset = load_i64(source, at)
-                size = load_i32(source, at + _AT_SIZE)
+                size = load_i32(source, at + k.UNIT_SIZE)
                 self.last_offset = offset
                 if count and self._is_full(count, offset, size):
                     result = _FULL
                     break
                 if self._tags is not None and not self._matches(
-                    load_i64(source, at + _AT_TAGS_CODE)
+                    load_i64(source, at + k.UNIT_TAGS_CODE)
                 ):
                     self.filtered = True
-                elif offset < base or offset + size > readable or size <= 0:
+                elif size <= 0 or offset < base or offset > readable or size > readable - offset:
                     result = _ELSEWHERE
                     break
                 else:
                     self.found.append(log[offset - base : offset - base + size])
                     self.size += size
                     count += 1
-                at += _UNIT
+                at += k.UNIT
         self.position = at
         return result
 

@@ -7,20 +7,67 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels._bigendian import load_u64
+else:
+    from firetrail.format.kernels._bigendian import load_u64
+
 COMPILED = cython.compiled
 
 _ALL_ONES = cython.declare(cython.uint, 0xFFFFFFFF)
 _REPLACEMENT = cython.declare(cython.uint, 0xFFFD)
+_TOP_BITS = cython.declare(cython.ulonglong, 0x8080808080808080)
+_BYTES = cython.declare(cython.ulonglong, 0x00FF00FF00FF00FF)
+_PAIRS = cython.declare(cython.ulonglong, 0x0000FFFF0000FFFF)
+_POWER_4 = cython.declare(cython.uint, 31**4)
+_POWER_8 = cython.declare(cython.uint, 31**8 & 0xFFFFFFFF)
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _continues(
+def _character(
     text: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.bint:
-    return at < end and (text[at] & 0xC0) == 0x80
+) -> cython.uint:
+    """The code point at ``at``, shifted by 3 bits for the number of its bytes.
+
+    Malformed bytes are U+FFFD, as many of them as Java's decoder replaces at once: a lead and the
+    bytes that continue it. (A surrogate counts as continued: ``java_text`` says why.)
+    """
+    c: cython.uint = text[at]
+    low: cython.uint = 0x80  # what the byte behind the lead may be
+    high: cython.uint = 0xBF
+    more: cython.uint
+    start: cython.Py_ssize_t = at
+    at += 1
+    if c < 0x80:
+        return (c << 3) | 1
+    if c < 0xC2 or c > 0xF4:
+        return (_REPLACEMENT << 3) | 1
+    if c < 0xE0:
+        more = 1
+        c &= 0x1F
+    elif c < 0xF0:
+        more = 2
+        if c == 0xE0:
+            low = 0xA0
+        c &= 0x0F
+    else:
+        more = 3
+        if c == 0xF0:
+            low = 0x90
+        elif c == 0xF4:
+            high = 0x8F
+        c &= 0x07
+    while more > 0 and at < end and low <= text[at] <= high:
+        c = (c << 6) | (text[at] & 0x3F)
+        low = 0x80
+        high = 0xBF
+        at += 1
+        more -= 1
+    if more > 0 or 0xD800 <= c < 0xE000:
+        c = _REPLACEMENT
+    return (c << 3) | cython.cast(cython.uint, at - start)
 
 
 def hash_utf8(
@@ -31,41 +78,35 @@ def hash_utf8(
 ) -> cython.int:
     """Continue the hash ``start`` over the UTF-16 code units of ``text[at : at + count]``.
 
-    ``h = 31 * h + unit`` in 32 bits; bytes that are not UTF-8 count as U+FFFD.
+    ``h = 31 * h + unit`` in 32 bits; bytes that are not UTF-8 count as U+FFFD. ASCII goes eight
+    bytes a step: neighbours are added up in lanes of 16, then of 32 bits.
     """
     h: cython.uint = cython.cast(cython.uint, start) & _ALL_ONES
     end: cython.Py_ssize_t = at + count
     c: cython.uint
+    word: cython.ulonglong
     while at < end:
-        c = text[at]
-        at += 1
-        if c >= 0x80:
-            if 0xC2 <= c < 0xE0 and _continues(text, at, end):
-                c = ((c & 0x1F) << 6) | (text[at] & 0x3F)
-                at += 1
-            elif 0xE0 <= c < 0xF0 and _continues(text, at, end) and _continues(text, at + 1, end):
-                c = ((c & 0x0F) << 12) | ((text[at] & 0x3F) << 6) | (text[at + 1] & 0x3F)
-                at += 2
-                if c < 0x800 or 0xD800 <= c < 0xE000:
-                    c = _REPLACEMENT
-            elif (
-                0xF0 <= c < 0xF5
-                and _continues(text, at, end)
-                and _continues(text, at + 1, end)
-                and _continues(text, at + 2, end)
-            ):
-                c = (
-                    ((c & 0x07) << 18)
-                    | ((text[at] & 0x3F) << 12)
-                    | ((text[at + 1] & 0x3F) << 6)
-                    | (text[at + 2] & 0x3F)
+        if end - at >= 8:
+            word = load_u64(text, at)
+            if not word & _TOP_BITS:
+                word = ((word >> 8) & _BYTES) * 31 + (word & _BYTES)
+                word = ((word >> 16) & _PAIRS) * 961 + (word & _PAIRS)
+                c = cython.cast(cython.uint, word >> 32) * _POWER_4 + cython.cast(
+                    cython.uint, word & _ALL_ONES
                 )
-                at += 3
-                c -= 0x10000
-                h = (31 * h + (0xD800 | (c >> 10))) & _ALL_ONES
+                h = (h * _POWER_8 + c) & _ALL_ONES
+                at += 8
+                continue
+        c = text[at]
+        if c < 0x80:
+            at += 1
+        else:
+            c = _character(text, at, end)
+            at += c & 7
+            c >>= 3
+            if c >= 0x10000:
+                h = (31 * h + (0xD7C0 + (c >> 10))) & _ALL_ONES
                 c = 0xDC00 | (c & 0x3FF)
-            else:
-                c = _REPLACEMENT
         h = (31 * h + c) & _ALL_ONES
     if not cython.compiled:
         return h - 0x100000000 if h >= 0x80000000 else h
