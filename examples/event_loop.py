@@ -6,10 +6,10 @@ arrival listener hands new messages to the loop, for coroutines that wait for th
 
 import asyncio
 import time
+from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 
 from firetrail import FlushMode, Message, Store, StoreConfig
-from firetrail.store.dispatch import Arrival
 
 COUNT = 1000
 
@@ -21,11 +21,13 @@ async def main() -> None:
         all_arrived = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def arrived(arrivals: list[Arrival]) -> None:  # in the store's thread, so be quick
-            if any(arrival.topic == "readings" for arrival in arrivals):
+        def arrived(arrivals: Sequence[tuple[str, int, int]]) -> None:
+            """Called in the store's thread, with topic, queue and new end: be quick."""
+            if any(topic == "readings" for topic, _, _ in arrivals):
                 loop.call_soon_threadsafe(check)
 
-        def check() -> None:  # in the loop
+        def check() -> None:
+            """Called in the loop."""
             if store.max_offset("readings") == COUNT:
                 all_arrived.set()
 
