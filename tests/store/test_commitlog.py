@@ -10,7 +10,7 @@ from tests.helpers import Machine, bodies, eventually, in_threads, put_all
 from tests.store.conftest import OpenStore
 
 from firetrail import Message, PutStatus, Store
-from firetrail.errors import DiskFullError
+from firetrail.errors import DiskFullError, StoreError
 from firetrail.format import layout
 from firetrail.format.names import segment_name
 
@@ -137,6 +137,19 @@ class TestDiskFull:
         machine.files.heal()
         store.close()
         assert bodies(open_store()) == [b"a" * 3000]
+
+
+@pytest.mark.parametrize("operation", ["open", "allocate", "set_size", "sync"])
+def test_a_disk_that_fails_otherwise(store: Store, machine: Machine, operation: str) -> None:
+    put_all(store, [b"a"])
+    machine.files.fail(operation, errno.EIO, segment_name(4096))
+    result = store.try_put(Message("T", b"b" * 3940))
+    assert result.status is PutStatus.UNKNOWN_ERROR
+    with pytest.raises(StoreError, match=r"nothing was stored: .*Input/output error"):
+        result.require_ok()
+    machine.files.heal()
+    put_all(store, [b"c" * 3940])
+    assert bodies(store) == [b"a", b"c" * 3940]
 
 
 class TestLock:
@@ -289,8 +302,10 @@ class TestPool:
     ) -> None:
         pooled.put(Message("T", b"a" * 3000))
         machine.files.fail("write", errno.EIO, "commitlog", times=1)
-        with pytest.raises(OSError, match="Input/output error"):
-            pooled.put(Message("T", b"b" * 3000))
+        result = pooled.try_put(Message("T", b"b" * 3000))
+        assert result.status is PutStatus.UNKNOWN_ERROR
+        with pytest.raises(StoreError, match=r"nothing was stored: .*Input/output error"):
+            result.require_ok()
         assert pooled.put(Message("T", b"c" * 3000)).physical_offset == 4096
         pooled.flush()
         assert pooled.wait_dispatched()
@@ -326,8 +341,6 @@ class TestPool:
     def test_memory_that_cannot_be_locked_is_said(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
-        from firetrail.errors import StoreError
-
         machine.files.fail("lock_memory", errno.EPERM)
         with pytest.raises(StoreError, match=r"cannot be opened.*Operation not permitted"):
             open_store(write_buffer_pool=True, lock_memory=True)

@@ -20,6 +20,7 @@ from firetrail.errors import (
     IllegalMessageError,
     PropertiesTooLongError,
     StoreClosedError,
+    StoreError,
 )
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
@@ -139,7 +140,7 @@ class Store:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
             result = self._quick_put(message) or self._append_slowly(message)
-        except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
+        except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
@@ -181,7 +182,7 @@ class Store:
             queue = self._target(batch)
             draft = self._engine.drafter.draft_batch(batch)
             place = self._log.append_batch(draft, queue)
-        except (IllegalMessageError, DiskFullError, Busy, StoreClosedError) as error:
+        except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
@@ -216,7 +217,9 @@ class Store:
                 PutStatus.OS_PAGE_CACHE_BUSY,
                 f"another put holds the lock for {self._engine.config.page_cache_busy_ms} ms",
             )
-        return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        if isinstance(error, StoreClosedError):
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
 
     def _wait_durable(self, result: PutResult) -> PutResult:
         waiter = ThreadWaiter(result.physical_offset + result.size)

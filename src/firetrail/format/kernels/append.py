@@ -49,7 +49,7 @@ class PutStatus(Enum):
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
-    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # a sync failed: the store takes no more writes
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # the disk failed, before it was stored or with the sync after
 
 
 PUT_OK = PutStatus.PUT_OK
@@ -131,6 +131,8 @@ class PutResult:
             return self
         if self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             raise IllegalMessageError(self.field, self.detail)
+        if self.status is PutStatus.UNKNOWN_ERROR and self.store_host is None:
+            raise StoreError(self.detail)
         raise _ERRORS.get(self.status, StoreError)(f"{self.status.value}: {self.detail}")
 
 
