@@ -209,13 +209,13 @@ class StoreConfig:
         False, "transientStorePoolEnable", FLAG, "Collect messages in memory buffers."
     )
     write_buffer_count: int = POOL(
-        5, "transientStorePoolSize", Whole(1), "Buffers, each as large as a commit-log file."
+        5, "transientStorePoolSize", Whole(1), "Buffers, of 8 MiB or the longest record each."
     )
     fail_fast_without_buffer: bool = POOL(
         False,
         "fastFailIfNoBufferInStorePool",
         FLAG,
-        "Refuse to put while all buffers are in use, instead of writing to the mapped file.",
+        "Refuse to put while all buffers are in use, instead of committing them on the spot.",
     )
     commit_interval_ms: int = POOL(200, "commitIntervalCommitLog", MS, "Pause between commits.")
     commit_least_pages: int = POOL(
