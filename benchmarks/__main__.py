@@ -1,0 +1,95 @@
+"""``python -m benchmarks``: measure Firetrail beside the Java store and print the ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from interop.peer import missing_tool
+
+from benchmarks.bench import FULL, GIB, QUICK, Bench
+from benchmarks.contestants import JAVAS, ROOT, RunError
+from benchmarks.figures import Line
+from benchmarks.measurements import MEASUREMENTS
+from benchmarks.report import machine, table, write_page
+
+SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
+"""What the largest step has on the disk at a time, and some to spare."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    made.add_argument("--quick", action="store_true", help="small numbers: a look, not a result")
+    made.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=MEASUREMENTS,
+        help=f"only this measurement, may be repeated: {', '.join(MEASUREMENTS)}",
+    )
+    made.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions (3)")
+    made.add_argument("--no-java", action="store_true", help="measure Firetrail alone")
+    made.add_argument(
+        "--dir",
+        type=Path,
+        metavar="FOLDER",
+        help="where the stores go, on the disk that is to be measured (build/)",
+    )
+    made.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    made.add_argument("--write", action="store_true", help="also write docs/performance.md")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the measurements; 0 whatever the ratios are, 1 if one could not be taken."""
+    options = parser().parse_args(arguments)
+    complete = not (options.quick or options.only or options.no_java)
+    if options.write and not complete:
+        parser().error("--write is for complete runs: without --quick, --only and --no-java")
+    tool = missing_tool()
+    if tool and not options.no_java:
+        parser().error(f"{tool} is not on this machine; --no-java measures Firetrail alone")
+    scale = QUICK if options.quick else FULL
+    home = options.dir or ROOT / "build"
+    home.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(home).free < SPACE[scale]:
+        parser().error(f"{home} needs {SPACE[scale] >> 30} GiB free; name another with --dir")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as root:
+        bench = Bench(Path(root), scale, () if options.no_java else JAVAS, options.repeat, _say)
+        try:
+            lines = measure(bench, options.only or list(MEASUREMENTS))
+        except RunError as error:
+            print(f"benchmarks: {error}", file=sys.stderr)
+            return 1
+    if options.json:
+        print(json.dumps({"machine": machine(), "lines": [line.as_json() for line in lines]}))
+    else:
+        print(table(lines))
+    if options.write:
+        write_page(lines, scale, options.repeat)
+    return 0
+
+
+def measure(bench: Bench, names: Sequence[str]) -> list[Line]:
+    """The lines of the measurements of these names."""
+    lines = []
+    for name in names:
+        bench.say(name)
+        for line in MEASUREMENTS[name](bench):
+            lines.append(line)
+            bench.say(f"    {line}")
+    return lines
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

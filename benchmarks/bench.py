@@ -1,0 +1,153 @@
+"""What the measurements share: how much to do, who takes part, and turns in fresh folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.contestants import Java
+from benchmarks.figures import Json
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much each measurement does."""
+
+    put: int = 4_000_000
+    """Messages of a single put, and in the store that is read."""
+    batch: int = 3_000_000
+    sync: int = 200_000
+    warm: int = 200_000
+    """Messages put, in a store of their own, before the clock runs."""
+    warm_sync: int = 20_000
+    rounds: int = 3
+    """Rounds of reading within one repetition; the best counts."""
+    keys: int = 10_000
+    scan: int = 1 * GIB
+    recover: int = 4 * GIB
+    open_small: int = 1 * GIB
+    lag: int = 100
+    log_size: int = 1 * GIB
+    """Length of a file of the log."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of every store; all others have their default, the same as Java's."""
+        return {"mappedFileSizeCommitLog": str(self.log_size)}
+
+
+FULL = Scale()
+QUICK = Scale(
+    put=300_000,
+    batch=640_000,
+    sync=20_000,
+    warm=50_000,
+    warm_sync=2_000,
+    keys=2_000,
+    scan=256 * MIB,
+    recover=256 * MIB,
+    open_small=64 * MIB,
+    lag=20,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run of the benchmarks."""
+
+    root: Path
+    scale: Scale
+    javas: Sequence[Java]
+    repeat: int
+    say: Callable[[str], None]
+
+    @contextmanager
+    def folder(self, name: str) -> Iterator[Path]:
+        """A place for a store, removed afterwards with what stands beside it."""
+        path = self.root / name
+        try:
+            yield path
+        finally:
+            for left in (path, path.with_name(f"{name}.warmup"), path.with_name(f"{name}.saved")):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def take_turns(self, runs: Mapping[str, Callable[[], Json]]) -> dict[str, list[Json]]:
+        """The answers of each run; all of them run in turn, ``repeat`` times."""
+        answers: dict[str, list[Json]] = {name: [] for name in runs}
+        for turn in range(self.repeat):
+            for name, run in runs.items():
+                os.sync()  # what others have written is not for this one to wait for
+                self.say(f"  {name}, {turn + 1} of {self.repeat}")
+                answers[name].append(run())
+        return answers
+
+    def in_new_folder(self, run: Callable[[Path], Json]) -> Callable[[], Json]:
+        """``run`` with a store that is not there yet."""
+
+        def once() -> Json:
+            with self.folder("store") as store:
+                return run(store)
+
+        return once
+
+
+class Snapshot:
+    """A store that can be brought back to what it was, the bytes of its log excepted.
+
+    Opening a store changes neither a good record nor what stands behind the last one, so the log
+    need not be copied; files that were added to it are removed again.
+    """
+
+    LOG = "commitlog"
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._saved = store.with_name(f"{store.name}.saved")
+        self._log = {path.name for path in (store / self.LOG).iterdir()}
+        self._saved.mkdir()
+        for path in store.iterdir():
+            if path.name != self.LOG:
+                _copy(path, self._saved)
+
+    def restore(self, *, without: Sequence[str] = ()) -> None:
+        """As it was, except that the files and folders named in ``without`` are missing."""
+        for path in self._store.iterdir():
+            if path.name != self.LOG:
+                _remove(path)
+        for path in (self._store / self.LOG).iterdir():
+            if path.name not in self._log:
+                path.unlink()
+        for path in self._saved.iterdir():
+            if path.name not in without:
+                _copy(path, self._store)
+
+    def warm_up(self) -> None:
+        """Have the store in memory, and nothing of it left to be written to the disk."""
+        os.sync()
+        for path in self._store.rglob("*"):
+            if path.is_file():
+                with path.open("rb", buffering=0) as file:
+                    buffer = bytearray(MIB)
+                    while file.readinto(buffer):
+                        pass
+
+
+def _copy(path: Path, into: Path) -> None:
+    subprocess.run(
+        ["cp", "--archive", "--sparse=always", "--reflink=auto", str(path), str(into)], check=True
+    )
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

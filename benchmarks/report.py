@@ -1,0 +1,113 @@
+"""The table for people, and the page ``docs/performance.md`` that keeps it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.bench import Scale
+from benchmarks.contestants import ROOT
+from benchmarks.figures import Line
+from firetrail.format.kernels import COMPILED
+
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN = "<!-- begin: written by python -m benchmarks --write -->"
+END = "<!-- end -->"
+HEADINGS = ("measurement", "Firetrail", "compared with", "theirs", "ratio", "wanted", "")
+
+
+def table(lines: Iterable[Line]) -> str:
+    """A Markdown table with columns of equal width, readable as it is."""
+    rows = [HEADINGS, *_rows(lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    shown = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    shown.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(shown)
+
+
+def _rows(lines: Iterable[Line]) -> Iterable[tuple[str, ...]]:
+    previous = ""
+    for line in lines:
+        repeated = line.measurement == previous
+        previous = line.measurement
+        yield (
+            "" if repeated else line.measurement,
+            "" if repeated else str(line.ours),
+            line.baseline or "-",
+            str(line.theirs or "-"),
+            _ratio(line),
+            _wanted(line),
+            {None: "", True: "✓", False: "missed"}[line.met],
+        )
+
+
+def _ratio(line: Line) -> str:
+    if line.ratio is None or line.median_ratio is None:
+        return "-"
+    if len(line.ours.values) == 1:
+        return f"{line.ratio:.2f}"
+    return f"{line.ratio:.2f} ({line.median_ratio:.2f})"
+
+
+def _wanted(line: Line) -> str:
+    if line.limit is not None:
+        sign = "≥" if line.ours.unit.more_is_better else "≤"
+        return f"{sign} {line.ours.unit.show(line.limit)}"
+    return "" if line.wanted is None else f"≥ {line.wanted:.3g}"
+
+
+def machine() -> str:
+    """What the figures depend on and the commands do not say."""
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    kernels = "compiled" if COMPILED else "not compiled"
+    return ", ".join(
+        (
+            f"{os.cpu_count()} CPUs ({_processor()})",
+            f"{memory:.0f} GiB of memory",
+            f"{platform.system()} {platform.release().split('-')[0]}",
+            f"Python {platform.python_version()} (kernels {kernels})",
+            java.splitlines()[0] if java else "no Java",
+        )
+    )
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
+
+
+def generated_part(lines: Sequence[Line], scale: Scale, repeat: int) -> str:
+    """What stands between the marks of the page."""
+    return "\n".join(
+        (
+            BEGIN,
+            f"Measured on {machine()}.",
+            "",
+            f"{scale.put:,} messages put one by one, {scale.batch:,} in batches, {scale.sync:,} "
+            f"synced; {repeat} repetitions.",
+            "",
+            table(lines),
+            END,
+        )
+    )
+
+
+def write_page(lines: Sequence[Line], scale: Scale, repeat: int, page: Path = PAGE) -> None:
+    """Replace the generated part of the page."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page}: the lines {BEGIN!r} and {END!r} are missing; put them back")
+    page.write_text(before + generated_part(lines, scale, repeat) + after, encoding="utf-8")

@@ -1,0 +1,47 @@
+"""One measurement of Firetrail in a process of its own: ``python -m benchmarks.worker NAME JSON``.
+
+Prints the figures as one line of JSON. With ``"kill": true`` among the arguments the process then
+kills itself, which leaves its store as a crash does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from benchmarks.opening import fill, lag, reopen
+from benchmarks.putting import Figures, batch, put, put_tasks, put_threads
+from benchmarks.reading import get, query, scan_and_copy
+
+COMMANDS: dict[str, Callable[..., Figures]] = {
+    command.__name__: command
+    for command in (
+        put,
+        batch,
+        put_threads,
+        put_tasks,
+        get,
+        query,
+        scan_and_copy,
+        fill,
+        reopen,
+        lag,
+    )
+}
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    name, text = sys.argv[1:]
+    arguments = json.loads(text)
+    figures = COMMANDS[name](**arguments)
+    print(json.dumps(figures), flush=True)
+    if arguments.get("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

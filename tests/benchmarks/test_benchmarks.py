@@ -1,0 +1,212 @@
+"""The benchmarks run and say what they should. What they measure is never asserted."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks import __main__ as command
+from benchmarks import report
+from benchmarks.bench import Bench, Scale, Snapshot
+from benchmarks.contestants import JAVAS, ROOT, RunError, firetrail
+from benchmarks.figures import Line, Samples, Unit, samples
+from benchmarks.load import BODY, QUEUES, batch_body, message, some_keys
+from benchmarks.measurements import MEASUREMENTS
+
+from firetrail import Store
+from firetrail.format.batch import decode_batch
+
+TINY = Scale(
+    put=200,
+    batch=100,
+    sync=32,
+    warm=10,
+    warm_sync=16,
+    rounds=1,
+    keys=20,
+    scan=100_000,
+    recover=200_000,
+    open_small=50_000,
+    lag=2,
+    log_size=1 << 20,
+)
+
+
+def fast(*values: float) -> Samples:
+    return Samples(Unit.MESSAGES, values)
+
+
+def seconds(*values: float) -> Samples:
+    return Samples(Unit.SECONDS, values)
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_every_measurement_runs(name: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    bench = Bench(tmp_path, TINY, (), 1, said.append)
+    lines = command.measure(bench, [name])
+    assert lines
+    assert all(value > 0 for line in lines for value in line.ours.values)
+    assert {line.baseline for line in lines} <= {"", "memcpy"}
+    assert said[0] == name
+    assert not list(tmp_path.iterdir()), "every store is removed"
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"worker get .*(?s:.*)NotAStoreError"):
+        (tmp_path / "notes.txt").write_text("no store")
+        firetrail("get", tmp_path, rounds=1, slices=False)
+
+
+def test_releases_are_those_of_the_peer() -> None:
+    pom = (ROOT / "interop" / "java" / "pom.xml").read_text(encoding="utf-8")
+    for java in JAVAS:
+        assert f"<rocketmq.version>{java.version}</rocketmq.version>" in pom
+
+
+class TestLoad:
+    def test_messages(self) -> None:
+        assert message(6).encode_properties() == b"KEYS\x01key-6 order-6\x02TAGS\x01tagA\x02"
+        assert {message(number).queue_id for number in range(9)} == set(range(QUEUES))
+
+    def test_a_batch_holds_the_same_messages(self) -> None:
+        items = decode_batch(batch_body(5, 3))
+        assert [item.properties for item in items] == [
+            message(number).encode_properties() for number in (5, 6, 7)
+        ]
+        assert {item.body for item in items} == {BODY}
+
+    def test_keys_differ_and_stay_the_same(self) -> None:
+        keys = some_keys(50, 100)
+        assert len(set(keys)) == 50
+        assert keys == some_keys(50, 100)
+
+
+class TestSnapshot:
+    def test_brings_a_store_back(self, tmp_path: Path) -> None:
+        store = tmp_path / "store"
+        firetrail("fill", store, size=1, settings=TINY.settings, kill=True)
+        before = sorted(path.name for path in store.rglob("*"))
+        snapshot = Snapshot(store)
+        with Store.open(store) as opened:
+            opened.put(message(1))
+        (store / "commitlog" / "new").touch()
+        assert not (store / "abort").exists()
+        snapshot.restore()
+        snapshot.warm_up()
+        assert sorted(path.name for path in store.rglob("*")) == before
+
+    def test_leaves_out_what_it_is_told_to(self, tmp_path: Path) -> None:
+        store = tmp_path / "store"
+        firetrail("fill", store, size=1, settings=TINY.settings)
+        Snapshot(store).restore(without=["checkpoint", "index"])
+        left = {path.name for path in store.iterdir()}
+        assert {"commitlog", "consumequeue"} <= left
+        assert not {"checkpoint", "index"} & left
+
+
+class TestFigures:
+    @pytest.mark.parametrize(
+        ("unit", "value", "shown"),
+        [
+            (Unit.MESSAGES, 412_345, "412 k/s"),
+            (Unit.MESSAGES, 3_912_345, "3.91 M/s"),
+            (Unit.MESSAGES, 12, "12.0 /s"),
+            (Unit.BYTES, 8.04e9, "8.04 GB/s"),
+            (Unit.SECONDS, 1.5, "1.50 s"),
+            (Unit.SECONDS, 0.0381, "38.1 ms"),
+            (Unit.SECONDS, 4e-6, "4.00 µs"),
+            (Unit.SECONDS, 4e-7, "0.40 µs"),
+        ],
+    )
+    def test_units(self, unit: Unit, value: float, shown: str) -> None:
+        assert unit.show(value) == shown
+
+    def test_best_and_median_depend_on_the_unit(self) -> None:
+        assert (fast(1, 2, 9).best, fast(1, 2, 9).median) == (9, 2)
+        assert (seconds(1, 2, 9).best, seconds(1, 2, 9).median) == (1, 2)
+
+    def test_a_ratio_above_one_is_good_for_rates_and_for_times(self) -> None:
+        assert Line("put", fast(300), "Java", fast(100)).ratio == 3
+        assert Line("open", seconds(1), "Java", seconds(3)).ratio == 3
+        assert Line("open", seconds(1, 2, 2), "Java", seconds(3, 4, 5)).median_ratio == 2
+
+    @pytest.mark.parametrize(
+        ("line", "met"),
+        [
+            (Line("put", fast(300), "Java", fast(100), wanted=3), True),
+            (Line("put", fast(299), "Java", fast(100), wanted=3), False),
+            (Line("put", fast(300), "Java", fast(100)), None),
+            (Line("put", fast(300), wanted=3), None),
+            (Line("lag", seconds(0.004), limit=0.005), True),
+            (Line("lag", seconds(0.006), limit=0.005), False),
+        ],
+    )
+    def test_whether_the_goal_is_met(self, line: Line, met: bool | None) -> None:
+        assert line.met is met
+
+    def test_samples_of_answers(self) -> None:
+        answers = [{"mean_us": 2}, {"mean_us": 4}]
+        assert samples(Unit.SECONDS, answers, "mean_us", 1e-6).values == pytest.approx((2e-6, 4e-6))
+
+
+LINES = [
+    Line("put", fast(2e6, 4e6, 3e6), "Java 4", fast(1e6, 2e6, 1e6), wanted=4),
+    Line("put", fast(2e6, 4e6, 3e6), "Java 5", fast(1e6, 1e6, 1e6)),
+    Line("lag", seconds(0.001), limit=0.005),
+]
+
+
+class TestReport:
+    def test_table(self) -> None:
+        rows = [
+            [cell.strip() for cell in row.strip("|").split("|")]
+            for row in report.table(LINES).splitlines()
+        ]
+        assert [row[:5] for row in rows[2:]] == [
+            ["put", "4.00 M/s (3.00 M/s)", "Java 4", "2.00 M/s (1.00 M/s)", "2.00 (3.00)"],
+            ["", "", "Java 5", "1.00 M/s (1.00 M/s)", "4.00 (3.00)"],
+            ["lag", "1.00 ms", "-", "-", "-"],
+        ]
+        assert [row[5:] for row in rows[2:]] == [["≥ 4", "missed"], ["", ""], ["≤ 5.00 ms", "✓"]]
+
+    def test_only_the_generated_part_of_the_page_changes(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+        report.write_page(LINES, TINY, 3, page)
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"before\n{report.BEGIN}\n")
+        assert text.endswith(f"\n{report.END}\nafter\n")
+        assert "old" not in text
+        assert report.table(LINES) in text
+
+    def test_a_page_without_the_marks_is_left_alone(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("mine\n", encoding="utf-8")
+        with pytest.raises(ValueError, match="put them back"):
+            report.write_page(LINES, TINY, 3, page)
+        assert page.read_text(encoding="utf-8") == "mine\n"
+
+    def test_the_page_has_the_marks(self) -> None:
+        text = report.PAGE.read_text(encoding="utf-8")
+        assert text.count(report.BEGIN) == text.count(report.END) == 1
+
+    def test_lines_for_programs(self) -> None:
+        line = json.loads(json.dumps(LINES[0].as_json()))
+        assert line["firetrail"] == [2e6, 4e6, 3e6]
+        assert (line["ratio_best"], line["ratio_median"], line["met"]) == (2, 3, False)
+
+
+class TestCommand:
+    @pytest.mark.parametrize("option", ["--quick", "--no-java", "--only=put"])
+    def test_only_a_complete_run_is_written(
+        self, option: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit) as ended:
+            command.main([option, "--write"])
+        assert ended.value.code == 2
+        assert "complete runs" in capsys.readouterr().err
+
+    def test_names_are_checked(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            command.main(["--only", "speed"])
+        assert "put" in capsys.readouterr().err
