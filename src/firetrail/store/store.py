@@ -17,6 +17,7 @@ from typing import Self
 
 from firetrail.errors import (
     DiskFullError,
+    FlushFailedError,
     IllegalMessageError,
     PropertiesTooLongError,
     StoreClosedError,
@@ -403,7 +404,7 @@ class Store:
         self._engine.flusher.add(waiter)
         waiter.wait(-1)
         if not waiter.durable:
-            PutResult(PutStatus.UNKNOWN_ERROR, detail=self._gate.refusal).require_ok()
+            raise FlushFailedError(f"not all is on disk: {self._gate.refusal}")
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Wait until everything put so far is in queues and index; False at the timeout."""
