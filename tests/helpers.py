@@ -32,6 +32,11 @@ class Call:
     path: Path
 
 
+def concerns(path: Path, name: str) -> bool:
+    """Whether ``name`` is (the beginning of) a component of the path, or of several."""
+    return f"/{name}" in str(path)
+
+
 @dataclass
 class Fault:
     """What happens to some of the operations from now on."""
@@ -44,7 +49,7 @@ class Fault:
 
     def applies(self, operation: str, path: Path) -> bool:
         """Whether this operation is one of those that fail."""
-        if self.times == 0 or operation != self.operation or self.name not in str(path):
+        if self.times == 0 or operation != self.operation or not concerns(path, self.name):
             return False
         if self.skip:
             self.skip -= 1
@@ -56,8 +61,8 @@ class Fault:
 class FaultyFiles(Files):
     """A file system that fails, stalls and counts as it is told.
 
-    Operations are called by the names of the methods. ``name`` is a part of the path that they
-    must concern; empty for any.
+    Operations are called by the names of the methods. ``name`` says which paths they must
+    concern: it is the beginning of one of their components; empty for any.
     """
 
     def __init__(self) -> None:
@@ -74,7 +79,7 @@ class FaultyFiles(Files):
         self._faults.append(Fault(operation, name, code, skip, times))
 
     def fill_disk(self, name: str = "") -> None:
-        """No more space for the files whose path holds ``name``."""
+        """No more space for the files that ``name`` stands for."""
         self.fail("allocate", errno.ENOSPC, name)
 
     def heal(self) -> None:
@@ -104,7 +109,7 @@ class FaultyFiles(Files):
 
     def count(self, operation: str, name: str = "") -> int:
         """How many such operations there were since :meth:`forget`."""
-        return sum(c.operation == operation and name in str(c.path) for c in self.calls)
+        return sum(c.operation == operation and concerns(c.path, name) for c in self.calls)
 
     def tally(self) -> Counter[str]:
         """How many operations of each kind there were."""
@@ -123,7 +128,7 @@ class FaultyFiles(Files):
         path = self._paths[target] if isinstance(target, int) else target
         self.calls.append(Call(operation, path))
         for wanted, name, action in list(self._stalls):
-            if wanted == operation and name in str(path):
+            if wanted == operation and concerns(path, name):
                 action()
         for fault in list(self._faults):
             if fault.applies(operation, path):
@@ -134,6 +139,16 @@ class FaultyFiles(Files):
         descriptor = super().open(path, writable=writable, create=create)
         self._paths[descriptor] = path
         return descriptor
+
+    def open_new(self, path: Path) -> int:
+        self._note("open", path)
+        descriptor = super().open_new(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        self._note("give_name", path)
+        super().give_name(descriptor, path)
 
     def close(self, descriptor: int) -> None:
         self._note("close", descriptor)
