@@ -1,12 +1,14 @@
 """One file of a queue: creation, growth, positions, truncation, readers and removal."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 from tests.helpers import Machine, in_threads
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
+from firetrail.storage import system
 from firetrail.storage.segment import PAGE_SIZE, Growth, Segment, any_data
 
 SIZE = 16 * PAGE_SIZE
@@ -38,7 +40,7 @@ class TestCreate:
 
     def test_length_and_name_are_durable(self, segment: Segment, machine: Machine) -> None:
         operations = [call.operation for call in machine.files.calls]
-        assert operations[-2:] == ["sync", "sync_folder"]
+        assert operations[-3:] == ["sync", "give_name", "sync_folder"]
 
     def test_forgets_what_a_crash_left_under_its_name(
         self, machine: Machine, tmp_path: Path
@@ -48,7 +50,9 @@ class TestCreate:
         assert not any_data(segment.view, 0, SIZE)
         segment.close()
 
-    @pytest.mark.parametrize("operation", ["open", "set_size", "allocate", "sync", "sync_folder"])
+    @pytest.mark.parametrize(
+        "operation", ["open", "set_size", "allocate", "sync", "give_name", "sync_folder"]
+    )
     @pytest.mark.parametrize(
         ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, OSError)]
     )
@@ -317,3 +321,20 @@ def test_any_data_finds_a_single_byte(at: int) -> None:
     assert any_data(memoryview(content), 0, len(content))
     assert not any_data(memoryview(content), at + 1, len(content))
     assert not any_data(memoryview(content), 0, at)
+
+
+@pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed", "named at once"])
+def test_a_new_file_appears_with_its_length(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    """Unless the file system has no files without a name; it is whole in the end in any case."""
+    if not unnamed:
+        monkeypatch.setattr(system, "_UNNAMED", 0)
+    seen: list[list[str]] = []
+    machine.files.on("set_size", lambda: seen.append(os.listdir(tmp_path)))
+    machine.files.on("sync", lambda: seen.append(os.listdir(tmp_path)))
+    segment = Segment.create(machine.system, tmp_path / "a", 0, SIZE)
+    segment.close()
+    assert (tmp_path / "a").stat().st_size == SIZE
+    if unnamed:
+        assert seen == [[], []]

@@ -102,16 +102,17 @@ class Segment:
     ) -> Segment:
         """A new file of zeros with its first step allocated, its length and its name durable.
 
+        It appears with its full length: the Java store refuses a folder with a shorter file.
         Raises DiskFullError or OSError, and then there is no file.
         """
         segment = cls(system, path, base, size, growth=growth)
         files = system.files
         try:
-            segment._descriptor = files.open(path, writable=True, create=True)
-            files.set_size(segment._descriptor, 0)  # whatever a crash left under this name
+            segment._descriptor = files.open_new(path)
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
             files.sync(segment._descriptor)  # or the name could last longer than the length
+            files.give_name(segment._descriptor, path)
             files.sync_folder(path.parent)
         except BaseException as error:
             segment.close()

@@ -25,6 +25,7 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+_UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(1 << 20)
@@ -39,8 +40,31 @@ class Files:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
+    def open_new(self, path: Path) -> int:
+        """A descriptor of a new, empty file that :meth:`give_name` will call ``path``.
+
+        Until then a crash leaves nothing of it, where the file system can do that; elsewhere it
+        has its name at once.
+        """
+        if _UNNAMED:
+            try:
+                return os.open(path.parent, _UNNAMED | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+                    raise
+        descriptor = self.open(path, writable=True, create=True)
+        self.set_size(descriptor, 0)
+        return descriptor
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        """Let a file that :meth:`open_new` gave appear, in the place of whatever is there."""
+        if os.fstat(descriptor).st_nlink == 0:
+            path.unlink(missing_ok=True)
+            # With a directory descriptor, which an absolute path does not need, links are followed.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+
     def close(self, descriptor: int) -> None:
-        """Close a descriptor that :meth:`open` gave."""
+        """Close a descriptor that :meth:`open` or :meth:`open_new` gave."""
         os.close(descriptor)
 
     def size(self, path: Path) -> int:
