@@ -73,6 +73,7 @@ class Check(IntEnum):
     NONE = 0
     BODY = 1
     RECORD = 2  # the property CRC over the whole record where there is one, else the body's
+    SEALED = 3  # the property CRC, which no record lacks
 
 
 class Stop(IntEnum):

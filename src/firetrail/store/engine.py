@@ -96,6 +96,8 @@ class Engine:
         check = Check.NONE
         if self.config.check_crc_on_recover:
             check = Check.RECORD if self.config.property_crc else Check.BODY
+            if self._abort.is_sealed and watermark is not None:
+                check = Check.SEALED  # all behind the watermark was written by who was stopped
         recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
         return recovery.run(
             clean,
@@ -127,7 +129,7 @@ class Engine:
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)
-        self._abort.create()
+        self._abort.create(sealed=self.config.property_crc)
         if self.config.role is BrokerRole.SLAVE:
             self.gate.shut(Closure.SLAVE)
         for part in (self.dispatcher, self.flusher, self.housekeeper):

@@ -22,6 +22,8 @@ from firetrail.storage.system import System
 
 ABORT_MARK = b"firetrail "
 """How the abort file begins if Firetrail wrote it; the process id follows."""
+SEALED_MARK = b" sealed"
+"""How it ends if every record that this process wrote has a checksum over the whole of it."""
 _NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
 _held: set[Path] = set()  # fcntl locks do not tell the stores of one process apart
 _held_guard = threading.Lock()
@@ -147,9 +149,22 @@ class AbortFile:
         except FileNotFoundError:
             return False
 
-    def create(self) -> None:
-        """Mark the store as open, durably."""
-        self._files.replace(self._path, ABORT_MARK + str(os.getpid()).encode())
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all records of who was stopped uncleanly have a whole-record checksum.
+
+        In the bytes that a crash left, a record that has lost the end of its properties has lost
+        its checksum with it, and looks like one that never had any.
+        """
+        try:
+            return self._files.read(self._path).endswith(SEALED_MARK)
+        except FileNotFoundError:
+            return False
+
+    def create(self, *, sealed: bool) -> None:
+        """Mark the store as open, durably; ``sealed`` if records get a whole-record checksum."""
+        mark = ABORT_MARK + str(os.getpid()).encode()
+        self._files.replace(self._path, mark + SEALED_MARK if sealed else mark)
 
     def remove(self) -> None:
         """Mark the store as cleanly closed."""

@@ -316,7 +316,7 @@ class Recovery:
             segment.size,
             segment.base,
             columns.table,
-            self._check,
+            Check.BODY,
         )
         return columns.row(0) if rows else None
 

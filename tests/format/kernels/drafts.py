@@ -24,6 +24,8 @@ from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
 from firetrail.format.record import Record, decode_record
 
+ANY_RECORD = (Check.NONE, Check.BODY, Check.RECORD)
+"""The checks that records with and without a property CRC pass."""
 V4 = bytes([10, 1, 2, 3]) + pack(">i", 50001)
 V6 = bytes(range(16)) + pack(">i", 65535)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import (
+    ANY_RECORD,
     V4,
     V6,
     Draft,
@@ -76,7 +77,7 @@ def assert_agree(data: bytes, base: int, check: Check) -> None:
 
 
 class TestGoodRecords:
-    @given(st.lists(drafts, max_size=5), st.integers(0, 2**62), st.sampled_from(Check))
+    @given(st.lists(drafts, max_size=5), st.integers(0, 2**62), st.sampled_from(ANY_RECORD))
     def test_every_column(self, messages: list[Draft], base: int, check: Check) -> None:
         log = pack_log(messages, base)
         columns, rows, at, stop = scan_all(fenced(log), base, check)
@@ -228,6 +229,12 @@ class TestPropertyCrc:
         log = bytearray(Draft().pack(0))
         log[8] ^= 1
         assert scan_all(log, check=Check.RECORD)[3] == Stop.BODY_CRC
+
+    def test_a_sealed_log_has_it_in_every_record(self) -> None:
+        log = Draft(property_crc=True).pack(0)
+        assert scan_all(log, check=Check.SEALED)[3] == Stop.LIMIT
+        log += Draft().pack(len(log))
+        assert scan_all(log, check=Check.SEALED)[1:] == (1, len(log) // 2 + 10, Stop.PROPERTY_CRC)
 
     @pytest.mark.parametrize("at", range(-11, -1))
     def test_every_digit_counts(self, at: int) -> None:

@@ -87,6 +87,7 @@ cdef enum:
     COL_DELAY_LEVEL = 25
     CHECK_NONE = 0
     CHECK_RECORD = 2
+    CHECK_SEALED = 3
     STOP_LIMIT = 0
     STOP_FULL = 1
     STOP_BLANK = 2

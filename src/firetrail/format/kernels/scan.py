@@ -157,8 +157,10 @@ def _check_sums(
     """Verify what ``check`` asks for of the record that was noted in ``row``."""
     end: cython.Py_ssize_t = at + cells[k.COL_SIZE * capacity + row]
     whole: cython.longlong = -1
-    if check == k.CHECK_RECORD:
+    if check >= k.CHECK_RECORD:
         whole = _property_crc(data, cells[k.COL_PROPERTIES_AT * capacity + row], end)
+    if whole < 0 and check == k.CHECK_SEALED:
+        return k.STOP_PROPERTY_CRC
     if whole >= 0:
         if crc31(data, at, end - k.CRC_SIZE - at) != whole:
             return k.STOP_PROPERTY_CRC
