@@ -1,0 +1,413 @@
+"""A disk that forgets: what of a folder would still be there after the power went.
+
+:class:`SimulatedFiles` works on real files, whose content is the page cache, and tells a
+:class:`Disk` what was synced. Until a sync, a file on the disk has the content (and the length) of
+its last one, and a folder the names. A :class:`Snapshot` holds both sides at one moment; from it
+come the images that hardware could leave: of everything that was pending, some reached the disk,
+some did not, and of some blocks the bytes that were being changed hold anything. Bytes that were
+not being changed stay as they are, also where a block is rewritten only in part (what SQLite calls
+a powersafe overwrite): without that no log that fills its blocks bit by bit could promise a thing.
+
+A sync that fails drops what it should have written, as Linux does: the pages count as clean, so
+another sync succeeds without writing them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.threads import Abandoned, World, WorldClock
+
+from firetrail.storage.system import Files, System
+
+SECTOR = 512
+PAGE = 4096
+
+Image = dict[str, bytes | None]
+"""Content of every file by its path below the root; None for a folder."""
+Hook = Callable[[str, str], None]
+"""Called before an operation with its kind and the path (or name) it is about."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pending:
+    """Something that may or may not have reached the disk."""
+
+    kind: str  # "name", "size" or "block"
+    path: str
+    version: int = 0  # 0: the file that was durable under this name, 1: the one there now
+    at: int = 0
+
+
+@dataclass(slots=True)
+class Version:
+    """A file: as of its last sync, and now."""
+
+    durable: bytes
+    now: bytes
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Everything about a folder at one moment; None stands for a folder, or for no file."""
+
+    label: str
+    before: dict[str, Version | None] = field(default_factory=dict)
+    """What the durable names stand for."""
+    after: dict[str, Version | None] = field(default_factory=dict)
+    """What the names stand for now."""
+
+    def pending(self, block: int) -> list[Pending]:
+        """All that was not synced yet."""
+        found = []
+        for path in sorted(self.before.keys() | self.after.keys()):
+            if (path in self.before) != (path in self.after):
+                found.append(Pending("name", path))
+            old, new = self.before.get(path), self.after.get(path)
+            if path in self.before and path in self.after and old is not new:
+                found.append(Pending("name", path))
+            versions = [(0, old)] if old is new else [(0, old), (1, new)]
+            for number, version in versions:
+                if version is None or version.durable == version.now:
+                    continue
+                if len(version.durable) != len(version.now):
+                    found.append(Pending("size", path, number))
+                found += [
+                    Pending("block", path, number, at)
+                    for at in range(0, len(version.now), block)
+                    if version.durable[at : at + block].ljust(block, b"\0")
+                    != version.now[at : at + block].ljust(block, b"\0")
+                ]
+        return found
+
+    def image(
+        self, block: int, kept: Collection[Pending], garbled: Mapping[Pending, bytes] | None = None
+    ) -> Image:
+        """What is on the disk if of all that was pending ``kept`` has reached it."""
+        kept = set(kept)
+        garbled = garbled or {}
+        image: Image = {}
+        for path in sorted(self.before.keys() | self.after.keys()):
+            parent = str(Path(path).parent)
+            if parent != "." and parent not in image:
+                continue
+            number = 0
+            if path not in self.before or (
+                path in self.after and self.before[path] is not self.after[path]
+            ):
+                number = 1 if Pending("name", path) in kept else 0
+            elif path not in self.after and Pending("name", path) in kept:
+                continue  # its removal has reached the disk
+            versions = self.after if number else self.before
+            if path in versions:
+                version = versions[path]
+                image[path] = version and _mix(path, number, version, block, kept, garbled)
+        return image
+
+
+def _mix(
+    path: str,
+    number: int,
+    version: Version,
+    block: int,
+    kept: Collection[Pending],
+    garbled: Mapping[Pending, bytes],
+) -> bytes:
+    size = len(version.durable)
+    if Pending("size", path, number) in kept:
+        size = len(version.now)
+    content = bytearray(version.durable[:size].ljust(size, b"\0"))
+    for at in range(0, size, block):
+        item = Pending("block", path, number, at)
+        end = min(at + block, size)
+        if item in garbled:
+            for i, noise in zip(range(at, end), garbled[item], strict=False):
+                if content[i] != version.now[i]:
+                    content[i] = noise
+        elif item in kept:
+            content[at:end] = version.now[at:end]
+    return bytes(content)
+
+
+class Disk:
+    """What of the folder ``root`` is durable. Everything is when a disk is made."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._names: dict[str, dict[str, int | None]] = {}
+        self._durable: dict[int, bytes] = {}
+        self._dropped: dict[int, bytes] = {}
+        self._dropped_names: dict[str, dict[str, int | None]] = {}
+        self._gone: dict[int, bytes] = {}  # content of files that have no name any more
+        for folder, _, files in os.walk(root):
+            self._names[self.name_of(folder)] = _entries(Path(folder))
+            for name in files:
+                path = Path(folder, name)
+                self._durable[path.stat().st_ino] = path.read_bytes()
+
+    def name_of(self, path: str | Path) -> str:
+        """The path below the root, empty for the root."""
+        relative = str(Path(path).relative_to(self.root))
+        return "" if relative == "." else relative
+
+    def synced(self, descriptor: int, content: bytes) -> None:
+        """The file's data, as it was when the sync began, is durable."""
+        number = os.fstat(descriptor).st_ino
+        dropped = self._dropped.get(number)
+        if dropped is not None:
+            durable = self._durable.get(number, b"")
+            content = b"".join(
+                durable[at : at + PAGE].ljust(len(content[at : at + PAGE]), b"\0")
+                if content[at : at + PAGE] == dropped[at : at + PAGE]
+                else content[at : at + PAGE]
+                for at in range(0, len(content), PAGE)
+            )
+        self._durable[number] = content
+
+    def sync_failed(self, descriptor: int) -> None:
+        """The dirty pages of the file count as clean now, and are not on the disk."""
+        self._dropped[os.fstat(descriptor).st_ino] = read_all(descriptor)
+
+    def synced_folder(self, path: Path) -> None:
+        """The names in the folder are durable."""
+        folder = self.name_of(path)
+        names = _entries(path)
+        before = self._names.get(folder, {})
+        for name, number in self._dropped_names.get(folder, {}).items():
+            if names.get(name, -1) == number and name not in before:
+                del names[name]
+        self._names[folder] = names
+
+    def folder_sync_failed(self, path: Path) -> None:
+        """The names that are new in the folder count as written now, and are not."""
+        self._dropped_names[self.name_of(path)] = _entries(path)
+
+    def forget_name(self, path: Path) -> None:
+        """The name is about to stand for nothing or something else."""
+        if path.exists():
+            self._gone[path.stat().st_ino] = path.read_bytes()
+
+    def snapshot(self, label: str = "") -> Snapshot:
+        """Both sides now."""
+        snapshot = Snapshot(label)
+        versions: dict[int, Version] = {}
+        folders = [self.root]
+        while folders:
+            folder = folders.pop()
+            for name, number in _entries(folder).items():
+                path = folder / name
+                if number is None:
+                    folders.append(path)
+                    snapshot.after[self.name_of(path)] = None
+                else:
+                    version = Version(self._durable.get(number, b""), path.read_bytes())
+                    versions[number] = version
+                    snapshot.after[self.name_of(path)] = version
+        self._walk_durable("", snapshot, versions)
+        return snapshot
+
+    def _walk_durable(self, folder: str, into: Snapshot, versions: dict[int, Version]) -> None:
+        for name, number in self._names.get(folder, {}).items():
+            path = f"{folder}/{name}" if folder else name
+            if number is None:
+                into.before[path] = None
+                self._walk_durable(path, into, versions)
+            else:
+                if number not in versions:
+                    durable = self._durable.get(number, b"")
+                    versions[number] = Version(durable, self._gone.get(number, durable))
+                into.before[path] = versions[number]
+
+
+class SimulatedFiles(Files):
+    """Real files, with every change announced and every sync noted instead of done."""
+
+    def __init__(self, disk: Disk, world: World) -> None:
+        self.disk = disk
+        self.world = world
+        self.hooks: list[Hook] = []
+        self.operations = 0
+        self._open: set[int] = set()
+
+    def system(self) -> System:
+        """The operating system of this world."""
+        return System(files=self, clock=WorldClock(self.world), memory_bytes=1 << 30)
+
+    def _announce(self, kind: str, target: str | Path | int) -> None:
+        if self.world.abandoned:
+            raise Abandoned
+        if isinstance(target, int):
+            target = os.readlink(f"/proc/self/fd/{target}")
+        name = self.disk.name_of(str(target).removesuffix(" (deleted)"))
+        self.operations += 1
+        for hook in self.hooks:
+            hook(kind, name)
+        self.world.yield_point()
+
+    def abandon(self) -> None:
+        """Close what the killed process had open."""
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+    # -- the operations -----------------------------------------------------------------------
+
+    def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
+        if create and not path.exists():
+            self._announce("create", path)
+        descriptor = super().open(path, writable=writable, create=create)
+        self._open.add(descriptor)
+        return descriptor
+
+    def open_new(self, path: Path) -> int:
+        self._announce("create", path)
+        descriptor = super().open_new(path)
+        self._open.add(descriptor)
+        return descriptor
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        self._announce("give_name", path)
+        self.disk.forget_name(path)
+        super().give_name(descriptor, path)
+
+    def close(self, descriptor: int) -> None:
+        if not self.world.abandoned:
+            super().close(descriptor)
+            self._open.discard(descriptor)
+
+    def set_size(self, descriptor: int, size: int) -> None:
+        self._announce("set_size", descriptor)
+        super().set_size(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        self._announce("allocate", descriptor)
+        super().allocate(descriptor, offset, length)
+
+    def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
+        if self.world.abandoned:
+            raise Abandoned
+        return super().map(descriptor, size, writable=writable)
+
+    def populate(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+        """Only speed depends on it."""
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        self._announce("write", descriptor)
+        return super().write(descriptor, buffers, offset)
+
+    def write_zeros(self, descriptor: int, offset: int, end: int) -> None:
+        self._announce("write_zeros", descriptor)
+        super().write_zeros(descriptor, offset, end)
+
+    def sync(self, descriptor: int) -> None:
+        content = read_all(descriptor)  # what is written while it runs may be durable or not
+        try:
+            self._announce("sync", descriptor)
+        except OSError:
+            self.disk.sync_failed(descriptor)
+            raise
+        self.disk.synced(descriptor, content)
+
+    def sync_folder(self, path: Path) -> None:
+        try:
+            self._announce("sync_folder", path)
+        except OSError:
+            self.disk.folder_sync_failed(path)
+            raise
+        self.disk.synced_folder(path)
+
+    def make_folder(self, path: Path) -> None:
+        if not path.is_dir():
+            self._announce("make_folder", path)
+        super().make_folder(path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._announce("rename", target)
+        self.disk.forget_name(target)
+        super().rename(path, target)
+
+    def remove(self, path: Path) -> None:
+        self._announce("remove", path)
+        self.disk.forget_name(path)
+        super().remove(path)
+
+    def remove_folder(self, path: Path) -> None:
+        self._announce("remove_folder", path)
+        super().remove_folder(path)
+
+    def used_ratio(self, path: Path) -> float:
+        return 0.1
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+def write_image(image: Image, folder: Path) -> None:
+    """Make the folder look like the image; runs of zeros become holes."""
+    folder.mkdir(parents=True)
+    for name, content in image.items():
+        path = folder / name
+        if content is None:
+            path.mkdir()
+            continue
+        with path.open("wb") as file:
+            for at in range(0, len(content), PAGE):
+                part = content[at : at + PAGE]
+                if part.count(0) != len(part):
+                    file.seek(at)
+                    file.write(part)
+            file.truncate(len(content))
+
+
+def random_image(snapshot: Snapshot, source: random.Random) -> tuple[str, Image]:
+    """One of the images that could be left, and how it was chosen."""
+    block = source.choice((SECTOR, PAGE))
+    pending = snapshot.pending(block)
+    fate = source.choice(("none", "all", "one kept", "one missing", "some", "some", "garbled"))
+    kept: set[Pending] = set()
+    garbled: dict[Pending, bytes] = {}
+    if fate == "all":
+        kept = set(pending)
+    elif fate == "one kept" and pending:
+        kept = {source.choice(pending)}
+        kept |= {item for item in pending if item.kind != "block"}
+    elif fate == "one missing" and pending:
+        kept = set(pending) - {source.choice(pending)}
+    elif fate in ("some", "garbled"):
+        share = source.random()
+        kept = {item for item in pending if source.random() < share}
+    if fate == "garbled":
+        blocks = [item for item in pending if item.kind == "block"]
+        for item in blocks:
+            if source.random() < 0.3:
+                garbled[item] = source.randbytes(block)
+    return f"{fate} of {len(pending)} x {block}", snapshot.image(block, kept, garbled)
+
+
+def every_image(snapshot: Snapshot, block: int) -> Iterator[tuple[str, Image]]:
+    """None kept, all kept, each alone missing, each alone kept."""
+    pending = snapshot.pending(block)
+    yield f"none of {len(pending)} x {block}", snapshot.image(block, ())
+    yield f"all of {len(pending)} x {block}", snapshot.image(block, pending)
+    not_blocks = {item for item in pending if item.kind != "block"}
+    for item in pending:
+        yield f"{block}: without {item}", snapshot.image(block, set(pending) - {item})
+        yield f"{block}: only {item}", snapshot.image(block, not_blocks | {item})
+
+
+def read_all(descriptor: int) -> bytes:
+    """The whole file behind a descriptor."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _entries(folder: Path) -> dict[str, int | None]:
+    with os.scandir(folder) as found:
+        return {
+            entry.name: None if entry.is_dir(follow_symlinks=False) else entry.inode()
+            for entry in found
+        }

@@ -1,0 +1,341 @@
+"""Lives of a store in a simulated world: run it, record it, crash it, look at what is left."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.crash.disk import Disk, Image, SimulatedFiles, Snapshot, random_image, write_image
+from tests.crash.files_check import check_files
+from tests.crash.oracle import (
+    COMMIT,
+    PREPARED,
+    ROLLBACK,
+    History,
+    Stored,
+    TornProperties,
+    Violation,
+    batch_of,
+    check_store,
+    stored,
+    stored_batch,
+)
+from tests.crash.threads import World
+
+from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
+
+SLOTS = 8
+TINY: dict[str, Any] = {
+    "commit_log_file_size": 8192,
+    "consume_queue_file_size": 200,
+    "index_slots": SLOTS,
+    "index_entries": 24,
+    "max_message_size": 4096,
+    "delete_interval_ms": 0,
+    "destroy_forcibly_after_ms": 0,
+}
+"""Files so small that a few dozen messages roll all three kinds."""
+
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {"flush": FlushMode.SYNC},
+    "async": {"flush": FlushMode.ASYNC},
+    "pool": {"flush": FlushMode.ASYNC, "write_buffer_pool": True, "write_buffer_count": 2},
+}
+DEEP = bool(os.environ.get("FIRETRAIL_DEEP"))
+"""Whether to try much more than a test run has time for."""
+
+
+def tiny_config(mode: str, **changes: Any) -> StoreConfig:
+    """Settings of a store with tiny files."""
+    return StoreConfig(**TINY | MODES[mode] | changes)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory if there is such a thing; it goes at the end."""
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Process:
+    """A process that has the store in ``disk.root`` open, from its start to its end."""
+
+    files_class: type[SimulatedFiles] = SimulatedFiles
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        history: History,
+        seed: int,
+        preemption: float = 0.0,
+        now: float = 0.0,
+    ) -> None:
+        self.disk = disk
+        self.config = config
+        self.history = history
+        self.world = World(seed, preemption, now)
+        self.files = self.files_class(disk, self.world)
+        self.moments: list[Moment] = []
+        self._threading = self.world.replaces_threading()
+
+    def open(self) -> Store:
+        """Open the store; what recovery raises is raised."""
+        self._threading.__enter__()
+        try:
+            self.store = Store.open(self.disk.root, self.config, system=self.files.system())
+        except BaseException:
+            self._end()
+            raise
+        return self.store
+
+    def close(self) -> None:
+        """A clean stop."""
+        try:
+            self.store.close()
+        finally:
+            self._end()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end()
+
+    def _end(self) -> None:
+        self.world.abandon()
+        self.files.abandon()
+        self._threading.__exit__(None, None, None)
+        for failure in self.world.failures:
+            raise Violation("I8: a thread of the store died") from failure
+
+    def record(self) -> None:
+        """Keep a snapshot of the disk before each operation from now on."""
+
+        def keep(kind: str, name: str) -> None:
+            snapshot = self.disk.snapshot(f"{self.files.operations}: {kind} {name}")
+            self.moments.append(Moment(snapshot, copy.copy(self.history)))
+
+        self.files.hooks.append(keep)
+
+    # -- what a program does ------------------------------------------------------------------
+
+    def put(self, message: Message) -> PutResult:
+        """Put a message and note it, if it was stored, in the history."""
+        result = self.store.try_put(message)
+        if result.physical_offset >= 0:
+            self._note([stored(message, result)], result)
+        return result
+
+    def put_batch(self, messages: Sequence[Message]) -> PutResult:
+        """The same for a batch."""
+        result = self.store.try_put_batch(batch_of(messages))
+        if result.physical_offset >= 0:
+            self._note(stored_batch(messages, result, self.config.property_crc), result)
+        return result
+
+    def _note(self, new: list[Stored], result: PutResult) -> None:
+        self.history.add(new)
+        if result.status is PutStatus.PUT_OK:
+            count = self.history.position_of(result.physical_offset + result.size)
+            if self.config.flush is FlushMode.SYNC:
+                self.history.promise(power_loss=count)
+            elif not self.config.write_buffer_pool:
+                self.history.promise(kill=count)
+
+    def flush(self) -> None:
+        """Everything that was put is on the disk after it."""
+        count = len(self.history.messages)
+        self.store.flush()
+        self.history.promise(power_loss=count)
+
+    def expire(self) -> int:
+        """Delete all old files of the log, expired or not."""
+        removed = self.store.delete_expired(forced=True)
+        self.history.log_min = self.store.log_range[0]
+        return removed
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A snapshot, and what had been promised by then."""
+
+    snapshot: Snapshot
+    promised: History
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+class Producer:
+    """Makes messages of all kinds, each with a body that no other has."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._source = source
+        self._serial = itertools.count()
+
+    def message(self) -> Message:
+        source = self._source
+        number = next(self._serial)
+        kind = source.choice(("plain", "plain", "tags", "keys", "all", "delay", "transaction"))
+        message = Message(
+            source.choice(("orders", "t")),
+            b"%d:" % number + source.randbytes(source.choice((0, 7, 60, 300))),
+            queue_id=source.randrange(2),
+            flag=number,
+        )
+        if kind in ("tags", "all"):
+            message.tags = source.choice(("red", "green"))
+        if kind in ("keys", "all"):
+            message.keys = source.sample(("k1", "k2", "k3", f"n{number}"), source.randint(1, 3))
+        if kind == "all":
+            message.properties = {"colour": "x" * source.choice((1, 30, 700))}
+        if kind == "delay":
+            message.delay_level = source.randint(1, 2)
+        if kind == "transaction":
+            message.sys_flag = source.choice((PREPARED, COMMIT, ROLLBACK))
+            message.keys = [f"tx{number}"]
+        return message
+
+    def batch(self) -> list[Message]:
+        source = self._source
+        topic, queue_id = source.choice(("orders", "t")), source.randrange(2)
+        return [
+            Message(
+                topic,
+                b"%d:" % next(self._serial) + source.randbytes(source.choice((0, 50))),
+                queue_id=queue_id,
+                tags=source.choice((None, "red")),
+                keys=source.choice(((), ("k1",))),
+            )
+            for _ in range(source.randint(1, 5))
+        ]
+
+
+def run_workload(process: Process, source: random.Random, steps: int) -> None:
+    """Use the store in every way, as the generator will have it."""
+    producer = Producer(source)
+    for _ in range(steps):
+        process.world.now += source.choice((0, 0.001, 0.02))
+        step = source.random()
+        if step < 0.70:
+            process.put(producer.message())
+        elif step < 0.80:
+            process.put_batch(producer.batch())
+        elif step < 0.86:
+            process.flush()
+        elif step < 0.92:
+            process.world.settle()
+        elif step < 0.98:
+            process.world.pause(source.choice((0.3, 1.1)))
+        else:
+            process.expire()
+
+
+# -- after a crash --------------------------------------------------------------------------------
+
+
+class Checker:
+    """Opens images of crashed stores and holds them against the history."""
+
+    def __init__(
+        self, folder: Path, config: StoreConfig, process_class: type[Process] = Process
+    ) -> None:
+        self.config = config
+        self.images = 0
+        self.torn_properties = 0
+        """Images left alone because a record had lost its properties and had no checksum."""
+        self._folder = folder
+        self._process_class = process_class
+
+    def check(
+        self,
+        image: Image,
+        history: History,
+        least: int,
+        *,
+        exactly: int | None = None,
+        then: Callable[[Process], None] | None = None,
+    ) -> int:
+        """Recover an image, compare it, close it and compare its files; messages there are.
+
+        At least ``least`` messages must be there. ``then`` is called with the open store, of which
+        every operation was recorded.
+        """
+        self.images += 1
+        folder = self._folder / f"image-{self.images}"
+        write_image(image, folder)
+        history = copy.deepcopy(history)
+        process = self._process_class(Disk(folder), self.config, history, self.images)
+        if then is not None:
+            process.record()
+        try:
+            count = self._check_open(process, least, exactly)
+            if then is not None:
+                then(process)
+        except TornProperties as torn:
+            process.kill()
+            if torn.place < least or self.config.property_crc:
+                raise
+            self.torn_properties += 1
+            return -1
+        except BaseException:
+            process.kill()
+            raise
+        process.close()
+        check_files(folder, SLOTS)
+        shutil.rmtree(folder)
+        return count
+
+    def _check_open(self, process: Process, least: int, exactly: int | None) -> int:
+        try:
+            store = process.open()
+        except FiretrailError as error:
+            raise Violation(f"I1: refused to open: {error}") from error
+        count = check_store(store, process.history, least)
+        if exactly is not None and count != exactly:
+            raise Violation(f"I5: {count} messages recovered, {exactly} the time before")
+        process.history.cut(count, durable=True)
+        return count
+
+    def check_again_and_again(
+        self, image: Image, history: History, least: int, source: random.Random
+    ) -> None:
+        """Crash once more during the recovery of an image, and after messages that were put then.
+
+        An interrupted recovery must end as one that was not (I5); what it has dropped never comes
+        back (I6).
+        """
+        recovering: list[Moment] = []
+        later: list[Moment] = []
+        later_history: list[History] = []
+
+        def go_on(process: Process) -> None:
+            recovering.extend(process.moments)
+            run_workload(process, source, 8)
+            later.extend(process.moments[len(recovering) :])
+            later_history.append(copy.deepcopy(process.history))
+
+        count = self.check(image, history, least, then=go_on)
+        if count < 0:
+            return
+        for moment in source.sample(recovering, min(2, len(recovering))):
+            _, again = random_image(moment.snapshot, source)
+            self.check(again, history, least, exactly=count)
+        for moment in source.sample(later, min(2, len(later))):
+            _, again = random_image(moment.snapshot, source)
+            after = later_history[0]
+            after.log_min = moment.promised.log_min
+            self.check(again, after, moment.promised.survive_power_loss)
