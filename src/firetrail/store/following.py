@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from firetrail.store.deriving import Arrival
 
@@ -29,18 +31,29 @@ class Arrivals:
             self._closed = True
             self._changed.notify_all()
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Arrivals are noticed inside the block only."""
+        with self._changed:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting -= 1
+
     @property
     def mark(self) -> int:
         """To be taken before looking for messages, and given to :meth:`wait` after."""
-        with self._changed:
-            self._waiting += 1
-            return self._rounds
+        return self._rounds
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing will arrive any more."""
+        return self._closed
 
     def wait(self, mark: int, timeout_s: float | None) -> bool:
         """Wait until something arrived since ``mark``; False at the timeout or the end."""
         with self._changed:
-            try:
-                self._changed.wait_for(lambda: self._rounds != mark or self._closed, timeout_s)
-                return self._rounds != mark and not self._closed
-            finally:
-                self._waiting -= 1
+            self._changed.wait_for(lambda: self._rounds != mark or self._closed, timeout_s)
+            return self._rounds != mark and not self._closed

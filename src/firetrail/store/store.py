@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -302,18 +303,25 @@ class Store:
         tags: str | Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> Iterator[Record]:
-        """As :meth:`read`, and then wait for more: for ``timeout`` seconds, or until the store
-        is closed."""
+        """As :meth:`read`, and then wait for more, until the store is closed.
+
+        With a ``timeout``, end when for so many seconds nothing has arrived in the queue.
+        """
+        arrivals, clock = self._engine.arrivals, self._engine.system.clock
         position = self.min_offset(topic, queue_id) if offset is None else offset
-        while True:
-            mark = self._engine.arrivals.mark
-            end = self.max_offset(topic, queue_id)
-            for message in self.read(topic, queue_id, position, tags):
-                position = message.queue_offset + 1
-                yield message
-            position = max(position, end)
-            if not self._engine.arrivals.wait(mark, timeout):
-                return
+        with arrivals.watched(), suppress(StoreClosedError):
+            since = clock.monotonic()
+            while True:
+                mark = arrivals.mark
+                end = self.max_offset(topic, queue_id)
+                for message in self.read(topic, queue_id, position, tags):
+                    position = message.queue_offset + 1
+                    yield message
+                    since = clock.monotonic()
+                position = max(position, end)
+                left = None if timeout is None else since + timeout - clock.monotonic()
+                if not arrivals.wait(mark, left):
+                    return
 
     def by_id(self, message_id: str) -> Record | None:
         """The message with this offset message id."""
@@ -409,18 +417,17 @@ class Store:
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Wait until everything put so far is in queues and index; False at the timeout."""
         end = self._log.max_offset
-        mark = self._engine.arrivals.mark
-        clock = self._engine.system.clock
+        arrivals, clock = self._engine.arrivals, self._engine.system.clock
         deadline = clock.monotonic() + timeout
-        while self._dispatcher.position < end:
-            left = deadline - clock.monotonic()
-            if left <= 0 or self._engine.failure is not None:
-                self._engine.arrivals.wait(mark, 0)
-                return False
-            self._engine.arrivals.wait(mark, min(left, 0.001))
-            mark = self._engine.arrivals.mark
-        self._engine.arrivals.wait(mark, 0)
-        return True
+        with arrivals.watched():
+            while True:
+                mark = arrivals.mark
+                if self._dispatcher.position >= end:
+                    return True
+                left = deadline - clock.monotonic()
+                if left <= 0 or self._engine.failure is not None or arrivals.is_closed:
+                    return False
+                arrivals.wait(mark, min(left, 0.001))  # what is in no queue does not arrive
 
     def delete_expired(self, *, forced: bool = False) -> int:
         """Delete expired files of the log now, whatever the hour; how many went.

@@ -1,0 +1,30 @@
+"""Reasons for which puts are refused."""
+
+from firetrail.store.gate import Closure, Gate
+
+
+def test_each_reason_is_lifted_on_its_own() -> None:
+    gate = Gate()
+    assert gate.refusal == ""
+    gate.shut(Closure.DISK_FULL, "93% used")
+    gate.shut(Closure.SLAVE)
+    assert gate.refusal == "the disk is nearly full: 93% used; the store is a slave"
+    gate.lift(Closure.DISK_FULL)
+    gate.lift(Closure.DISK_FULL)
+    assert gate.refusal == "the store is a slave"
+    gate.lift(Closure.SLAVE)
+    assert gate.refusal == ""
+
+
+def test_the_newest_detail_counts() -> None:
+    gate = Gate()
+    gate.shut(Closure.DISK_FULL, "91% used")
+    gate.shut(Closure.DISK_FULL, "95% used")
+    assert gate.refusal == "the disk is nearly full: 95% used"
+
+
+def test_for_good() -> None:
+    gate = Gate()
+    with gate._guard:  # which a thread that is gone may hold
+        gate.shut_for_good("not here")
+    assert gate.refusal == "not here"
