@@ -29,6 +29,8 @@ DEFAULT_SLOTS = 5_000_000
 DEFAULT_ENTRIES = 20_000_000
 ENTRIES_PER_SLOT = DEFAULT_ENTRIES // DEFAULT_SLOTS
 ENTRY_SECONDS_MAX = 2**31 - 1
+CHAIN_LOOKED_AT = 1000
+"""Entries of a chain that are followed to confirm a geometry."""
 
 
 class IndexHeader(NamedTuple):
@@ -162,17 +164,35 @@ def _candidates(buffer: ReadableBuffer, size: int, header: IndexHeader) -> Itera
 
 
 def _agrees(buffer: ReadableBuffer, header: IndexHeader, geometry: IndexGeometry) -> bool:
-    """Whether the first and the last entry, and the last one's slot, are what the header says."""
+    """Whether the first and the last entry, and the last one's slot, are what the header says.
+
+    Log offset 0 is found everywhere in a file of zeros, so the first entry must be in a chain.
+    """
     slots = geometry.slots
     last = header.next_entry - 1
     try:
         first_entry = decode_index_entry(buffer, entry_at(slots, 1))
         last_entry = decode_index_entry(buffer, entry_at(slots, last))
         newest = decode_index_slot(buffer, slot_at(last_entry.key_hash % slots))
+        chained = _is_chained(buffer, slots, first_entry.key_hash)
     except FormatError:
         return False
     return (
         first_entry.physical_offset == header.begin_offset
         and last_entry.physical_offset == header.end_offset
         and newest == last
+        and chained
     )
+
+
+def _is_chained(buffer: ReadableBuffer, slots: int, key_hash: int) -> bool:
+    """Whether the chain of a key ends at the first entry, as far as it is looked at."""
+    number = decode_index_slot(buffer, slot_at(key_hash % slots))
+    for _ in range(CHAIN_LOOKED_AT):
+        if number <= 1:
+            return number == 1
+        entry = decode_index_entry(buffer, entry_at(slots, number))
+        if entry.previous >= number:
+            return False
+        number = entry.previous
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from firetrail.errors import ConfigError, SegmentSizeError
-from firetrail.format.index import IndexGeometry, find_geometry
+from firetrail.format.index import IndexGeometry, find_geometry, index_file_size
 from firetrail.format.names import (
     COMMIT_LOG,
     CONSUME_QUEUE,
@@ -28,7 +28,9 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
     queue = _first_queue_size(system, root / CONSUME_QUEUE)
     if queue:
         sizes["consume_queue_file_size"] = queue
-    geometry = _index_geometry(system, root / INDEX)
+    geometry = _index_geometry(
+        system, root / INDEX, IndexGeometry(config.index_slots, config.index_entries)
+    )
     if geometry is not None:
         sizes["index_slots"], sizes["index_entries"] = geometry
     changed = {name: size for name, size in sizes.items() if getattr(config, name) != size}
@@ -61,14 +63,16 @@ def _first_queue_size(system: System, folder: Path) -> int:
     return 0
 
 
-def _index_geometry(system: System, folder: Path) -> IndexGeometry | None:
-    """Slots and entries of the first index file that tells them."""
+def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> IndexGeometry | None:
+    """Slots and entries of the first index file that tells them: the expected ones if its size is
+    theirs, as :meth:`IndexFile.load` has it."""
     for name in system.files.names(folder):
-        if parse_index_name(name) is None or not system.files.size(folder / name):
+        size = system.files.size(folder / name) if parse_index_name(name) is not None else 0
+        if not size:
             continue
-        segment = Segment(
-            system, folder / name, 0, system.files.size(folder / name), writable=False
-        )
+        if size == index_file_size(*expected):
+            return expected
+        segment = Segment(system, folder / name, 0, size, writable=False)
         try:
             return find_geometry(segment.mapping)
         except ValueError:
