@@ -287,10 +287,14 @@ class Recovery:
     ) -> bool:
         """Whether the log has this message of the queue there.
 
-        Of deleted records nobody knows; and Java's queues may name messages of other queues.
+        Of deleted records nobody knows more than that they follow each other; and Java's queues may
+        name messages of other queues.
         """
-        if not ours or unit.physical_offset < self._log.min_offset:
+        if not ours:
             return True
+        if unit.physical_offset < self._log.min_offset:
+            before = queue.unit(offset - 1)
+            return before is None or before.physical_offset < unit.physical_offset
         row = self._row_at(unit.physical_offset)
         if row is None or (row["size"], row["queue_offset"]) != (unit.size, offset):
             return False
