@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns
 from firetrail.format.kernels.scan import scan
@@ -13,8 +15,18 @@ _INT64 = layout.STORE_TIME.struct.unpack_from
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
-def store_time_at(log: SegmentQueue, offset: int) -> int | None:
-    """Store time (ms) of the record at ``offset``, None if there is none."""
+class _Place(NamedTuple):
+    """Where a record stands in a segment's mapping, and two fields of its head."""
+
+    view: memoryview
+    at: int
+    limit: int  # up to where the mapping may be read
+    size: int
+    sys_flag: int
+
+
+def _find(log: SegmentQueue, offset: int) -> _Place | None:
+    """The place of the record at ``offset``, None if no record begins there."""
     segment = log.find(offset)
     if segment is None:
         return None
@@ -24,11 +36,20 @@ def store_time_at(log: SegmentQueue, offset: int) -> int | None:
     view = segment.look()
     if view is None:
         return None
-    _, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(view, at)
+    size, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(view, at)
     if magic not in _MAGICS or stored_offset != offset:
         return None
-    host = layout.HOST_V6_SIZE if sys_flag & layout.BORN_HOST_V6 else layout.HOST_V4_SIZE
-    time: int = _INT64(view, at + layout.RECORD_HEAD.size + host)[0]
+    return _Place(view, at, segment.committed, size, sys_flag)
+
+
+def store_time_at(log: SegmentQueue, offset: int) -> int | None:
+    """Store time (ms) of the record at ``offset``, None if there is none."""
+    place = _find(log, offset)
+    if place is None:
+        return None
+    v6 = place.sys_flag & layout.BORN_HOST_V6
+    host = layout.HOST_V6_SIZE if v6 else layout.HOST_V4_SIZE
+    time: int = _INT64(place.view, place.at + layout.RECORD_HEAD.size + host)[0]
     return time
 
 
@@ -40,22 +61,13 @@ def first_store_time(segment: Segment) -> int | None:
 
 
 def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
-    """The bytes of the record at ``offset``, None if no record begins there."""
-    segment = log.find(offset)
-    if segment is None:
+    """The bytes of the record at ``offset``, None if no whole record begins there."""
+    place = _find(log, offset)
+    if place is None:
         return None
-    at = offset - segment.base
-    if at + layout.RECORD_SIZE_MIN > segment.committed:
+    if not layout.RECORD_SIZE_MIN <= place.size <= place.limit - place.at:
         return None
-    view = segment.look()
-    if view is None:
-        return None
-    size, magic, _, _, _, _, stored_offset, _, _ = _HEAD(view, at)
-    if magic not in _MAGICS or stored_offset != offset:
-        return None
-    if not layout.RECORD_SIZE_MIN <= size <= segment.committed - at:
-        return None
-    return view[at : at + size]
+    return place.view[place.at : place.at + place.size]
 
 
 def record_offset(buffer: memoryview) -> int:
