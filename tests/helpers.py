@@ -83,8 +83,9 @@ class FaultyFiles(Files):
         self.fail("allocate", errno.ENOSPC, name)
 
     def heal(self) -> None:
-        """No more failures."""
+        """No more failures, and no more of :meth:`on`."""
         self._faults.clear()
+        self._stalls.clear()
 
     @contextmanager
     def stalled(self, operation: str, name: str = "") -> Iterator[threading.Event]:
@@ -100,7 +101,8 @@ class FaultyFiles(Files):
         try:
             yield reached
         finally:
-            self._stalls.remove(entry)
+            if entry in self._stalls:
+                self._stalls.remove(entry)
             released.set()
 
     def on(self, operation: str, action: Callable[[], None], name: str = "") -> None:

@@ -164,10 +164,10 @@ class Engine:
         """
         if self._is_a_copy:
             return
-        self.gate.shut(Closure.CLOSED)
-        self.arrivals.close()
-        self.log.refuse_appends()
         with self._resources:
+            self.gate.shut(Closure.CLOSED)
+            self.arrivals.close()
+            self.log.refuse_appends()
             try:
                 self.housekeeper.stop()
                 self.flusher.stop()
