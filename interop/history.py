@@ -42,10 +42,24 @@ class History:
         self.records = list(records)
         self.repeats = repeats
         """Whether Java has recovered the store from an unclean stop."""
+        self.emptied: dict[QueueName, int] = {}
+        """Queues whose messages have all expired, and where they go on."""
 
     def copy(self) -> History:
         """A history to go on with apart from this one."""
-        return History(self.records, repeats=self.repeats)
+        copy = History(self.records, repeats=self.repeats)
+        copy.emptied = dict(self.emptied)
+        return copy
+
+    def since(self, first: int) -> History:
+        """What is left when the log begins at ``first``."""
+        left = (record for record in self.records if record["physical_offset"] >= first)
+        history = History(left, repeats=self.repeats)
+        kept = history.queues()
+        for name, records in self.queues().items():
+            if name not in kept:
+                history.emptied[name] = records[-1]["queue_offset"] + 1
+        return history
 
     def add(
         self, lines: Sequence[Json], results: Sequence[Json], writer: str, crc: bool = False
@@ -95,7 +109,10 @@ class History:
         """Everything is there, by log, queue, id, key and time; nothing else is."""
         store.wait_dispatched()
         assert without_crc(log_of(store)) == self.records
-        self._check_queues(queues_of(store))
+        seen = queues_of(store)
+        self._check_queues(seen)
+        for name, end in self.emptied.items():
+            assert seen[name] == QueueView(end, end, []), name
         for record, message_id in zip(self.records, self.ids(), strict=True):
             found = store.by_id(message_id)
             assert found is not None and found.physical_offset == record["physical_offset"]
@@ -107,7 +124,9 @@ class History:
 
     def _check_queues(self, seen: dict[QueueName, QueueView]) -> None:
         queues = self.queues()
-        assert seen.keys() == queues.keys()
+        assert seen.keys() == queues.keys() | self.emptied.keys()
+        for name, end in self.emptied.items():
+            assert seen[name].max_offset == end, name
         for name, records in queues.items():
             first, last = records[0]["queue_offset"], records[-1]["queue_offset"]
             assert seen[name][:2] == (first, last + 1), name

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from firetrail import Store
 from interop import ours
 from interop.history import History
 from interop.messages import (
@@ -24,6 +22,8 @@ from interop.messages import (
 )
 from interop.peer import FEW, SMALL, Java, Json, Sizes
 from interop.views import index_files, log_of, queue_files
+
+from firetrail import Store
 
 HOUR_MS = 3_600_000
 

@@ -51,10 +51,11 @@ fi
 # 5.x writes a RocksDB log under the user's home; it goes to the build folder instead.
 heap=${FIRETRAIL_JAVA_HEAP:-2g}
 case ${1:-} in
-  bench-*) pretouch=-XX:+AlwaysPreTouch ;;   # as RocketMQ starts its broker
-  *) pretouch=-XX:-AlwaysPreTouch ;;
+  bench-*) pace=-XX:+AlwaysPreTouch ;;       # as RocketMQ starts its broker
+  *) pace="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" ;;   # a short life: start quickly
 esac
-exec "$java" "$pretouch" -Xms"$heap" -Xmx"$heap" -XX:MaxDirectMemorySize=12g \
+# shellcheck disable=SC2086  # several options
+exec "$java" $pace -Xms"$heap" -Xmx"$heap" -XX:MaxDirectMemorySize=12g \
   --add-opens=java.base/java.nio=ALL-UNNAMED \
   --add-opens=java.base/sun.nio.ch=ALL-UNNAMED \
   --add-opens=java.base/jdk.internal.ref=ALL-UNNAMED \
