@@ -305,5 +305,5 @@ class TestExpiry:
         assert queues.path(0).exists()
         assert held is not None and bytes(held) == encode_unit(unit(0))
         del held
-        queue.delete_expired(1000, 60_000)
+        queue.files.sweep(60_000)
         assert not queues.path(0).exists()

@@ -320,7 +320,7 @@ class TestCost:
     """Opening a cleanly closed store costs the same however long it is."""
 
     def cost(self, machine: Machine, path: Path, messages: int) -> dict[str, int]:
-        config = small_config(entries=6, slots=8)
+        config = small_config(entries=7, slots=8)
         with Store.open(path, config, system=machine.system) as store:
             for number in range(messages):
                 store.put(Message("T", b"x" * 1000, tags="A", keys=[f"k{number}"]))
@@ -337,7 +337,7 @@ class TestCost:
 
     def test_is_the_same_for_few_files_and_many(self, machine: Machine, tmp_path: Path) -> None:
         short = self.cost(machine, tmp_path / "short", 9)
-        long = self.cost(machine, tmp_path / "long", 90)
-        assert (short.pop("segments"), long.pop("segments")) == (3, 30)
+        long = self.cost(machine, tmp_path / "long", 93)
+        assert (short.pop("segments"), long.pop("segments")) == (3, 31)
         assert short == long
         assert long["map"] <= 4

@@ -212,6 +212,11 @@ class SegmentQueue:
         self.sweep(grace_ms)
         return segment
 
+    @property
+    def has_retired(self) -> bool:
+        """Whether a file waits for its readers to be removed."""
+        return bool(self._retired)
+
     def sweep(self, grace_ms: int) -> None:
         """Try again to remove the files of segments that were still read."""
         for let_go in self.before_removal:

@@ -222,7 +222,6 @@ class ConsumeQueue:
             self.files.retire_first(grace_ms)
             removed += 1
         self.forget_positions()
-        self.files.sweep(grace_ms)
         return removed
 
     def close(self) -> None:

@@ -176,14 +176,15 @@ class Index:
                 if expired in self._unsynced:
                     self._unsynced.remove(expired)
             removed += 1
-        self._sweep(grace_ms)
+        self.sweep(grace_ms)
         return removed
 
-    def _sweep(self, grace_ms: int) -> None:
+    def sweep(self, grace_ms: int) -> None:
+        """Try again to remove the files that were still read."""
         self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
 
     def close(self) -> None:
         """Close every file."""
-        self._sweep(0)
+        self.sweep(0)
         for file in self.files:
             file.segment.close()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
+from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import StoreConfig
@@ -44,6 +45,7 @@ class Retention:
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
         self._followed = log.min_offset
+        self._waiting: set[SegmentQueue] = set()  # with files that are removed, but still read
 
     def round(self) -> int:
         """Look at clock and disk, delete what may go; how many files of the log went."""
@@ -53,6 +55,7 @@ class Retention:
         forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
         due = used > config.disk_max_used_ratio or self._is_hour()
         with self._guard:
+            self._sweep()
             removed = self._delete(forced) if due or forced else 0
             self._follow()
         return removed
@@ -60,9 +63,19 @@ class Retention:
     def delete(self, *, forced: bool = False) -> int:
         """Delete expired files now; ``forced``, also those that have not expired. How many."""
         with self._guard:
+            self._sweep()
             removed = self._delete(forced)
             self._follow()
         return removed
+
+    def _sweep(self) -> None:
+        """Remove what could not be removed before because it was still read."""
+        grace_ms = self._config.destroy_forcibly_after_ms
+        for files in self._waiting:
+            files.sweep(grace_ms)
+        self._waiting = {files for files in self._waiting if files.has_retired}
+        if self._index is not None:
+            self._index.sweep(grace_ms)
 
     def _delete(self, forced: bool) -> int:
         queue = self._log.queue
@@ -80,7 +93,8 @@ class Retention:
                 self._system.clock.sleep_ms(self._config.delete_interval_ms)
             queue.retire_first(self._config.destroy_forcibly_after_ms)
             removed += 1
-        queue.sweep(self._config.destroy_forcibly_after_ms)
+        if removed and queue.has_retired:
+            self._waiting.add(queue)
         return removed
 
     def _watch_disk(self, used: float) -> None:
@@ -113,7 +127,8 @@ class Retention:
             return
         grace_ms = self._config.destroy_forcibly_after_ms
         for queue in self._queues.all():
-            queue.delete_expired(log_min, grace_ms)
+            if queue.delete_expired(log_min, grace_ms) and queue.files.has_retired:
+                self._waiting.add(queue.files)
         if self._index is not None:
             self._index.delete_expired(log_min, grace_ms)
         self._followed = log_min
