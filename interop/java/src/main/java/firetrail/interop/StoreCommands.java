@@ -161,7 +161,7 @@ final class StoreCommands {
     /** Every record in log order, also those that no queue refers to (prepared and rolled back). */
     private void readLog() {
         long end = store.getMaxPhyOffset();
-        for (long offset = store.getMinPhyOffset(); offset < end; ) {
+        for (long offset = Math.max(store.getMinPhyOffset(), 0); offset < end; ) {   // -1 in an empty store
             SelectMappedBufferResult head = store.selectOneMessageByOffset(offset, 8);
             int size = head.getByteBuffer().getInt(0);
             boolean blank = head.getByteBuffer().getInt(4) == BLANK_MAGIC;
