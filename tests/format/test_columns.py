@@ -33,6 +33,15 @@ def test_cells_are_int64() -> None:
         columns.column(col.FLAG)[0] = 2**63
 
 
+@pytest.mark.parametrize(
+    ("asked", "given"), [(0, 0), (1, 1), (63, 63), (64, 72), (100, 100), (4096, 4104)]
+)
+def test_round_capacities_get_more(asked: int, given: int) -> None:
+    columns = Columns(asked)
+    assert columns.capacity == given
+    assert len(columns.table) == given * len(COLUMN_NAMES)
+
+
 def test_no_room_at_all() -> None:
     assert len(Columns(0).table) == 0
 

@@ -1,12 +1,16 @@
 """The hash of UTF-8 in place, and the CRC: seen through the scan and the writer that use them."""
 
 import zlib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import Draft, fenced, scan_all
 
+from firetrail.format import kernels
 from firetrail.format.columns import Check, Stop
 from firetrail.format.javahash import java_hash, java_text
 
@@ -65,6 +69,28 @@ def test_topics(raw: bytes) -> None:
     columns, rows, _, _ = scan_all(fenced(Draft(topic=raw).pack(0)))
     assert rows == 1
     assert columns.row(0)["topic_hash"] == java_hash(java_text(raw))
+
+
+@pytest.fixture(scope="module")
+def checksum_source() -> ModuleType:
+    """The uncompiled kernel, also where the compiled one is in use."""
+    spec = spec_from_file_location("checksum_source", Path(kernels.__path__[0], "checksum.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module._fill_tables()
+    return module
+
+
+@given(st.binary(max_size=64))
+def test_checksum_by_tables(checksum_source: ModuleType, data: bytes) -> None:
+    """The way of processors without carry-less multiplication: sixteen bytes a step."""
+    data = data[: len(data) // 16 * 16]
+    crc = 0xFFFFFFFF
+    for at in range(0, len(data), 16):
+        crc = checksum_source._step_16(crc, data, at)
+    assert crc ^ 0xFFFFFFFF == zlib.crc32(data)
 
 
 class TestChecksum:

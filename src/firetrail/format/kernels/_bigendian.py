@@ -39,6 +39,10 @@ def load_u16(b: memoryview, at: int) -> int:
     return int(_U16(b, at)[0])
 
 
+def will_change(b: memoryview, at: int) -> None:
+    """A hint that ``b[at]`` is read and written soon."""
+
+
 def store_i16(b: memoryview, at: int, value: int) -> None:
     """Write the low 16 bits of ``value`` at ``at``."""
     b[at : at + 2] = (value & 0xFFFF).to_bytes(2, "big")

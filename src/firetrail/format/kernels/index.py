@@ -16,14 +16,23 @@ if cython.compiled:
         load_i64,
         store_i32,
         store_i64,
+        will_change,
     )
 else:
     from firetrail.format.kernels import _constants as k
-    from firetrail.format.kernels._bigendian import load_i32, load_i64, store_i32, store_i64
+    from firetrail.format.kernels._bigendian import (
+        load_i32,
+        load_i64,
+        store_i32,
+        store_i64,
+        will_change,
+    )
 
 COMPILED = cython.compiled
 
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
+_AHEAD = cython.declare(cython.Py_ssize_t, 16)
+"""Slots are all over the file: each is asked for this many keys before it is needed."""
 _TIME_MAX = cython.declare(cython.longlong, 2**62)
 """Times beyond it are taken for it, so that adding to them does not overflow."""
 
@@ -36,6 +45,7 @@ def _entries_at(
     """Where the entries start in a file that has room for ``slots`` and ``entries``; else raise."""
     if (
         slots <= 0
+        or slots > _INT_MAX
         or slots > (length - k.INDEX_HEADER) // k.SLOT
         or entries > (length - k.INDEX_HEADER - k.SLOT * slots) // k.ENTRY
     ):
@@ -47,19 +57,29 @@ def _entries_at(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _slot_at(key_hash: cython.longlong, slots: cython.longlong) -> cython.Py_ssize_t:
+    """Where the slot of a key stands. Both numbers fit in 32 bits, where dividing is quicker."""
+    return k.INDEX_HEADER + k.SLOT * cython.cast(
+        cython.Py_ssize_t, cython.cast(cython.uint, key_hash) % cython.cast(cython.uint, slots)
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _link(
     out: cython.p_uchar,
-    slots: cython.longlong,
-    base: cython.Py_ssize_t,
+    slot: cython.Py_ssize_t,
+    at: cython.Py_ssize_t,
     number: cython.longlong,
-    key_hash: cython.longlong,
 ) -> cython.bint:
-    """Make entry ``number`` the newest of its slot; whether the slot was empty before."""
-    slot: cython.Py_ssize_t = k.INDEX_HEADER + k.SLOT * (key_hash % slots)
+    """Make entry ``number``, which stands at ``at``, the newest of the slot that stands at
+    ``slot``; whether that was empty before."""
     previous: cython.longlong = load_i32(out, slot)
     if previous < 0 or previous >= number:
         previous = 0
-    store_i32(out, base + k.ENTRY * number + k.ENTRY_PREVIOUS, previous)
+    store_i32(out, at + k.ENTRY_PREVIOUS, previous)
     store_i32(out, slot, number)
     return previous == 0
 
@@ -71,28 +91,46 @@ def _append(
     out: cython.p_uchar,
     slots: cython.longlong,
     base: cython.Py_ssize_t,
-    key_hash: cython.longlong,
-    offset: cython.longlong,
-    store_time: cython.longlong,
-) -> cython.void:
-    """One key more, as ``IndexFile.putKey`` does it, the header written through."""
+    limit: cython.longlong,
+    source: cython.p_longlong,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """What :func:`append_entries` does, as ``IndexFile.putKey`` does it key by key.
+
+    The header is written through with every key, so that at any moment the file is that of a
+    Java store that stopped there.
+    """
     number: cython.longlong = max(load_i32(out, k.INDEX_ENTRY_COUNT), 1)
-    at: cython.Py_ssize_t = base + k.ENTRY * number
+    used: cython.longlong = load_i32(out, k.INDEX_SLOT_COUNT)
     begin: cython.longlong = load_i64(out, k.INDEX_BEGIN_TIME)
-    seconds: cython.longlong = 0
-    if begin > 0 and store_time > begin:
-        seconds = min((store_time - begin) // 1000, _INT_MAX)
-    store_i32(out, at, key_hash)
-    store_i64(out, at + k.ENTRY_OFFSET, offset)
-    store_i32(out, at + k.ENTRY_SECONDS, seconds)
-    if _link(out, slots, base, number, key_hash):
-        store_i32(out, k.INDEX_SLOT_COUNT, load_i32(out, k.INDEX_SLOT_COUNT) + 1)
-    if number == 1:
-        store_i64(out, k.INDEX_BEGIN_OFFSET, offset)
-        store_i64(out, k.INDEX_BEGIN_TIME, store_time)
-    store_i32(out, k.INDEX_ENTRY_COUNT, number + 1)
-    store_i64(out, k.INDEX_END_OFFSET, offset)
-    store_i64(out, k.INDEX_END_TIME, store_time)
+    store_time: cython.longlong
+    seconds: cython.longlong
+    at: cython.Py_ssize_t = base + k.ENTRY * number
+    while first < count and number < limit:
+        if first + _AHEAD < count:
+            will_change(out, _slot_at(source[3 * (first + _AHEAD)], slots))
+        store_time = source[3 * first + 2]
+        seconds = 0
+        if begin > 0 and store_time > begin:
+            seconds = min((store_time - begin) // 1000, _INT_MAX)
+        store_i32(out, at, source[3 * first])
+        store_i64(out, at + k.ENTRY_OFFSET, source[3 * first + 1])
+        store_i32(out, at + k.ENTRY_SECONDS, seconds)
+        if _link(out, _slot_at(source[3 * first], slots), at, number):
+            used += 1
+            store_i32(out, k.INDEX_SLOT_COUNT, used)
+        if number == 1:
+            begin = store_time
+            store_i64(out, k.INDEX_BEGIN_OFFSET, source[3 * first + 1])
+            store_i64(out, k.INDEX_BEGIN_TIME, store_time)
+        number += 1
+        at += k.ENTRY
+        first += 1
+        store_i32(out, k.INDEX_ENTRY_COUNT, number)
+        store_i64(out, k.INDEX_END_OFFSET, source[3 * first - 2])
+        store_i64(out, k.INDEX_END_TIME, store_time)
+    return first
 
 
 def append_entries(
@@ -124,11 +162,7 @@ def append_entries(
         if source[3 * i] < 0 or source[3 * i] > _INT_MAX:
             raise ValueError(f"entry {i} has no key hash but {source[3 * i]}")
     with cython.nogil:
-        while first < count and max(load_i32(out, k.INDEX_ENTRY_COUNT), 1) < limit:
-            _append(
-                out, slots, base, source[3 * first], source[3 * first + 1], source[3 * first + 2]
-            )
-            first += 1
+        first = _append(out, slots, base, limit, source, first, count)
     return first
 
 
@@ -155,7 +189,7 @@ def walk(
     else:
         source = data
     first_time: cython.longlong = max(min(load_i64(source, k.INDEX_BEGIN_TIME), _TIME_MAX), 0)
-    number: cython.longlong = load_i32(source, k.INDEX_HEADER + k.SLOT * (key_hash % slots))
+    number: cython.longlong = load_i32(source, _slot_at(key_hash, slots))
     # The slot is set just before the entry is counted: the one behind the last may be there.
     newest: cython.longlong = load_i32(source, k.INDEX_ENTRY_COUNT) + 1
     at: cython.Py_ssize_t
@@ -241,7 +275,10 @@ def cut_entries(
         for at in range(base + k.ENTRY * keep, base + k.ENTRY * max(keep, used)):
             out[at] = 0
         for number in range(1, keep):
-            if _link(out, slots, base, number, load_i32(out, base + k.ENTRY * number)):
+            at = base + k.ENTRY * number
+            if number + _AHEAD < keep:
+                will_change(out, _slot_at(load_i32(out, at + k.ENTRY * _AHEAD), slots))
+            if _link(out, _slot_at(load_i32(out, at), slots), at, number):
                 in_use += 1
         store_i32(out, k.INDEX_SLOT_COUNT, in_use)
         store_i32(out, k.INDEX_ENTRY_COUNT, keep if keep > 1 else 0)
