@@ -1,0 +1,505 @@
+"""Recovery: where the log ends, what is torn, what is damage, and that it can be repeated."""
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from tests.helpers import START_MS, Machine, bodies, crash_image, put_all, tree
+from tests.store.conftest import OpenStore
+
+from firetrail import FlushMode, Message, Store
+from firetrail.errors import StoreDamagedError
+from firetrail.format.checkpoint import Checkpoint, encode_checkpoint
+from firetrail.format.names import segment_name
+
+LOG = Path("commitlog", segment_name(0))
+QUEUE = Path("consumequeue", "T", "0", segment_name(0))
+ABORT = "abort"
+JAVA = b""  # what RocketMQ 4.9 leaves in its abort file
+OURS = b"firetrail 1"
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%04d" % number for number in range(first, first + count)]
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def flip(path: Path, offset: int) -> None:
+    patch(path, offset, bytes([path.read_bytes()[offset] ^ 0x40]))
+
+
+def java_wrote(root: Path, **times: int) -> None:
+    """Change the checkpoint as another store would, so that the watermark no longer counts."""
+    values = {"physic_timestamp": START_MS, "logics_timestamp": START_MS} | times
+    (root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(**values)))
+
+
+def check_whole(store: Store, expected: list[bytes]) -> None:
+    """Queue, log and index agree on these messages."""
+    assert bodies(store) == expected
+    records = list(store.read("T"))
+    assert [record.queue_offset for record in records] == list(range(len(expected)))
+    assert all(store.at(record.physical_offset) == record for record in records)
+    found = store.query("T", "k", max_count=64)
+    assert [m.queue_offset for m in found] == list(range(len(expected)))[::-1][:64]
+    assert store.dispatch_behind == 0
+
+
+@pytest.fixture
+def closed(open_store: OpenStore, root: Path) -> list[int]:
+    """A closed store of 10 messages in one file; their physical offsets."""
+    store = open_store()
+    offsets = put_all(store, numbered(10), keys=["k"])
+    store.close()
+    return [*offsets, offsets[-1] + offsets[1]]
+
+
+class TestClean:
+    def test_nothing_is_scanned(self, closed: list[int], open_store: OpenStore) -> None:
+        store = open_store()
+        report = store.recovery
+        assert report.clean
+        assert report.messages_scanned == report.bytes_truncated == 0
+        assert report.scanned_from == report.end == closed[-1]
+        assert report.last_record_offset == closed[-2]
+        check_whole(store, numbered(10))
+
+    def test_nothing_is_changed(self, closed: list[int], open_store: OpenStore, root: Path) -> None:
+        def content() -> dict[str, bytes]:
+            files = tree(root)
+            del files["firetrail.watermark"]
+            return files
+
+        before = content()
+        for _ in range(3):
+            open_store().close()
+            assert content() == before
+
+    def test_without_a_watermark_the_queues_tell(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        (root / "firetrail.watermark").unlink()
+        store = open_store()
+        assert store.recovery.scanned_from == closed[-2]
+        assert store.recovery.messages_scanned == 1
+        assert store.recovery.end == closed[-1]
+        check_whole(store, numbered(10))
+
+    def test_a_watermark_that_another_store_has_outdated(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        java_wrote(root)
+        store = open_store()
+        assert store.recovery.messages_scanned == 1
+        check_whole(store, numbered(10))
+        put_all(store, numbered(1, 10), keys=["k"])
+        check_whole(store, numbered(11))
+
+    def test_an_empty_store(self, open_store: OpenStore) -> None:
+        open_store().close()
+        store = open_store()
+        assert store.recovery.clean
+        assert store.recovery.end == 0
+        assert store.put(Message("T", b"x")).physical_offset == 0
+
+    def test_messages_without_units_at_the_end(self, open_store: OpenStore, root: Path) -> None:
+        store = open_store()
+        put_all(store, numbered(2), keys=["k"])
+        put_all(store, [b"half"], sys_flag=4)
+        end = store.log_range[1]
+        store.close()
+        for name in ("firetrail.watermark", "checkpoint"):
+            (root / name).unlink()
+            again = open_store()
+            assert again.recovery.end == end
+            again.close()
+
+    def test_a_file_that_was_allocated_ahead(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        (root / "commitlog" / segment_name(4096)).write_bytes(bytes(4096))
+        check_whole(open_store(), numbered(10))
+
+
+class TestUnclean:
+    @pytest.mark.parametrize("abort", [OURS, JAVA, b"4711"])
+    @pytest.mark.parametrize("count", [0, 1, 10, 130])
+    def test_every_message_is_back(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, abort: bytes, count: int
+    ) -> None:
+        store = open_store()
+        put_all(store, numbered(count), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        (image / ABORT).write_bytes(abort)
+        again = open_store(image)
+        assert not again.recovery.clean
+        check_whole(again, numbered(count))
+        put_all(again, numbered(1, count), keys=["k"])
+        check_whole(again, numbered(count + 1))
+
+    @pytest.mark.parametrize("mode", list(FlushMode))
+    def test_synced_as_it_goes(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, mode: FlushMode
+    ) -> None:
+        store = open_store(flush=mode)
+        for number in range(3):
+            put_all(store, numbered(10, 10 * number), keys=["k"])
+            store.flush()
+            store._engine.housekeeper.flush_derived()
+            store._engine.housekeeper.write_watermark(clean=False)
+        put_all(store, numbered(5, 30), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        again = open_store(image)
+        assert again.recovery.messages_scanned == 5
+        check_whole(again, numbered(35))
+
+    def test_queues_that_never_reached_the_disk(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        put_all(store, numbered(30), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        shutil.rmtree(image / "consumequeue")
+        shutil.rmtree(image / "index")
+        check_whole(open_store(image), numbered(30))
+
+    def test_queues_that_are_ahead_of_the_log(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        """The log's last page was lost, the queue's was not."""
+        store = open_store()
+        offsets = put_all(store, numbered(30), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        patch(image / LOG, offsets[20], bytes(4096 - offsets[20]))
+        again = open_store(image)
+        assert again.recovery.end == offsets[20]
+        check_whole(again, numbered(20))
+        put_all(again, numbered(1, 20), keys=["k"])
+        check_whole(again, numbered(21))
+
+    def test_an_index_with_part_of_a_record(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        for number in range(5):
+            store.put(Message("T", b"%04d" % number, keys=["k", f"a{number}", f"b{number}"]))
+        assert store.wait_dispatched()
+        image = crash_image(root, tmp_path / "image")
+        (index,) = (image / "index").iterdir()
+        header = bytearray(index.read_bytes()[:40])
+        (entries,) = struct.unpack_from(">i", header, 36)
+        patch(index, 40 + 4 * 16 + 20 * (entries - 1), bytes(20))  # the last key never arrived
+        (image / ABORT).write_bytes(JAVA)
+        again = open_store(image)
+        check_whole(again, numbered(5))
+        assert len(again.query("T", "b4")) == len(again.query("T", "a4")) == 1
+
+    def test_is_idempotent(self, open_store: OpenStore, root: Path, tmp_path: Path) -> None:
+        store = open_store()
+        offsets = put_all(store, numbered(30), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        flip(image / LOG, offsets[20] + 88)
+        results = []
+        for number in range(3):
+            copy = crash_image(image, tmp_path / f"copy{number}")
+            for attempt in range(number):  # killed again right after recovery
+                again = open_store(copy)
+                copy = crash_image(copy, tmp_path / f"copy{number}-{attempt}")
+                again.close()
+            recovered = open_store(copy)
+            check_whole(recovered, numbered(20))
+            recovered.close()
+            files = tree(copy)
+            for name in ("firetrail.watermark", "checkpoint"):
+                del files[name]
+            results.append(files)
+        assert results[0] == results[1] == results[2]
+
+    def test_transactions_and_delays(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        put_all(store, numbered(2), keys=["k"])
+        put_all(store, [b"half"], sys_flag=4)
+        put_all(store, [b"late"], delay_level=3)
+        put_all(store, [b"back"], sys_flag=12)
+        put_all(store, numbered(1, 2), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        shutil.rmtree(image / "consumequeue")
+        again = open_store(image)
+        check_whole(again, numbered(3))
+        assert bodies(again, "SCHEDULE_TOPIC_XXXX", 2) == [b"late"]
+        units = [s._engine.queues.open("SCHEDULE_TOPIC_XXXX", 2).unit(0) for s in (store, again)]
+        assert units[0] == units[1]
+
+
+class TestTornTail:
+    @pytest.mark.parametrize("sealed", [True, False])
+    @pytest.mark.parametrize("lost", [1, 2, 11, 12, 60, 100, 130])
+    def test_is_cut_zeroed_and_forgotten(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, lost: int, sealed: bool
+    ) -> None:
+        store = open_store(property_crc=sealed)
+        offsets = put_all(store, numbered(10), keys=["k"])
+        size, end = offsets[1], store.log_range[1]
+        image = crash_image(root, tmp_path / "image")
+        patch(image / LOG, end - lost, b"\xee" * lost)
+        again = open_store(image, property_crc=sealed)
+        log = (image / LOG).read_bytes()
+        assert not any(log[again.log_range[1] :])
+        if lost < 11 and not sealed:
+            # The end of the properties: no checksum covers it, the record still has its form.
+            assert again.recovery.end == end
+            return
+        kept = 10 - -(-lost // size)
+        assert again.recovery.end == offsets[kept]
+        assert again.recovery.bytes_truncated > 0
+        check_whole(again, numbered(kept))
+
+    def test_is_synced_before_the_first_write(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, machine: Machine
+    ) -> None:
+        store = open_store()
+        put_all(store, numbered(3), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        patch(image / LOG, store.log_range[1], b"rubbish")
+        machine.files.forget()
+        open_store(image)
+        calls = [c.operation for c in machine.files.calls if "commitlog" in str(c.path)]
+        zeroed = calls.index("write_zeros")
+        assert "sync" in calls[zeroed:]
+
+    def test_what_was_cut_does_not_come_back(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        """The stale-tail bug of the Java store, step by step (reference/store.md 5.5)."""
+        store = open_store()
+        offsets = put_all(store, numbered(10), keys=["k"])
+        first = crash_image(root, tmp_path / "first")
+        flip(first / LOG, offsets[2] + 88)  # in the body
+        again = open_store(first)
+        assert again.recovery.end == offsets[2]
+        put_all(again, [b"new!"], keys=["k"])  # as long as the one that was torn
+        assert again.log_range[1] == offsets[3]
+        second = crash_image(first, tmp_path / "second")
+        last = open_store(second)
+        assert bodies(last) == [*numbered(2), b"new!"]
+
+    def test_over_the_end_of_a_file(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        put_all(store, [b"a" * 3000, b"b" * 3000, b"c" * 3000], keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        flip(image / "commitlog" / segment_name(4096), 100)
+        again = open_store(image)
+        assert bodies(again) == [b"a" * 3000]
+        assert not (image / "commitlog" / segment_name(8192)).exists()
+        put_all(again, [b"d" * 3000], keys=["k"])
+        assert bodies(again) == [b"a" * 3000, b"d" * 3000]
+
+    def test_without_checksums_only_the_form_counts(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        offsets = put_all(store, numbered(3), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        flip(image / LOG, offsets[1] + 88)
+        copy = crash_image(image, tmp_path / "copy")
+        assert open_store(image).max_offset("T") == 1
+        assert open_store(copy, check_crc_on_recover=False).max_offset("T") == 3
+
+
+class TestDamage:
+    @pytest.fixture
+    def durable(self, open_store: OpenStore, root: Path, tmp_path: Path) -> tuple[Path, list[int]]:
+        """The image of a killed store whose log was synced, and its messages' offsets."""
+        store = open_store()
+        offsets = put_all(store, numbered(30), keys=["k"])
+        store.flush()
+        store._engine.housekeeper.write_watermark(clean=False)
+        return crash_image(root, tmp_path / "image"), offsets
+
+    def refused(self, open_store: OpenStore, root: Path) -> StoreDamagedError:
+        before = tree(root)
+        for _ in range(2):
+            with pytest.raises(StoreDamagedError) as caught:
+                open_store(root)
+            after = tree(root)
+            after["lock"] = before["lock"]
+            assert after == before, "nothing was changed"
+        return caught.value
+
+    def test_below_the_watermark(
+        self, open_store: OpenStore, durable: tuple[Path, list[int]]
+    ) -> None:
+        image, offsets = durable
+        flip(image / LOG, offsets[12] + 88)
+        error = self.refused(open_store, image)
+        assert error.file == str(image / LOG)
+        assert error.offset == error.physical_offset == offsets[12]
+        assert "BODY_CRC" in error.detail
+        lost = offsets[29] + offsets[1] - offsets[12]
+        assert f"would lose up to {lost} bytes" in error.detail
+        assert "firetrail fsck" in error.remedy and "--repair" in error.remedy
+        flip(image / LOG, offsets[12] + 88)  # put back, as the remedy says
+        check_whole(open_store(image), numbered(30))
+
+    def test_zeros_below_the_watermark(
+        self, open_store: OpenStore, durable: tuple[Path, list[int]]
+    ) -> None:
+        image, offsets = durable
+        patch(image / LOG, offsets[12], bytes(4096 - offsets[12]))
+        assert self.refused(open_store, image).physical_offset == offsets[12]
+
+    def test_a_log_that_lost_its_last_file(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)], keys=["k"])
+        store.flush()
+        assert store.wait_dispatched()
+        store._engine.housekeeper.flush_derived()
+        store._engine.housekeeper.write_watermark(clean=False)
+        image = crash_image(root, tmp_path / "image")
+        last = max((image / "commitlog").iterdir())
+        while int(last.name) > store.log_range[1] - 1:
+            last.unlink()
+            last = max((image / "commitlog").iterdir())
+        last.unlink()
+        assert self.refused(open_store, image).physical_offset == int(last.name)
+
+    def test_a_closed_log_that_lost_its_last_file(self, open_store: OpenStore, root: Path) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)], keys=["k"])
+        store.close()
+        max((root / "commitlog").iterdir()).unlink()
+        error = self.refused(open_store, root)
+        assert "stands behind the last file of the log" in error.detail
+
+    def test_a_log_that_lost_all_its_files(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        shutil.rmtree(root / "commitlog")
+        (root / "commitlog").mkdir()
+        error = self.refused(open_store, root)
+        assert "the log has no file, but queue T/0 has messages" in error.detail
+        # To begin anew all that belongs to it has to go.
+        for name in ("consumequeue", "index"):
+            shutil.rmtree(root / name)
+        assert open_store().put(Message("T", b"x")).queue_offset == 0
+
+    def test_a_file_missing_in_the_middle(self, open_store: OpenStore, root: Path) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)])
+        store.close()
+        (root / "commitlog" / segment_name(4096)).unlink()
+        error = self.refused(open_store, root)
+        assert f"the file {segment_name(4096)} before it is missing" in error.detail
+
+    def test_the_last_record_of_a_closed_store(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        flip(root / LOG, closed[-2] + 88)
+        assert self.refused(open_store, root).physical_offset == closed[-2]
+
+    def test_the_last_record_of_a_store_that_java_closed(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        java_wrote(root)
+        flip(root / LOG, closed[-2] + 88)
+        assert self.refused(open_store, root).physical_offset == closed[-2]
+
+    def test_a_unit_that_points_nowhere(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        java_wrote(root)
+        patch(root / QUEUE, 9 * 20, (10**12).to_bytes(8, "big"))
+        error = self.refused(open_store, root)
+        assert error.physical_offset == 10**12
+        assert error.file.endswith("consumequeue/T/0")
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_in_a_store_that_java_was_killed_with(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, machine: Machine, known: bool
+    ) -> None:
+        """A later record that the checkpoint's time says was on disk makes it damage."""
+        store = open_store()
+        offsets = []
+        for body in numbered(10):
+            offsets += put_all(store, [body], keys=["k"])
+            machine.clock.advance(1000)
+        image = crash_image(root, tmp_path / "image")
+        (image / ABORT).write_bytes(JAVA)
+        (image / "firetrail.watermark").unlink()
+        java_wrote(image, physic_timestamp=START_MS + (9000 if known else 2000))
+        flip(image / LOG, offsets[4] + 88)
+        if known:
+            assert self.refused(open_store, image).physical_offset == offsets[4]
+        else:
+            check_whole(open_store(image), numbered(4))
+
+
+class TestStaleTailOfJava:
+    def stale(self, open_store: OpenStore, machine: Machine, root: Path) -> list[int]:
+        """What Java's recovery leaves: two messages, a third put since, old ones behind."""
+        store = open_store()
+        offsets = put_all(store, numbered(10), keys=["k"])
+        store.close()
+        old = (root / LOG).read_bytes()
+        shutil.rmtree(root)
+        machine.clock.advance(60_000)
+        store = open_store()
+        put_all(store, [*numbered(2), b"new and a bit longer"], keys=["k"])
+        end = store.log_range[1]
+        store.close()
+        patch(root / LOG, end, old[end:])
+        java_wrote(root)
+        return [*offsets, end]
+
+    def test_of_a_closed_store_is_cleared(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
+        *_, end = self.stale(open_store, machine, root)
+        store = open_store()
+        assert (store.recovery.end, store.max_offset("T")) == (end, 3)
+        assert store.recovery.bytes_truncated > 0
+        assert bodies(store)[2] == b"new and a bit longer"
+
+    def test_of_a_killed_store_too(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
+        *_, end = self.stale(open_store, machine, root)
+        (root / ABORT).write_bytes(JAVA)
+        java_wrote(root, physic_timestamp=START_MS + 10**9)
+        store = open_store()
+        assert (store.recovery.end, store.max_offset("T")) == (end, 3)
+
+
+class TestNumbering:
+    def test_a_store_time_that_was_ahead(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, machine: Machine
+    ) -> None:
+        store = open_store()
+        put_all(store, numbered(3), keys=["k"])
+        image = crash_image(root, tmp_path / "image")
+        machine.clock.ms -= 5000
+        assert open_store(image).put(Message("T", b"x")).store_time == START_MS
+
+    def test_queue_offsets_go_on(self, open_store: OpenStore, root: Path, tmp_path: Path) -> None:
+        store = open_store()
+        for topic in "AB":
+            for queue in range(3):
+                put_all(store, numbered(queue + 1), topic=topic, queue_id=queue)
+        image = crash_image(root, tmp_path / "image")
+        again = open_store(image)
+        for topic in "AB":
+            for queue in range(3):
+                put = again.put(Message(topic, b"x", queue_id=queue))
+                assert put.queue_offset == queue + 1
