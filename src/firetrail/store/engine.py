@@ -16,6 +16,7 @@ from pathlib import Path
 from firetrail.errors import DiskFullError, FlushFailedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
+from firetrail.format.names import INDEX
 from firetrail.storage.system import NO_SPACE, System
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
@@ -111,6 +112,7 @@ class Engine:
         if not report.clean:
             for segment in self.log.queue.from_offset(report.scanned_from):
                 segment.sync()
+            self._sync_names()
         self.queues.flush()
         if self.index is not None and self.index.files:
             self.index.flush()
@@ -135,6 +137,19 @@ class Engine:
         for part in (self.dispatcher, self.flusher, self.housekeeper):
             part.start()
             self._resources.callback(part.stop)
+
+    def _sync_names(self) -> None:
+        """Make the names of files and folders durable that who was killed may just have made.
+
+        Those of a queue that recovery has not added to were on disk before its last unit was.
+        """
+        folders = {self.root, self.log.queue.folder, self.root / INDEX}
+        for queue in self.queues.dirty:
+            folder = queue.files.folder
+            folders |= {folder, folder.parent, folder.parent.parent}
+        for folder in sorted(folders):
+            if folder.is_dir():
+                self.system.files.sync_folder(folder)
 
     def dispatchable(self) -> int:
         """Up to where the log may be dispatched: consumers see nothing that could still vanish."""
