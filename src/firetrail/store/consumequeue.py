@@ -161,15 +161,16 @@ class ConsumeQueue:
                     clean = False
         return clean
 
-    def load(self) -> None:
+    def load(self, *, torn: bool = True) -> None:
         """Find the files and the end of the last one: the first unit that was never written.
 
         Files are bisected, not read: units are written one behind the other. Files without a
         unit at the end of the folder are left out; they are made anew when they are needed.
-        Raises SegmentSizeError for files of another size than the queue was made for.
+        Raises SegmentSizeError for files of another size than the queue was made for; a last file
+        of no bytes is none only if a crash may have left it, ``torn``.
         """
         expected = self.files.segment_size
-        self.files.load()
+        self.files.load(torn=torn)
         if self.files.segment_size != expected:
             raise SegmentSizeError(
                 f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "

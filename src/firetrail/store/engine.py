@@ -88,6 +88,7 @@ class Engine:
         clean = not self._abort.exists
         watermark = read_watermark(self.system, self.root)
         self.log.queue.load()
+        self.queues.torn = not clean
         self.queues.list_folders()
         if self.index is not None:
             self.index.load(torn=not clean)

@@ -33,6 +33,8 @@ class QueueTable:
         """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
         self._closed = False
+        self.torn = True
+        """Whether a crash may have left something unfinished."""
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
 
@@ -83,7 +85,7 @@ class QueueTable:
                     writable=self._writable,
                 )
                 try:
-                    queue.load()
+                    queue.load(torn=self.torn)
                 except BaseException:
                     queue.close()
                     raise
