@@ -35,20 +35,22 @@ class SegmentQueue:
         self.writable = writable
         self.growth = growth
         self.segments: tuple[Segment, ...] = ()
+        self.torn = True
+        """Whether a crash may have left something unfinished."""
         self._guard = threading.Lock()  # over changes of segments and _retired
         self._retired: list[Segment] = []
         self.before_removal: list[Callable[[], None]] = []
         """Called before files are removed or closed, for those who keep slices of them."""
 
-    def load(self, *, torn: bool = True) -> None:
+    def load(self) -> None:
         """List the files and take them as completely written.
 
         Their size comes from the first of them. Files whose name is not an offset are left alone;
-        a gap or a file of another size is refused by name. If ``torn``, a last file of no bytes is
-        what a crash right after its creation leaves behind, and removed if the queue is writable.
+        a gap or a file of another size is refused by name. If :attr:`torn`, a last file of no bytes
+        is what a crash right after its creation left, and removed if the queue is writable.
         """
         bases = self._starts()
-        if torn and bases and self.system.files.size(self.path_of(bases[-1])) == 0:
+        if self.torn and bases and self.system.files.size(self.path_of(bases[-1])) == 0:
             if self.writable:
                 self.system.files.remove(self.path_of(bases[-1]))
             bases.pop()

@@ -170,7 +170,8 @@ class ConsumeQueue:
         of no bytes is none only if a crash may have left it, ``torn``.
         """
         expected = self.files.segment_size
-        self.files.load(torn=torn)
+        self.files.torn = torn
+        self.files.load()
         if self.files.segment_size != expected:
             raise SegmentSizeError(
                 f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "
