@@ -1,9 +1,20 @@
-"""Fixtures: the two Java stores, and Firetrail in a process that can be killed."""
+"""Fixtures: stores written once for all tests. Whoever writes to one takes a copy."""
 
 from __future__ import annotations
 
 import pytest
-from interop.peer import missing_tool
+
+pytest.register_assert_rewrite("interop.commands", "interop.history")
+
+from interop.peer import missing_tool  # noqa: E402
+from interop.stores import (  # noqa: E402
+    JAVA_CASES,
+    OUR_CASES,
+    JavaStore,
+    OurStore,
+    written_by_java,
+    written_by_us,
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -12,3 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if tool:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=f"{tool} is not on this machine"))
+
+
+@pytest.fixture(scope="session", params=JAVA_CASES, ids=lambda case: case.name)
+def by_java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaStore:
+    """A store that Java has written."""
+    case = request.param
+    return written_by_java(case, tmp_path_factory.mktemp(case.name) / "store")
+
+
+@pytest.fixture(scope="session", params=OUR_CASES, ids=lambda case: case.name)
+def by_us(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OurStore:
+    """A store that Firetrail has written."""
+    case = request.param
+    return written_by_us(case, tmp_path_factory.mktemp(case.name) / "store")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from firetrail import Store
 from interop import ours
 from interop.history import History
 from interop.messages import STORE_V4, STORE_V6_HOST, mixed, specials, stored_by
 from interop.peer import FEW, Java
 from interop.views import java_queues
+
+from firetrail import Store
 
 STEPS = 8
 
