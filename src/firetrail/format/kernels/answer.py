@@ -29,6 +29,8 @@ COMPILED = cython.compiled
 
 _UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
 _AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
+_OFFSET_MAX = cython.declare(cython.longlong, (2**63 - 1) // layout.UNIT.size)
+"""Queue offsets beyond it have no place in bytes."""
 
 
 class GetStatus(Enum):
@@ -171,6 +173,7 @@ class QueueCursor:
             self._queue.segments is not self._queue_segments
             or self._log.segments is not self._log_segments
             or offset < self._min_offset
+            or offset > _OFFSET_MAX
         ):
             return None
         at: cython.Py_ssize_t = offset * _UNIT - self._units_base
@@ -197,7 +200,7 @@ class QueueCursor:
         while count < limit:
             record = load_i64(units, at + count * _UNIT)
             record_size = load_i32(units, at + count * _UNIT + _AT_SIZE)
-            if record < self._log_base or record_size <= 0 or record + record_size > readable:
+            if record < self._log_base or record_size <= 0 or record > readable - record_size:
                 return None
             if log_end - record > self._memory:
                 return None
