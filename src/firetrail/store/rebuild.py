@@ -1,0 +1,95 @@
+"""Consume queues and index files from the log alone.
+
+The same derivation as the live dispatcher's, so the files come out byte for byte the same (index
+files are named after the time of their creation, whoever makes them).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreDamagedError, StoreError
+from firetrail.format.columns import Check
+from firetrail.format.delay import DelayLevels
+from firetrail.format.index import IndexGeometry
+from firetrail.storage.system import System
+from firetrail.store.deriving import Deriver, Step
+from firetrail.store.indexes import Index
+from firetrail.store.queues import QueueTable
+from firetrail.store.tagentries import has_tag_entries
+from firetrail.store.view import StoreView
+
+
+class Rebuilt(NamedTuple):
+    """What was made."""
+
+    messages: int
+    queues: int
+    index_files: int
+
+
+def rebuild(
+    view: StoreView,
+    target: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None],
+) -> Rebuilt:
+    """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
+
+    Built under another name beside it and renamed when everything is on disk: ``target`` is
+    complete or not there. ``on_progress`` is told how many bytes of the log are done. Raises
+    StoreDamagedError if the log is not good to its end.
+    """
+    files = view.system.files
+    if target.exists() and (not target.is_dir() or files.names(target)):
+        raise StoreError(f"{target}: not an empty folder; rebuild writes to a new or empty one")
+    building = target.with_name(f"{target.name}.building")
+    if building.exists():
+        shutil.rmtree(building)  # what a rebuild that was killed has left behind
+    files.make_folder(building)
+    try:
+        made = _build(view, building, delays, on_progress)
+        files.rename(building, target)  # an empty folder is replaced
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return made
+
+
+def _build(
+    view: StoreView, folder: Path, delays: DelayLevels, on_progress: Callable[[int], None]
+) -> Rebuilt:
+    system: System = view.system
+    queues = QueueTable(system, folder, view.queue_file_size)
+    geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
+    index = Index(system, folder, geometry)
+    tags = has_tag_entries(view.index, view.log) or False
+    deriver = Deriver(queues, index, delays, tags=tags)
+    begin = view.log.min_offset
+    messages = 0
+    try:
+        for step in deriver.steps(list(view.log.segments), begin, view.end, Check.BODY):
+            if step.stop.is_damage:
+                raise _damage(step)
+            messages += step.rows
+            on_progress(step.segment.base + step.position - begin)
+        queues.flush()
+        if index.files:
+            index.flush()
+        return Rebuilt(messages, len(queues.pairs()), len(index.files))
+    finally:
+        queues.close()
+        index.close()
+
+
+def _damage(step: Step) -> StoreDamagedError:
+    return StoreDamagedError(
+        str(step.segment.path),
+        step.position,
+        step.segment.base + step.position,
+        f"no good record here ({step.stop.name}), so the log cannot be followed",
+        "nothing was made; see what else is damaged with 'firetrail fsck'",
+    )

@@ -1,0 +1,103 @@
+"""Queues and index rebuilt from the log alone are those that dispatch made."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from firetrail import Message, Store, StoreConfig
+from firetrail.cli.main import main
+from firetrail.errors import StoreDamagedError, StoreError
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.store.rebuild import Rebuilt, rebuild
+from firetrail.store.view import StoreView
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+
+
+def derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
+    """Queue files by name, index files in order."""
+    queues = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted((root / "consumequeue").rglob("*"))
+        if path.is_file() and any(path.read_bytes())
+    }
+    return queues, [path.read_bytes() for path in sorted((root / "index").glob("*"))]
+
+
+def rebuilt(store: Path, target: Path) -> Rebuilt:
+    with StoreView.open(store) as view:
+        return rebuild(view, target, DELAYS, lambda done: None)
+
+
+@pytest.mark.parametrize("name", ["v4-clean", "v4-rolled", "v5-clean", "v5-propcrc"])
+def test_equals_what_java_built(name: str, tmp_path: Path) -> None:
+    rebuilt(GOLDEN / name, tmp_path / "new")
+    assert derived(tmp_path / "new") == derived(GOLDEN / name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    config = StoreConfig().for_files(
+        commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
+    )
+    with Store.open(tmp_path / "store", config) as opened:
+        for number in range(300):
+            opened.put(
+                Message(
+                    f"t{number % 3}",
+                    b"x" * (number % 50),
+                    tags="a",
+                    keys=[f"k{number}", "common"],
+                    queue_id=number % 2,
+                    delay_level=3 if number % 40 == 0 else 0,
+                )
+            )
+    return tmp_path / "store"
+
+
+def test_equals_what_dispatch_built(store: Path, tmp_path: Path) -> None:
+    made = rebuilt(store, tmp_path / "new")
+    assert made.messages == 300
+    assert derived(tmp_path / "new") == derived(store)
+
+
+def test_an_empty_target_is_filled(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    rebuilt(store, tmp_path / "new")
+    assert derived(tmp_path / "new") == derived(store)
+
+
+def test_the_target_must_be_empty(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(StoreError, match="not an empty folder"):
+        rebuilt(store, tmp_path / "new")
+
+
+def test_what_a_killed_rebuild_left_is_no_obstacle(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.building" / "consumequeue").mkdir(parents=True)
+    rebuilt(store, tmp_path / "new")
+    assert derived(tmp_path / "new") == derived(store)
+    assert not (tmp_path / "new.building").exists()
+
+
+def test_damage_is_refused_and_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    log = sorted((copy / "commitlog").iterdir())[1]
+    content = bytearray(log.read_bytes())
+    content[4] ^= 0xFF
+    log.write_bytes(content)
+    with pytest.raises(StoreDamagedError, match="no good record here"):
+        rebuilt(copy, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.building").exists()
+
+
+def test_command(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rebuild", str(store), "--into", str(tmp_path / "new")]) == 0
+    assert "of 300 messages" in capsys.readouterr().out
