@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,26 +85,12 @@ class Java:
         kill: bool = False,
     ) -> list[list[Json]]:
         """Open ``store``, run the commands, shut down or (``kill``) halt; the answer of each."""
-        files = store.parent / f"{store.name}.{self.line}.{next(_numbers)}"
-        files.mkdir()
-        script = files / "script"
-        script.write_text("".join(f"{_line(c, files)}\n" for c in commands), encoding="utf-8")
         done = subprocess.run(
-            [
-                str(RUN),
-                self.line,
-                "script",
-                str(store),
-                "--file",
-                str(script),
-                *sizes.options,
-                *options,
-                *(["--kill"] if kill else []),
-            ],
+            self._arguments(store, commands, sizes, *options, *(["--kill"] if kill else [])),
             capture_output=True,
             encoding="utf-8",
             timeout=TIMEOUT_S,
-            env={**os.environ, "LC_ALL": "C.UTF-8", "FIRETRAIL_JAVA_HEAP": "512m"},
+            env=_environment(),
         )
         assert done.returncode == (KILLED if kill else 0), (done.returncode, done.stderr[-4000:])
         answers: list[list[Json]] = [[]]
@@ -115,6 +102,36 @@ class Java:
                 answers[-1].append(answer)
         assert len(answers) == len(commands) + 1, done.stderr[-4000:]
         return answers[:-1]
+
+    @contextmanager
+    def writing(self, store: Path, lines: list[Json]) -> Iterator[list[Json]]:
+        """Put the lines and keep the store open meanwhile; the results. Killed in the end."""
+        last = {**lines[-1], "pause_ms": 1000 * TIMEOUT_S}
+        with subprocess.Popen(
+            self._arguments(store, [[*lines, last]], SMALL),
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=_environment(),
+        ) as java:
+            assert java.stdout is not None
+            try:
+                yield [json.loads(java.stdout.readline()) for _ in lines]
+            finally:
+                java.kill()
+
+    def _arguments(
+        self, store: Path, commands: Iterable[Command], sizes: Sizes, *options: str
+    ) -> list[str]:
+        files = store.parent / f"{store.name}.{self.line}.{next(_numbers)}"
+        files.mkdir()
+        script = files / "script"
+        script.write_text("".join(f"{_line(c, files)}\n" for c in commands), encoding="utf-8")
+        arguments = [str(RUN), self.line, "script", str(store), "--file", str(script)]
+        return [*arguments, *sizes.options, *options]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C.UTF-8", "FIRETRAIL_JAVA_HEAP": "512m"}
 
 
 def _line(command: Command, files: Path) -> str:

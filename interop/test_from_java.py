@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop import ours
+from interop import commands, ours
+from interop.history import History
 from interop.messages import (
     STORE_V4,
     STORE_V6_HOST,
@@ -28,6 +29,7 @@ from interop.views import (
 )
 
 from firetrail import Record, Store
+from firetrail.errors import StoreLockedError
 
 
 @pytest.fixture
@@ -100,6 +102,21 @@ def test_java_takes_over_again(by_java: JavaStore, copy: Path, firetrail_killed:
     history.add(lines, results, case.line, case.crc)
     with Store.open(copy) as store:
         assert store.recovery.clean is firetrail_killed
+        history.check_firetrail(store)
+
+
+@pytest.mark.parametrize("line", ["v4", "v5"])
+def test_a_store_that_java_has_open_can_only_be_looked_at(line: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lines = mixed(1, 20, specials())
+    history = History()
+    with Java(line).writing(root, lines) as results:
+        history.add(lines, results, line)
+        with pytest.raises(StoreLockedError, match=r"process \d+ has the store open"):
+            Store.open(root)
+        code, dumped = commands.run("dump", root, "--json")
+        assert (code, len(dumped)) == (0, len(history.records))
+    with Store.open(root) as store:
         history.check_firetrail(store)
 
 

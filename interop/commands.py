@@ -1,0 +1,42 @@
+"""The commands of Firetrail, run on stores that the tests hand over."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+from interop.peer import Json
+
+from firetrail.cli.main import COMMANDS, main
+
+
+class Output(NamedTuple):
+    """What a command printed, line by line, and its exit code."""
+
+    code: int
+    lines: list[Json]
+
+
+def is_there(name: str) -> bool:
+    """Whether there is such a command."""
+    return any(getattr(command, "__name__", "").endswith(f".{name}") for command in COMMANDS)
+
+
+def run(name: str, store: Path, *arguments: str) -> Output:
+    """Run ``firetrail NAME STORE ARGUMENTS``, which prints JSON lines."""
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        code = main([name, str(store), *arguments])
+    assert not errors.getvalue(), errors.getvalue()
+    return Output(code, [json.loads(line) for line in out.getvalue().splitlines()])
+
+
+def contents(store: Path) -> dict[str, bytes | None]:
+    """Every file of a store, and every folder."""
+    return {
+        path.relative_to(store).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in store.rglob("*")
+    }
