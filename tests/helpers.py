@@ -34,7 +34,7 @@ class Call:
 
 def concerns(path: Path, name: str) -> bool:
     """Whether ``name`` is (the beginning of) a component of the path, or of several."""
-    return f"/{name}" in str(path)
+    return not name or f"/{name}" in str(path)
 
 
 @dataclass

@@ -304,6 +304,26 @@ class TestTornTail:
         put_all(again, [b"d" * 3000], keys=["k"])
         assert bodies(again) == [b"a" * 3000, b"d" * 3000]
 
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_a_record_whose_end_is_a_hole(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, whole: bool
+    ) -> None:
+        """A copy of a store may have holes for pages of zeros; what ends in one may be whole."""
+        store = open_store(log=1 << 16)
+        put_all(store, numbered(3), keys=["k"])
+        start = store.log_range[1]
+        # The length of the properties, zero, stands on a page of its own.
+        body = b"x" * (8192 - start - 88 - 2)
+        result = store.put(Message("T", body))
+        assert result.physical_offset + result.size == 8194
+        assert store.wait_dispatched()
+        image = crash_image(root, tmp_path / "image")
+        with (image / LOG).open("r+b") as log:
+            log.truncate(8192 if whole else 4096)
+            log.truncate(1 << 16)
+        again = open_store(image)
+        assert again.max_offset("T") == (4 if whole else 3)
+
     def test_without_checksums_only_the_form_counts(
         self, open_store: OpenStore, root: Path, tmp_path: Path
     ) -> None:

@@ -243,6 +243,16 @@ class Segment:
         self.system.files.sync(self.descriptor)
         self.flushed = committed
 
+    @property
+    def data_end(self) -> int:
+        """Behind it the file holds nothing but a hole.
+
+        Where the file system is memory, reading a hole through the mapping takes a page, and ends
+        the process if there is none left: so who looks for the end of what was written stops here.
+        """
+        ranges = self.system.files.data_ranges(self.descriptor, 0, self.size)
+        return max((end for _, end in ranges), default=0)
+
     def data_size(self, position: int) -> int:
         """Over how many bytes behind ``position`` something other than zeros was found."""
         return sum(end - start for start, end in self._data_behind(position))

@@ -177,6 +177,10 @@ class Files:
         """The whole content of a small file."""
         return path.read_bytes()
 
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes of an open file; unlike its mapping, a hole takes no space."""
+        return os.pread(descriptor, size, offset)
+
     def replace(self, path: Path, content: bytes) -> None:
         """Give the file a new content, so that a crash leaves the old one or the new one."""
         temporary = path.with_name(path.name + ".tmp")

@@ -232,7 +232,7 @@ class ConsumeQueue:
 
 
 def _units_written(segment: Segment) -> int:
-    low, high = 0, segment.size // UNIT_SIZE
+    low, high = 0, -(-segment.data_end // UNIT_SIZE)
     while low < high:
         middle = (low + high) // 2
         offset, size, _ = _UNPACK(segment.view, middle * UNIT_SIZE)

@@ -116,7 +116,9 @@ class IndexFile:
 
     def kept_before(self, log_end: int) -> int:
         """How many entries, from the first on, are whole and point before ``log_end``."""
-        return count_entries(self.segment.view, self.slots, self.entries, log_end)
+        written = max(self.segment.data_end - entry_at(self.slots, 0), INDEX_ENTRY.size)
+        limit = min(-(-written // INDEX_ENTRY.size), self.entries)
+        return count_entries(self.segment.view, self.slots, limit, log_end)
 
     def entry(self, number: int) -> IndexEntry:
         """Entry ``number``; the first is 1."""

@@ -156,7 +156,8 @@ class Recovery:
         rows, position, _ = scan(
             segment.view, at, limit, segment.base, Columns(1).table, Check.BODY
         )
-        behind = segment.view[limit : limit + layout.BLANK.size]
+        files = segment.system.files
+        behind = files.read_at(segment.descriptor, limit, layout.BLANK.size)
         return rows == 1 and position == limit and not any(behind)
 
     def _start(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
@@ -232,19 +233,35 @@ class Recovery:
     def _scan_segment(self, start: int, segment: Segment) -> _Scanned:
         columns = Columns(ROWS_PER_STEP)
         at = max(start - segment.base, 0)
+        limit = max(segment.data_end, at)
         stop = Stop.FULL
         records = 0
         last_store_time, last_record = 0, -1
         while stop is Stop.FULL:
-            rows, at, code = scan(
-                segment.view, at, segment.size, segment.base, columns.table, self._check
+            rows, behind, code = scan(
+                segment.view, at, limit, segment.base, columns.table, self._check
             )
             stop = Stop(code)
+            if stop is Stop.CUT and not rows and limit < segment.size:
+                rows, behind, stop = self._into_the_hole(segment, at, columns)
+            at = behind
             if rows:
                 records += rows
                 last_store_time = columns.column(col.STORE_TIME)[rows - 1]
                 last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+                stop = Stop.FULL if stop is Stop.CUT else stop
         return _Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
+
+    def _into_the_hole(self, segment: Segment, at: int, columns: Columns) -> tuple[int, int, Stop]:
+        """As scan, for one record whose last bytes are zeros for which the file has a hole."""
+        size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
+        if size < layout.RECORD_SIZE_MIN:
+            return 0, at, Stop.CUT
+        content = segment.system.files.read_at(segment.descriptor, at, size)
+        rows, position, stop = scan(
+            content, 0, len(content), segment.base + at, columns.table, self._check
+        )
+        return rows, at + position, Stop(stop)
 
     # -- queues and index ---------------------------------------------------------------------
 
