@@ -66,6 +66,7 @@ def test_fsck_finds_nothing_wrong_with_firetrails_stores(by_us: OurStore) -> Non
 @needs_rebuild
 def test_rebuild_makes_the_files_that_java_made(by_java: JavaStore, tmp_path: Path) -> None:
     into = tmp_path / "rebuilt"
-    commands.run("rebuild", by_java.root, "--into", str(into))
+    code, (made,) = commands.run("rebuild", by_java.root, "--into", str(into), "--json")
+    assert (code, made["messages"]) == (0, len(by_java.log))
     assert queue_files(into) == queue_files(by_java.root)
     assert index_files(into) == index_files(by_java.root)
