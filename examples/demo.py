@@ -215,7 +215,7 @@ def firetrail(command: str, path: Path, *options: str) -> None:
     )
     for line in done.stdout.splitlines():
         print(f"  {line}".rstrip())
-    if done.returncode and "invalid choice" not in done.stdout:
+    if done.returncode:
         sys.exit(f"firetrail {command} ended with {done.returncode}")
 
 

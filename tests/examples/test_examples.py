@@ -54,6 +54,7 @@ def test_demo(tmp_path: Path) -> None:
         "killed by signal 9",
         "the last one acknowledged is 'entry",
         "$ firetrail query store --topic orders --key o-0",
+        "store (closed): ok: ",
         "Done in",
     ):
         assert text in printed, printed
