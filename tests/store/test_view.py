@@ -264,7 +264,7 @@ class TestWhatDoesNotFit:
                 (Kind.FILE_MISSING, 8192)
             ]
             (misfit,) = view.log.misfits
-            assert (misfit.kind, misfit.file) == (Kind.FILE_MISSING, f"commitlog/{16384:020}")
+            assert (misfit.kind, misfit.file) == (Kind.FILE_MISSING, f"commitlog/{8192:020}")
 
     @pytest.mark.parametrize("base", [0, 8192, 40960])
     def test_a_short_log_file(self, base: int, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from firetrail.cli.output import colour, human_size, human_time, shortened, tabl
 from firetrail.format.columns import Check, Stop
 from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
+from firetrail.store.problems import WARNINGS
 from firetrail.store.tail import read_tail
 from firetrail.store.view import StoreState, StoreView
 
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 def collect(view: StoreView) -> Facts:
     """Everything that is shown."""
     tail = read_tail(view)
-    problems = [*view.log.misfits, *view.queue_faults.values(), *view.index_faults]
+    noted = [*view.log.misfits, *view.queue_faults.values(), *view.index_faults]
+    problems = [problem for problem in noted if problem.kind not in WARNINGS]
     return {
         "store": str(view.root),
         "state": view.state.value,

@@ -49,16 +49,32 @@ class Kind(StrEnum):
     CHECKPOINT_AHEAD = "checkpoint-ahead"
     CHECKPOINT_BEHIND = "checkpoint-behind"
     WATERMARK_TORN = "watermark-torn"
-    WATERMARK_AHEAD = "watermark-ahead"
     # -- worth a warning, but nothing is wrong with the messages ------------------------------
     STORE_TIME = "store-time"
     STALE_TAIL = "stale-tail"
+    RECORDS_DROPPED = "records-dropped"
     EMPTY_FILE = "empty-file"
     QUEUE_RESTART = "queue-restart"
     NO_INDEX = "no-index"
     INDEX_REPEATED = "index-repeated"
     CHECKPOINT_MISSING = "checkpoint-missing"
     NOT_CHECKED = "not-checked"
+
+
+WARNINGS = frozenset(
+    {
+        Kind.STORE_TIME,
+        Kind.STALE_TAIL,
+        Kind.RECORDS_DROPPED,
+        Kind.EMPTY_FILE,
+        Kind.QUEUE_RESTART,
+        Kind.NO_INDEX,
+        Kind.INDEX_REPEATED,
+        Kind.CHECKPOINT_MISSING,
+        Kind.NOT_CHECKED,
+    }
+)
+"""Kinds that make no store a bad one."""
 
 
 class Problem(NamedTuple):

@@ -53,12 +53,15 @@ def read_tail(view: StoreView) -> Tail:
 
 
 def is_torn(view: StoreView, damage: Damage) -> bool:
-    """Whether damage before the end of a crashed store is where its recovery ends the log."""
+    """Whether damage before the end of a crashed store is where its recovery ends the log.
+
+    Without a watermark only if nothing good follows: who knows whether that was on disk.
+    """
     if view.state is not StoreState.CRASHED:
         return False
     if view.watermark is not None:
         return damage.physical_offset >= view.watermark.durable_offset
-    return damage.resume is None or not _was_on_disk(view, damage.resume)
+    return damage.resume is None
 
 
 def _look_at_end(view: StoreView) -> Damage | None:

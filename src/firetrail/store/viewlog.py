@@ -46,11 +46,13 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
             detail = f"{length} bytes long, the other files {size}"
             found.append(Problem(path, min(length, size), None, Kind.FILE_SIZE, detail))
     for (base, _), (following, _) in pairwise(files):
-        path = f"{folder}/{segment_name(following)}"
         if following > base + size:
-            detail = f"the file {segment_name(base + size)} before it is missing"
+            count = -(-(following - base - size) // size)
+            detail = f"{count} missing between {segment_name(base)} and {segment_name(following)}"
+            path = f"{folder}/{segment_name(base + size)}"
             found.append(Problem(path, 0, base + size, Kind.FILE_MISSING, detail))
         elif following < base + size:
+            path = f"{folder}/{segment_name(following)}"
             detail = f"begins inside of the file {segment_name(base)} before it"
             found.append(Problem(path, 0, following, Kind.FILE_OVERLAP, detail))
     return found

@@ -1,0 +1,75 @@
+"""``firetrail fsck``: is the store good, and if not, where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import open_view
+from firetrail.cli.output import Progress, colour, human_size, human_time
+from firetrail.store.fsck.check import check_store
+from firetrail.store.fsck.report import CheckReport
+from firetrail.store.problems import Problem
+
+DESCRIPTION = """\
+Check the log, the consume queues, the index, the checkpoint, and whether they agree.
+
+Nothing is written. A store that crashed is judged as one: a torn tail, and queues and index that
+are behind the log, are what recovery is for. Exit code 0: nothing is wrong; 1: problems were found;
+2: not a store, or it cannot be read."""
+EXAMPLES = """\
+  firetrail fsck data
+  firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = common.add_parser(subparsers, "fsck", "check a store", DESCRIPTION, EXAMPLES)
+    common.add_delay_levels(parser)
+    common.add_json(parser, "one JSON object")
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Check, and say what was found."""
+    with open_view(args.store) as view:
+        progress = Progress("checking", view.end - view.log.min_offset)
+        try:
+            report = check_store(view, args.delay_levels, progress)
+        finally:
+            progress.clear()
+    print(json.dumps(report.as_json()) if args.json else "\n".join(show(report)))
+    return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def show(report: CheckReport) -> list[str]:
+    """The report as lines: problems, warnings, and what was checked."""
+    lines = [_line(problem, "red") for problem in report.problems]
+    if report.problems_omitted:
+        lines.append(colour(f"and {report.problems_omitted} more", "red"))
+    lines += [_line(warning, "yellow") for warning in report.warnings]
+    if report.torn_tail is not None:
+        lines.append(
+            f"{report.torn_tail.file} at {report.torn_tail.offset}: the log of the crashed store "
+            f"ends here; what follows was being written ({report.torn_tail.detail})"
+        )
+    checked = (
+        f"{report.messages} messages in {human_size(report.end_offset - report.begin_offset)} of "
+        f"log, {report.units} units of {report.queues} queues, {report.index_entries} entries of "
+        f"{report.index_files} index files; last stored {human_time(report.last_store_time)}"
+    )
+    verdict = colour("ok", "green")
+    if not report.ok:
+        count = len(report.problems) + report.problems_omitted
+        verdict = colour(f"{count} problem{'s' if count > 1 else ''}", "red")
+    return [*lines, f"{report.store} ({report.state}): {verdict}: {checked}"]
+
+
+def _line(problem: Problem, tint: str) -> str:
+    record = ""
+    if problem.physical_offset is not None:
+        record = f" (record {problem.physical_offset})"
+    kind = colour(problem.kind, tint)
+    return f"{problem.file} at {problem.offset}{record}: {kind}: {problem.detail}"

@@ -1,0 +1,372 @@
+"""Consume queues against the log: each unit must be the one that follows from its record.
+
+Units that no record accounts for are looked at when the log is done: those before the first record
+must be blank or expired, those behind the last one unwritten.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from contextlib import closing
+from struct import iter_unpack
+from typing import NamedTuple
+
+from firetrail.errors import SegmentSizeError
+from firetrail.format import columns as col
+from firetrail.format import layout
+from firetrail.format.columns import Columns
+from firetrail.format.delay import DelayLevels
+from firetrail.format.javahash import java_text
+from firetrail.format.kernels.derive import derive_units
+from firetrail.format.names import QUEUE_ID_MAX, is_folder_name, queue_folder, segment_name
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
+from firetrail.storage.segment import Segment, any_data
+from firetrail.store.fsck.openfiles import OpenFiles
+from firetrail.store.fsck.report import DamagedRanges, Findings
+from firetrail.store.problems import Kind, Problem
+from firetrail.store.view import StoreState, StoreView
+from firetrail.store.viewlog import misfits, segment_sizes
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+"""Light message queues repeat units of other topics; who they belong to is not in their records."""
+EXTENSIONS = "consumequeue_ext"
+_INT32_MIN = -(2**31)
+
+
+class Run(NamedTuple):
+    """Units next to each other that have the same fault."""
+
+    first: int  # queue offset
+    length: int
+    physical_offset: int
+    last_physical_offset: int
+
+
+class QueueChecks:
+    """The check of all queues of a store."""
+
+    def __init__(
+        self, view: StoreView, findings: Findings, damaged: DamagedRanges, judged_to: int
+    ) -> None:
+        self.view = view
+        self.findings = findings
+        self.damaged = damaged
+        self.judged_to = judged_to
+        """What is missing for records from here on is still to be derived."""
+        self.files = OpenFiles(view)
+        self.has_extensions = (view.root / EXTENSIONS).is_dir()
+        self.log_min = view.log.min_offset
+        self.units = 0
+        self._queues: dict[tuple[bytes, int], QueueCheck | None] = {}
+
+    def feed(self, view: memoryview, columns: Columns, rows: int, delays: DelayLevels) -> None:
+        """Compare the units of some records."""
+        waits = array("q", delays.waits_ms)
+        units, runs = derive_units(view, columns.table, rows, waits)
+        topic_at = columns.column(col.TOPIC_AT)
+        topic_size = columns.column(col.TOPIC_SIZE)
+        queue_ids = columns.column(col.QUEUE_ID)
+        queue_offsets = columns.column(col.QUEUE_OFFSET)
+        for row, count, start in runs:
+            topic = bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])
+            key = (topic, queue_ids[row])
+            if key not in self._queues:
+                self._queues[key] = self._begin(*key, columns.column(col.PHYSICAL_OFFSET)[row])
+            queue = self._queues[key]
+            if queue is not None:
+                queue.feed(queue_offsets[row], units[start : start + count * UNIT_SIZE])
+
+    def _begin(self, raw: bytes, queue_id: int, offset: int) -> QueueCheck | None:
+        topic = java_text(raw)
+        if is_folder_name(topic) and 0 <= queue_id <= QUEUE_ID_MAX:
+            return QueueCheck(self, topic, queue_id)
+        segment = self.view.log.find(offset)
+        assert segment is not None
+        self.findings.add(
+            self.view.relative(segment.path),
+            offset - segment.base,
+            offset,
+            Kind.RECORD_QUEUE,
+            f"topic {topic!r}, queue {queue_id} cannot be a consume queue",
+        )
+        return None
+
+    def finish(self) -> None:
+        """The log is done: look at what is left."""
+        seen = {(check.topic, check.queue_id): check for check in self._queues.values() if check}
+        light = 0
+        for topic, queue_id in self.view.queues.pairs():
+            if topic.startswith(LIGHT_QUEUE_PREFIX):
+                light += 1
+            elif (topic, queue_id) not in seen:
+                seen[topic, queue_id] = QueueCheck(self, topic, queue_id)
+        for check in seen.values():
+            check.finish()
+        if light:
+            detail = f"{light} light message queues were not compared with the log"
+            self.findings.add("consumequeue", 0, None, Kind.NOT_CHECKED, detail)
+        self.files.close()
+
+
+class QueueCheck:
+    """The check of one queue."""
+
+    def __init__(self, checks: QueueChecks, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._checks = checks
+        self._folder = queue_folder(topic, queue_id)
+        self._path = checks.view.root / self._folder
+        self._sizes = segment_sizes(checks.view.system, self._path)
+        self._bases = [base for base, _ in self._sizes]
+        self._file_size = checks.view.queue_file_size
+        self._found: list[Problem] = [
+            problem._replace(physical_offset=None)
+            for problem in misfits(self._folder, self._sizes, self._file_size)
+        ]
+        self._unreadable: set[int] = set()
+        self._first: int | None = None
+        self._next = 0
+        self._damage_known = 0
+        self._missing: Run | None = None
+        self._stray: Run | None = None
+        self._expired: Run | None = None
+
+    # -- along the log ------------------------------------------------------------------------
+
+    def feed(self, offset: int, units: bytearray) -> None:
+        """Compare the units of consecutive messages, the first of which says it is ``offset``."""
+        expected = self._expected_first() if self._first is None else self._next
+        if offset != expected:
+            offset = self._jump(expected, offset, units)
+        if self._first is None:
+            self._first = offset
+        self._damage_known = len(self._checks.damaged)
+        self._next = offset + len(units) // UNIT_SIZE
+        if offset >= 0:
+            self._compare(offset * UNIT_SIZE, units)
+
+    def _expected_first(self) -> int:
+        """Number of the first message that the log should have."""
+        key = (self.topic, self.queue_id)
+        if key not in self._checks.view.tails:
+            return 0
+        with closing(self._checks.view.open_queue(*key)) as queue:
+            return queue.min_offset(self._checks.log_min)
+
+    def _jump(self, expected: int, offset: int, units: bytearray) -> int:
+        """The next message is not the number that it should be; the number to go on with."""
+        record = decode_unit(units).physical_offset
+        there = self._read(expected * UNIT_SIZE, UNIT_SIZE)
+        damage = len(self._checks.damaged) > self._damage_known
+        if there is not None and units[:UNIT_SIZE] == there:
+            self._note_record(record, f"says it is message {offset}, its unit is {expected}")
+            return expected
+        if self._first is None:
+            # A log that begins at 0 has every message of every queue; others do not.
+            if self._checks.log_min == 0 and offset != 0 and not damage:
+                self._note_record(record, f"is message {offset} of its queue, not 0")
+        elif offset == 0:
+            self._restart(record, expected)
+        elif offset > expected and damage:
+            self._look_at_unclaimed(expected, offset)
+        else:
+            self._note_record(record, f"is message {offset} of its queue, not {expected}")
+        return offset
+
+    def _restart(self, record: int, expected: int) -> None:
+        """The queue begins anew: what was found in it so far is about units that are gone."""
+        detail = (
+            f"{self._folder}: message {expected - 1} is followed by message 0: the topic was "
+            "deleted and made again"
+        )
+        self._note_record(record, detail, Kind.QUEUE_RESTART)
+        self._found = [problem for problem in self._found if problem.kind is not Kind.UNIT_WRONG]
+        self._missing = None
+        self._first = 0
+
+    def _note_record(self, record: int, detail: str, kind: Kind = Kind.QUEUE_OFFSET) -> None:
+        segment = self._checks.view.log.find(record)
+        assert segment is not None
+        file = self._checks.view.relative(segment.path)
+        self._found.append(Problem(file, record - segment.base, record, kind, detail))
+
+    def _compare(self, at: int, units: bytearray) -> None:
+        """Compare with what stands from byte ``at`` of the queue on."""
+        done = 0
+        while done < len(units):
+            base = at + done - (at + done) % self._file_size
+            size = min(len(units) - done, base + self._file_size - at - done)
+            part = units[done : done + size]
+            there = self._read(at + done, size)
+            if there is None or part != there:
+                for number in range(0, size, UNIT_SIZE):
+                    unit = part[number : number + UNIT_SIZE]
+                    found = self._read(at + done + number, UNIT_SIZE)
+                    self._compare_one((at + done + number) // UNIT_SIZE, unit, found)
+            else:
+                self._end_missing()
+            done += size
+        self._checks.units += len(units) // UNIT_SIZE
+
+    def _compare_one(self, offset: int, unit: bytearray, found: memoryview | None) -> None:
+        expected = decode_unit(unit)
+        there = decode_unit(found) if found is not None else None
+        if there is None or not there.is_written or there == PRE_BLANK:
+            self._note_missing(offset, expected.physical_offset)
+            return
+        self._end_missing()
+        if there == expected or self._is_extended(expected, there):
+            return
+        differences = [
+            f"{name.replace('_', ' ')} {got} instead of {wanted}"
+            for name, got, wanted in zip(expected._fields, there, expected, strict=True)
+            if got != wanted
+        ]
+        self._note(offset, expected.physical_offset, Kind.UNIT_WRONG, ", ".join(differences))
+
+    def _is_extended(self, expected: ConsumeQueueUnit, there: ConsumeQueueUnit) -> bool:
+        """Whether the tags code is an address in an extension file, which is not looked at."""
+        return (
+            self._checks.has_extensions
+            and there.tags_code < _INT32_MIN
+            and there[:2] == expected[:2]
+        )
+
+    # -- the files ----------------------------------------------------------------------------
+
+    def _segment(self, at: int) -> Segment | None:
+        """The file that holds byte ``at`` of the queue, None if it cannot be read."""
+        index = bisect_right(self._bases, at) - 1
+        if index < 0:
+            return None
+        base, size = self._sizes[index]
+        if at >= base + size or base in self._unreadable:
+            return None
+        path = self._path / segment_name(base)
+        segment = self._checks.files.get(path, base, size)
+        try:
+            _ = segment.view
+        except (OSError, SegmentSizeError) as error:
+            self._unreadable.add(base)
+            if not isinstance(error, FileNotFoundError):
+                reason = str(error.strerror if isinstance(error, OSError) else error)
+                file = f"{self._folder}/{path.name}"
+                self._found.append(Problem(file, 0, None, Kind.FILE_UNREADABLE, reason))
+            return None
+        return segment
+
+    def _read(self, at: int, size: int) -> memoryview | None:
+        """Bytes of the queue, all of them in one file; None if they are not there."""
+        segment = self._segment(at)
+        if segment is None or at - segment.base + size > segment.size:
+            return None
+        return segment.view[at - segment.base : at - segment.base + size]
+
+    # -- findings -----------------------------------------------------------------------------
+
+    def _note(self, offset: int, physical_offset: int | None, kind: Kind, detail: str) -> None:
+        at = offset * UNIT_SIZE
+        index = max(bisect_right(self._bases, at) - 1, 0)
+        base = self._bases[index] if self._bases else at - at % self._file_size
+        file = f"{self._folder}/{segment_name(base)}"
+        self._found.append(Problem(file, at - base, physical_offset, kind, detail))
+
+    def _note_missing(self, offset: int, physical_offset: int) -> None:
+        if physical_offset >= self._checks.judged_to:
+            return
+        self._missing = _extend(self._missing, offset, physical_offset)
+
+    def _end_missing(self) -> None:
+        run, self._missing = self._missing, None
+        if run is not None:
+            detail = f"message {run.first} of the queue has no unit"
+            if run.length > 1:
+                detail = (
+                    f"messages {run.first} to {run.first + run.length - 1} of the queue (physical "
+                    f"offsets {run.physical_offset} to {run.last_physical_offset}) have no units"
+                )
+            self._note(run.first, run.physical_offset, Kind.UNIT_MISSING, detail)
+
+    # -- what no record accounts for ----------------------------------------------------------
+
+    def finish(self) -> None:
+        """Look at the units before the first message of the log and behind the last one."""
+        self._end_missing()
+        state = self._checks.view.state
+        if state is not StoreState.OPEN:
+            begin = self._bases[0] // UNIT_SIZE if self._bases else 0
+            end = (self._bases[-1] + self._sizes[-1][1]) // UNIT_SIZE if self._bases else 0
+            if self._first is None:
+                self._look_at_unclaimed(begin, end)
+            else:
+                self._look_at_unclaimed(begin, self._first)
+                self._look_at_unclaimed(self._next, end)
+        self._checks.findings.extend(self._found)
+
+    def _look_at_unclaimed(self, first: int, end: int) -> None:
+        """Units ``first`` to ``end``, for which the log has no record."""
+        at = first * UNIT_SIZE
+        while at < end * UNIT_SIZE:
+            segment = self._segment(at)
+            if segment is None:
+                index = bisect_right(self._bases, at)
+                at = self._bases[index] if index < len(self._bases) else end * UNIT_SIZE
+                continue
+            limit = min(segment.size, end * UNIT_SIZE - segment.base)
+            self._look_at_part(segment, at - segment.base, limit - limit % UNIT_SIZE)
+            at = segment.base + segment.size
+        self._end_stray()
+        self._expired = None
+
+    def _look_at_part(self, segment: Segment, start: int, end: int) -> None:
+        files = segment.system.files
+        for low, high in files.data_ranges(segment.descriptor, start, end):
+            if not any_data(segment.view, low, high):
+                continue
+            low -= (low - start) % UNIT_SIZE
+            high = min(end, high + -(high - start) % UNIT_SIZE)
+            units = iter_unpack(layout.UNIT.struct.format, segment.view[low:high])
+            offset = (segment.base + low) // UNIT_SIZE
+            for number, fields in enumerate(units, offset):
+                if any(fields):
+                    self._look_at_one(number, ConsumeQueueUnit._make(fields))
+
+    def _look_at_one(self, offset: int, unit: ConsumeQueueUnit) -> None:
+        checks = self._checks
+        crashed = checks.view.state is StoreState.CRASHED
+        if unit == PRE_BLANK:
+            # Blanks fill up the beginning of a queue: what stands before one must be one, too.
+            self._end_stray()
+            self._stray, self._expired = self._expired, None
+            self._end_stray()
+        elif unit.is_written and unit.physical_offset < checks.log_min:
+            self._expired = _extend(self._expired, offset, unit.physical_offset)
+        elif unit.physical_offset in checks.damaged or (
+            crashed and (not unit.is_written or unit.physical_offset >= checks.judged_to)
+        ):
+            self._end_stray()
+        elif not unit.is_written:
+            self._note(offset, None, Kind.UNIT_STRAY, f"bytes that are no unit: {tuple(unit)}")
+        else:
+            self._stray = _extend(self._stray, offset, unit.physical_offset)
+
+    def _end_stray(self) -> None:
+        run, self._stray = self._stray, None
+        if run is not None:
+            detail = f"unit {run.first} points to {run.physical_offset}"
+            if run.length > 1:
+                detail = (
+                    f"{run.length} units from {run.first} on point to {run.physical_offset} … "
+                    f"{run.last_physical_offset}"
+                )
+            detail += ": the log has no such messages of this queue"
+            self._note(run.first, run.physical_offset, Kind.UNIT_STRAY, detail)
+
+
+def _extend(run: Run | None, offset: int, physical_offset: int) -> Run:
+    """The run with one unit more."""
+    if run is None:
+        return Run(offset, 1, physical_offset, physical_offset)
+    return run._replace(length=run.length + 1, last_physical_offset=physical_offset)
