@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,25 @@ for name in kernels.kernel_names():
 """
     lines = run(script, FIRETRAIL_PURE="1").splitlines()
     assert lines == ["False"] + ["False True"] * len(kernels.kernel_names())
+
+
+def test_compiled_kernels_run_together_or_not_at_all(tmp_path: Path) -> None:
+    """They call each other in C: a build that lost one of them has to do without the others."""
+    package = FOLDER.parents[1]
+    shutil.copytree(
+        package, tmp_path / package.name, ignore=shutil.ignore_patterns("scan.*.so", "__pycache__")
+    )
+    script = """
+import firetrail
+from firetrail.format import kernels
+from firetrail.format.kernels import encode
+print(kernels.COMPILED, encode.COMPILED, encode.__file__)
+"""
+    assert run(script, PYTHONPATH=str(tmp_path), FIRETRAIL_PURE="0").split() == [
+        "False",
+        "False",
+        str(tmp_path / package.name / "format" / "kernels" / "encode.py"),
+    ]
 
 
 def test_kernels_run_without_cython() -> None:

@@ -4,8 +4,9 @@ Each module here is ordinary Python that Cython's pure-Python mode also understa
 is one source for both ways of running it. Installed side by side are ``scan.py`` and, if a C
 compiler was there at build time, the extension made from it; Python prefers the extension.
 
-``FIRETRAIL_PURE=1`` in the environment turns that preference off, which is how the tests run the
-uncompiled kernels of an installation that has both.
+Compiled kernels call each other in C, so they run together or not at all: where one of them was not
+built, the others are not used either. ``FIRETRAIL_PURE=1`` in the environment has the same effect,
+which is how the tests run the uncompiled kernels of an installation that has both.
 """
 
 import importlib.util
@@ -15,11 +16,6 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 
 __all__ = ["COMPILED", "kernel_names"]
-
-if os.environ.get("FIRETRAIL_PURE") == "1":
-    # The finder that the import system asks for the modules of this folder, and of no other.
-    for _folder in __path__:
-        sys.path_importer_cache[_folder] = FileFinder(_folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
 
 def kernel_names() -> tuple[str, ...]:
@@ -33,9 +29,14 @@ def _is_extension(name: str) -> bool:
     return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 
-COMPILED: bool = all(_is_extension(name) for name in kernel_names())
-"""Whether every kernel is a compiled extension.
+COMPILED: bool = os.environ.get("FIRETRAIL_PURE") != "1" and all(map(_is_extension, kernel_names()))
+"""Whether the kernels are compiled extensions.
 
 Read from where each module would be loaded from rather than from its ``cython.compiled``, so that
 asking loads no kernel and a kernel may import this package.
 """
+
+if not COMPILED:
+    # The finder that the import system asks for the modules of this folder, and of no other.
+    for _folder in __path__:
+        sys.path_importer_cache[_folder] = FileFinder(_folder, (SourceFileLoader, SOURCE_SUFFIXES))
