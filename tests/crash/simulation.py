@@ -32,6 +32,7 @@ from tests.crash.oracle import (
 from tests.crash.threads import World
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
+from firetrail.store import folder
 
 SLOTS = 8
 TINY: dict[str, Any] = {
@@ -64,11 +65,11 @@ def scratch() -> Iterator[Path]:
     """A folder in memory if there is such a thing; it goes at the end."""
     shared_memory = Path("/dev/shm")
     parent = shared_memory if shared_memory.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=parent))
+    path = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=parent))
     try:
-        yield folder
+        yield path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Process:
@@ -117,6 +118,7 @@ class Process:
     def _end(self) -> None:
         self.world.abandon()
         self.files.abandon()
+        folder._held.discard(self.disk.root.resolve())  # the lock went with its descriptor
         self._threading.__exit__(None, None, None)
         for failure in self.world.failures:
             raise Violation("I8: a thread of the store died") from failure
@@ -251,13 +253,13 @@ class Checker:
     """Opens images of crashed stores and holds them against the history."""
 
     def __init__(
-        self, folder: Path, config: StoreConfig, process_class: type[Process] = Process
+        self, below: Path, config: StoreConfig, process_class: type[Process] = Process
     ) -> None:
         self.config = config
         self.images = 0
         self.torn_properties = 0
         """Images left alone because a record had lost its properties and had no checksum."""
-        self._folder = folder
+        self._folder = below
         self._process_class = process_class
 
     def check(
@@ -275,10 +277,10 @@ class Checker:
         every operation was recorded.
         """
         self.images += 1
-        folder = self._folder / f"image-{self.images}"
-        write_image(image, folder)
+        root = self._folder / f"image-{self.images}"
+        write_image(image, root)
         history = copy.deepcopy(history)
-        process = self._process_class(Disk(folder), self.config, history, self.images)
+        process = self._process_class(Disk(root), self.config, history, self.images)
         if then is not None:
             process.record()
         try:
@@ -295,8 +297,8 @@ class Checker:
             process.kill()
             raise
         process.close()
-        check_files(folder, SLOTS)
-        shutil.rmtree(folder)
+        check_files(root, SLOTS)
+        shutil.rmtree(root)
         return count
 
     def _check_open(self, process: Process, least: int, exactly: int | None) -> int:
