@@ -37,7 +37,7 @@ class Get(NamedTuple):
     topic: str
     queue_id: int
     offset: int
-    count: int
+    limit: int
     tags: str | None
 
     def command(self) -> str:
@@ -45,12 +45,12 @@ class Get(NamedTuple):
         tags = f" --tags {self.tags}" if self.tags else ""
         return (
             f"get --topic {self.topic} --queue {self.queue_id} --offset {self.offset} "
-            f"--max {self.count}{tags}"
+            f"--max {self.limit}{tags}"
         )
 
     def ask(self, store: Store) -> Json:
         """For Firetrail, answered as the peer does."""
-        result = store.get(self.topic, self.queue_id, self.offset, self.count, self.tags)
+        result = store.get(self.topic, self.queue_id, self.offset, self.limit, self.tags)
         return {
             "status": result.status.value,
             "next_offset": result.next_offset,
@@ -67,13 +67,13 @@ class Query(NamedTuple):
     key: str
     begin: int
     end: int
-    count: int
+    limit: int
 
     def command(self) -> str:
         """For the Java peer."""
         return (
             f"query --topic {self.topic} --key {self.key} --begin {self.begin} --end {self.end} "
-            f"--max {self.count}"
+            f"--max {self.limit}"
         )
 
 
@@ -134,7 +134,8 @@ def asked(root: Path, history: History, whole: History, java: Java, sizes: Sizes
     answers = java.session(
         copy,
         *history.questions(java.line),
-        *(call.command() for call in (*calls, *searches)),
+        *(call.command() for call in calls),
+        *(search.command() for search in searches),
         sizes=sizes,
         kill=True,
     )
@@ -218,8 +219,8 @@ def check_queries(scene: Scene) -> None:
                 for record in reversed(by_key[call.topic, call.key])
                 if call.begin <= record["store_time"] <= call.end
             ]
-            assert without_crc(found) == exact[: min(call.count, MOST)], call
-            if len(java) < min(call.count, MOST):
+            assert without_crc(found) == exact[: min(call.limit, MOST)], call
+            if len(java) < min(call.limit, MOST):
                 for record in (*found, *java):
                     edge = min(abs(record["store_time"] - at) for at in (call.begin, call.end))
                     assert edge < 1000 or (record in found and record in java), call
