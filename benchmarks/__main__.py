@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(home).free < SPACE[scale]:
         parser().error(f"{home} needs {SPACE[scale] >> 30} GiB free; name another with --dir")
+    if os.getloadavg()[0] > 1:
+        _say(f"others use this machine (load {os.getloadavg()[0]:.1f}): expect noise")
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as root:
         bench = Bench(Path(root), scale, () if options.no_java else JAVAS, options.repeat, _say)
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.contestants import Java
 from benchmarks.figures import Json
+from firetrail.format.names import COMMIT_LOG
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -106,23 +107,21 @@ class Snapshot:
     need not be copied; files that were added to it are removed again.
     """
 
-    LOG = "commitlog"
-
     def __init__(self, store: Path) -> None:
         self._store = store
         self._saved = store.with_name(f"{store.name}.saved")
-        self._log = {path.name for path in (store / self.LOG).iterdir()}
+        self._log = {path.name for path in (store / COMMIT_LOG).iterdir()}
         self._saved.mkdir()
         for path in store.iterdir():
-            if path.name != self.LOG:
+            if path.name != COMMIT_LOG:
                 _copy(path, self._saved)
 
     def restore(self, *, without: Sequence[str] = ()) -> None:
         """As it was, except that the files and folders named in ``without`` are missing."""
         for path in self._store.iterdir():
-            if path.name != self.LOG:
+            if path.name != COMMIT_LOG:
                 _remove(path)
-        for path in (self._store / self.LOG).iterdir():
+        for path in (self._store / COMMIT_LOG).iterdir():
             if path.name not in self._log:
                 path.unlink()
         for path in self._saved.iterdir():

@@ -14,6 +14,7 @@ from typing import Any
 from interop.peer import KILLED, RUN
 
 from benchmarks.figures import Json
+from firetrail.format.names import ABORT
 
 ROOT = Path(__file__).parent.parent
 JAVA_HEAP = "4g"
@@ -40,7 +41,7 @@ class Java:
     def run(self, command: str, store: Path, *options: object, kill: bool = False) -> Json:
         """The figures of one of the peer's ``bench-`` commands; ``kill`` ends it as a crash."""
         words = (RUN, self.line, command, store, *options, *(["--kill"] if kill else []))
-        dies = kill or (command == "bench-recover" and (store / "abort").exists())
+        dies = kill or (command == "bench-recover" and (store / ABORT).exists())
         figures = _run(
             [str(word) for word in words], KILLED if dies else 0, FIRETRAIL_JAVA_HEAP=JAVA_HEAP
         )

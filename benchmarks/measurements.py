@@ -10,9 +10,10 @@ from benchmarks.bench import Bench, Snapshot
 from benchmarks.contestants import Java, RunError, firetrail
 from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.load import BATCH, PRODUCERS, some_keys
+from firetrail.format.names import CHECKPOINT, CONSUME_QUEUE, INDEX, WATERMARK
 
 OURS = "Firetrail"
-DERIVED = ("checkpoint", "firetrail.watermark", "consumequeue", "index")
+DERIVED = (CHECKPOINT, WATERMARK, CONSUME_QUEUE, INDEX)
 """What a store can be opened without after an unclean stop: all of it follows from the log."""
 DISPATCH_LAG_S = 0.005
 
