@@ -1,117 +1,198 @@
-"""Files of every kind cut short or with a flipped bit: served right, recovered, or refused by name.
+"""Damage is refused by name and changes nothing; stale bytes of Java are no damage."""
 
-What is never allowed: an error that is not Firetrail's, a message that was altered, or one that is
-missing without a word.
-"""
-
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers import NEVER_MS, small_config
-
-from firetrail import FiretrailError, Message, Store
-
-KINDS = ("commitlog", "consumequeue", "index", "checkpoint", "firetrail.watermark", "abort")
-BODIES = [b"%d" % number * 300 for number in range(9)]
-
-
-@pytest.fixture(scope="module", params=["closed", "killed"])
-def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of three log files, two queue files and two index files."""
-    root = tmp_path_factory.mktemp(request.param) / "data"
-    store = Store.open(root, small_config(log=1500, units=5, slots=4, entries=6, property_crc=True))
-    for body in BODIES:
-        store.put(Message("T", body, keys=["k"]))
-    assert store.wait_dispatched()
-    store.flush()
-    if request.param == "closed":
-        store.close()
-        return root
-    store._engine.housekeeper.flush_derived()
-    store._engine.housekeeper.write_watermark(clean=False)
-    image = root.with_name("image")
-    shutil.copytree(root, image)
-    store.close()
-    return image
-
-
-def files_of(root: Path, kind: str) -> list[Path]:
-    path = root / kind
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def outcome(root: Path, changed: Path) -> str:
-    """Open the store and look at everything in it."""
-    config = small_config(property_crc=True, flush_interval_ms=NEVER_MS)
-    try:
-        with Store.open(root, config) as store:
-            found = [bytes(message.body) for message in store.read("T")]
-            assert all(body in BODIES for body in found), "an altered message"
-            if found != BODIES:
-                return "lost"
-            keys = [bytes(message.body) for message in store.query("T", "k")]
-            assert all(body in BODIES for body in keys)
-            return "whole" if keys == BODIES[::-1] else "index short"
-    except FiretrailError as error:
-        assert str(root) in str(error) or "at offset" in str(error)
-        named = changed.name in str(error) or changed.parent.name in str(error)
-        return "refused" if named else f"refused: {error}"
-
-
-def variants(original: Path, kind: str, root: Path) -> Iterator[tuple[Path, Path]]:
-    """For each file of a kind: a fresh copy of the store, and the file in it."""
-    for number, path in enumerate(files_of(original, kind)):
-        copy = root / f"{kind}-{number}"
-        shutil.copytree(original, copy)
-        yield copy, copy / path.relative_to(original)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_cut_short(original: Path, tmp_path: Path, kind: str) -> None:
-    outcomes = set()
-    for copy, path in variants(original, kind, tmp_path):
-        size = path.stat().st_size
-        for left in sorted({0, 1, 7, 20, 39, 40, size // 2, size - 20, size - 1} - {size}):
-            if not 0 <= left < size:
-                continue
-            shutil.rmtree(copy)
-            shutil.copytree(original, copy)
-            os.truncate(path, left)
-            result = outcome(copy, path)
-            outcomes.add(result)
-            if kind == "consumequeue" and "killed" in str(original) and left == 0:
-                continue  # as a crash leaves it: nothing tells that there were units in it
-            assert result in ("whole", "refused", "index short"), (path.name, left, result)
-    if kind in ("checkpoint", "firetrail.watermark", "abort"):
-        assert outcomes <= {"whole"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "step", "size"),
-    [
-        ("commitlog", 2063, 1500),
-        ("consumequeue", 89, 100),
-        ("index", 101, 176),
-        ("checkpoint", 31, 48),
-        ("firetrail.watermark", 509, 1024),
-        ("abort", 17, 20),
-    ],
+from tests.helpers import START_MS, Machine, bodies, crash_image, put_all, tree
+from tests.store.conftest import OpenStore
+from tests.store.recoveries import (
+    ABORT,
+    JAVA,
+    LOG,
+    QUEUE,
+    check_whole,
+    flip,
+    java_wrote,
+    numbered,
+    patch,
 )
-def test_one_bit_flipped(original: Path, tmp_path: Path, kind: str, step: int, size: int) -> None:
-    for copy, path in variants(original, kind, tmp_path):
-        content = path.read_bytes()
-        for bit in range(0, 8 * min(len(content), size), step):
-            shutil.rmtree(copy)
-            shutil.copytree(original, copy)
-            damaged = bytearray(content)
-            damaged[bit // 8] ^= 1 << bit % 8
-            path.write_bytes(damaged)
-            result = outcome(copy, path)
-            # A unit has no checksum: with its offset negative the record counts as deleted.
-            lossy = kind in ("commitlog", "consumequeue")
-            assert lossy or result != "lost", (path.name, bit, result)
+
+from firetrail import Message
+from firetrail.errors import StoreDamagedError
+from firetrail.format.names import segment_name
+
+
+@pytest.fixture
+def closed(open_store: OpenStore, root: Path) -> list[int]:
+    """A closed store of 10 messages in one file; their physical offsets."""
+    store = open_store()
+    offsets = put_all(store, numbered(10), keys=["k"])
+    store.close()
+    return [*offsets, offsets[-1] + offsets[1]]
+
+
+class TestDamage:
+    @pytest.fixture
+    def durable(self, open_store: OpenStore, root: Path, tmp_path: Path) -> tuple[Path, list[int]]:
+        """The image of a killed store whose log was synced, and its messages' offsets."""
+        store = open_store()
+        offsets = put_all(store, numbered(30), keys=["k"])
+        store.flush()
+        store._engine.housekeeper.write_watermark(clean=False)
+        return crash_image(root, tmp_path / "image"), offsets
+
+    def refused(self, open_store: OpenStore, root: Path) -> StoreDamagedError:
+        before = tree(root)
+        for _ in range(2):
+            with pytest.raises(StoreDamagedError) as caught:
+                open_store(root)
+            after = tree(root)
+            after["lock"] = before["lock"]
+            assert after == before, "nothing was changed"
+        return caught.value
+
+    def test_below_the_watermark(
+        self, open_store: OpenStore, durable: tuple[Path, list[int]]
+    ) -> None:
+        image, offsets = durable
+        flip(image / LOG, offsets[12] + 88)
+        error = self.refused(open_store, image)
+        assert error.file == str(image / LOG)
+        assert error.offset == error.physical_offset == offsets[12]
+        assert "BODY_CRC" in error.detail
+        lost = offsets[29] + offsets[1] - offsets[12]
+        assert f"would lose up to {lost} bytes" in error.detail
+        assert "firetrail fsck" in error.remedy and "--repair" in error.remedy
+        flip(image / LOG, offsets[12] + 88)  # put back, as the remedy says
+        check_whole(open_store(image), numbered(30))
+
+    def test_zeros_below_the_watermark(
+        self, open_store: OpenStore, durable: tuple[Path, list[int]]
+    ) -> None:
+        image, offsets = durable
+        patch(image / LOG, offsets[12], bytes(4096 - offsets[12]))
+        assert self.refused(open_store, image).physical_offset == offsets[12]
+
+    def test_a_log_that_lost_its_last_file(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)], keys=["k"])
+        store.flush()
+        assert store.wait_dispatched()
+        store._engine.housekeeper.flush_derived()
+        store._engine.housekeeper.write_watermark(clean=False)
+        image = crash_image(root, tmp_path / "image")
+        last = max((image / "commitlog").iterdir())
+        while int(last.name) > store.log_range[1] - 1:
+            last.unlink()
+            last = max((image / "commitlog").iterdir())
+        last.unlink()
+        assert self.refused(open_store, image).physical_offset == int(last.name)
+
+    def test_a_closed_log_that_lost_its_last_file(self, open_store: OpenStore, root: Path) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)], keys=["k"])
+        store.close()
+        max((root / "commitlog").iterdir()).unlink()
+        error = self.refused(open_store, root)
+        assert "stands behind the last file of the log" in error.detail
+
+    def test_a_log_that_lost_all_its_files(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        shutil.rmtree(root / "commitlog")
+        (root / "commitlog").mkdir()
+        error = self.refused(open_store, root)
+        assert "the log has no file, but queue T/0 has messages" in error.detail
+        # To begin anew all that belongs to it has to go.
+        for name in ("consumequeue", "index"):
+            shutil.rmtree(root / name)
+        assert open_store().put(Message("T", b"x")).queue_offset == 0
+
+    def test_a_file_missing_in_the_middle(self, open_store: OpenStore, root: Path) -> None:
+        store = open_store()
+        put_all(store, [b"%d" % n * 1000 for n in range(9)])
+        store.close()
+        (root / "commitlog" / segment_name(4096)).unlink()
+        error = self.refused(open_store, root)
+        assert f"the file {segment_name(4096)} before it is missing" in error.detail
+
+    def test_the_last_record_of_a_closed_store(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        flip(root / LOG, closed[-2] + 88)
+        assert self.refused(open_store, root).physical_offset == closed[-2]
+
+    def test_the_last_record_of_a_store_that_java_closed(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        java_wrote(root)
+        flip(root / LOG, closed[-2] + 88)
+        assert self.refused(open_store, root).physical_offset == closed[-2]
+
+    def test_a_unit_that_points_nowhere(
+        self, closed: list[int], open_store: OpenStore, root: Path
+    ) -> None:
+        java_wrote(root)
+        patch(root / QUEUE, 9 * 20, (10**12).to_bytes(8, "big"))
+        error = self.refused(open_store, root)
+        assert error.physical_offset == 10**12
+        assert error.file.endswith("consumequeue/T/0")
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_in_a_store_that_java_was_killed_with(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, machine: Machine, known: bool
+    ) -> None:
+        """A later record that the checkpoint's time says was on disk makes it damage."""
+        store = open_store()
+        offsets = []
+        for body in numbered(10):
+            offsets += put_all(store, [body], keys=["k"])
+            machine.clock.advance(1000)
+        image = crash_image(root, tmp_path / "image")
+        (image / ABORT).write_bytes(JAVA)
+        (image / "firetrail.watermark").unlink()
+        java_wrote(image, physic_timestamp=START_MS + (9000 if known else 2000))
+        flip(image / LOG, offsets[4] + 88)
+        if known:
+            assert self.refused(open_store, image).physical_offset == offsets[4]
+        else:
+            check_whole(open_store(image), numbered(4))
+
+
+class TestStaleTailOfJava:
+    def stale(self, open_store: OpenStore, machine: Machine, root: Path) -> list[int]:
+        """What Java's recovery leaves: two messages, a third put since, old ones behind."""
+        store = open_store()
+        offsets = put_all(store, numbered(10), keys=["k"])
+        store.close()
+        old = (root / LOG).read_bytes()
+        shutil.rmtree(root)
+        machine.clock.advance(60_000)
+        store = open_store()
+        put_all(store, [*numbered(2), b"new and a bit longer"], keys=["k"])
+        end = store.log_range[1]
+        store.close()
+        patch(root / LOG, end, old[end:])
+        java_wrote(root)
+        return [*offsets, end]
+
+    def test_of_a_closed_store_is_cleared(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
+        *_, end = self.stale(open_store, machine, root)
+        store = open_store()
+        assert (store.recovery.end, store.max_offset("T")) == (end, 3)
+        assert store.recovery.bytes_truncated > 0
+        assert bodies(store)[2] == b"new and a bit longer"
+
+    def test_of_a_killed_store_too(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
+        *_, end = self.stale(open_store, machine, root)
+        (root / ABORT).write_bytes(JAVA)
+        java_wrote(root, physic_timestamp=START_MS + 10**9)
+        store = open_store()
+        assert (store.recovery.end, store.max_offset("T")) == (end, 3)

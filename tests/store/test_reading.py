@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.helpers import START_MS, Machine, bodies, put_all
+from tests.helpers import Machine, bodies, put_all
 from tests.store.conftest import OpenStore
+from tests.store.reads import beheaded, numbered
 
-from firetrail import Boundary, GetStatus, Message, Store
-from firetrail.errors import FormatError
-from firetrail.format.hosts import Host
-from firetrail.format.ids import encode_message_id
-from firetrail.format.javahash import index_key_hash, java_hash
+from firetrail import GetStatus, Message, Store
+from firetrail.format.javahash import java_hash
 from firetrail.store.config import BrokerRole
 from firetrail.store.reading import tag_hashes
 
@@ -20,10 +18,6 @@ SLAVE = {"role": BrokerRole.SLAVE}
 def answer(store: Store, offset: int, *, queue: int = 0, count: int = 32) -> tuple[str, int]:
     result = store.get("T", queue, offset, count)
     return result.status.name, result.next_offset
-
-
-def numbered(count: int, size: int = 0) -> list[bytes]:
-    return [b"%d" % number + b"." * size for number in range(count)]
 
 
 class TestStatuses:
@@ -126,15 +120,6 @@ class TestStatuses:
         store.close()
         slave = open_store(**SLAVE, offset_check_in_slave=True)
         assert answer(slave, 1000) == ("OFFSET_OVERFLOW_BADLY", 3)
-
-
-def beheaded(open_store: OpenStore) -> Store:
-    """A store whose oldest files were deleted."""
-    store = open_store(flush_interval_ms=1, flush_least_pages=0)
-    put_all(store, numbered(100, 100), keys=["k"])
-    store.flush()
-    assert store.delete_expired(forced=True) > 0
-    return store
 
 
 class TestCaps:
@@ -266,215 +251,3 @@ class TestTags:
         assert tag_hashes("*") is None
         assert tag_hashes("") == frozenset()
         assert tag_hashes("TagA||TagB") == {java_hash("TagA"), java_hash("TagB")}
-
-
-class TestByPlace:
-    def test_by_physical_offset(self, store: Store) -> None:
-        offsets = put_all(store, numbered(50, 100))
-        for number in (0, 30, 49):
-            record = store.at(offsets[number])
-            assert record is not None and record.queue_offset == number
-
-    @pytest.mark.parametrize("offset", [-1, 1, 5, 4095, 4096, 10**9, 2**62])
-    def test_nothing_begins_there(self, store: Store, offset: int) -> None:
-        put_all(store, [b"x"])
-        assert store.at(offset) is None
-
-    def test_the_end_mark_of_a_file_is_no_message(self, store: Store) -> None:
-        put_all(store, numbered(2, 3000))
-        size = store.get("T").size // 2
-        assert store.log_range[1] == 4096 + size
-        assert store.at(size) is None
-
-    def test_by_id(self, store: Store) -> None:
-        result = store.put(Message("T", b"x"))
-        assert result.message_id is not None
-        for message_id in (result.message_id, result.message_id.lower()):
-            record = store.by_id(message_id)
-            assert record is not None and bytes(record.body) == b"x"
-
-    def test_by_the_id_of_another_broker(self, store: Store) -> None:
-        store.put(Message("T", b"x"))
-        assert store.by_id(encode_message_id(Host("10.0.0.1", 10911), 0)) is None
-        assert store.by_id(encode_message_id(store.config.store_host, 4000)) is None
-
-    @pytest.mark.parametrize("message_id", ["", "xyz", "0" * 31, "0" * 33, "g" * 32])
-    def test_by_what_is_no_id(self, store: Store, message_id: str) -> None:
-        with pytest.raises(FormatError):
-            store.by_id(message_id)
-
-    def test_buffers_are_slices_of_the_mapping(self, store: Store) -> None:
-        put_all(store, [b"abc"])
-        (buffer,) = store.get("T").buffers
-        assert buffer.obj is store._engine.log.queue.segments[0].mapping
-
-
-class TestByKey:
-    def found(self, store: Store, key: str, **options: int) -> list[bytes]:
-        return [bytes(m.body) for m in store.query("T", key, **options)]
-
-    def test_newest_first(self, store: Store) -> None:
-        for number in range(5):
-            store.put(Message("T", b"%d" % number, keys=["all", f"k{number % 2}"]))
-        assert store.wait_dispatched()
-        assert self.found(store, "all") == [b"4", b"3", b"2", b"1", b"0"]
-        assert self.found(store, "k1") == [b"3", b"1"]
-        assert self.found(store, "k2") == []
-        assert store.query("other", "all") == []
-
-    def test_by_the_unique_key(self, store: Store) -> None:
-        put_all(store, [b"x"], properties={"UNIQ_KEY": "id-1"}, keys=["k"])
-        assert self.found(store, "id-1") == self.found(store, "k") == [b"x"]
-
-    def test_several_entries_of_one_message_count_once(self, store: Store) -> None:
-        put_all(store, [b"x"], keys=["k", "k"], properties={"UNIQ_KEY": "k"})
-        assert self.found(store, "k") == [b"x"]
-
-    def test_keys_of_equal_hash_are_told_apart(self, store: Store) -> None:
-        assert index_key_hash("T", "Aa") == index_key_hash("T", "BB")
-        put_all(store, [b"first"], keys=["Aa"])
-        put_all(store, [b"second"], keys=["BB"])
-        assert self.found(store, "Aa") == [b"first"]
-        assert self.found(store, "BB") == [b"second"]
-
-    def test_a_collision_does_not_use_up_the_number_asked_for(self, store: Store) -> None:
-        put_all(store, [b"wanted"], keys=["Aa"])
-        put_all(store, numbered(40), keys=["BB"])
-        assert self.found(store, "Aa", max_count=1) == [b"wanted"]
-
-    def test_topic_and_key_are_not_confused(self, store: Store) -> None:
-        """ "A#b" + "c" and "A" + "b#c" are one string to the index; only one is a legal topic."""
-        put_all(store, [b"x"], topic="A", keys=["b#c"])
-        assert store.query("A#b", "c") == []
-        assert len(store.query("A", "b#c")) == 1
-
-    def test_number(self, open_store: OpenStore) -> None:
-        store = open_store(default_query_count=3, max_query_count=5)
-        put_all(store, numbered(9), keys=["k"])
-        assert len(store.query("T", "k")) == 3
-        assert len(store.query("T", "k", max_count=4)) == 4
-        assert len(store.query("T", "k", max_count=100)) == 5
-
-    def test_over_many_files(self, open_store: OpenStore, root: Path) -> None:
-        store = open_store(slots=4, entries=8, max_query_count=100)
-        put_all(store, numbered(50), keys=["k", "other"])
-        assert len(list((root / "index").iterdir())) > 10
-        assert self.found(store, "k", max_count=100) == list(reversed(numbered(50)))
-
-    @pytest.mark.parametrize(
-        ("begin", "end", "expected"),
-        [
-            (0, START_MS - 1, []),
-            (0, START_MS, [0]),
-            (START_MS, START_MS + 2500, [1, 0]),
-            (START_MS + 1, START_MS + 2500, [1]),
-            (START_MS + 2500, START_MS + 2500, [1]),
-            (START_MS + 2501, START_MS + 4999, []),
-            (START_MS + 2499, START_MS + 5000, [2, 1]),
-            (START_MS + 5001, START_MS + 10**9, []),
-        ],
-    )
-    @pytest.mark.parametrize("entries", [64, 2])  # one file, or one for each message
-    def test_times_to_the_millisecond(
-        self,
-        open_store: OpenStore,
-        machine: Machine,
-        begin: int,
-        end: int,
-        expected: list[int],
-        entries: int,
-    ) -> None:
-        store = open_store(entries=entries, slots=2)
-        for number in range(3):
-            put_all(store, [b"%d" % number], keys=["k"])
-            machine.clock.advance(2500)
-        assert self.found(store, "k", begin=begin, end=end) == [b"%d" % n for n in expected]
-
-    def test_after_the_log_was_beheaded(self, open_store: OpenStore) -> None:
-        store = beheaded(open_store)
-        found = [m.queue_offset for m in store.query("T", "k", max_count=64)]
-        assert found == list(range(99, store.min_offset("T") - 1, -1))[:64]
-
-    def test_without_an_index(self, open_store: OpenStore, root: Path) -> None:
-        store = open_store(index_enabled=False)
-        put_all(store, [b"x"], keys=["k"])
-        assert store.query("T", "k") == []
-        assert not (root / "index").exists()
-
-
-class TestByTime:
-    TIMES = (100, 200, 200, 200, 300, 400, 400, 700)
-
-    @pytest.fixture
-    def timed(self, store: Store, machine: Machine) -> Store:
-        """Twelve units in two files: TIMES, the last of them five times."""
-        for time in (*self.TIMES, 700, 700, 700, 700):
-            machine.clock.set_wall(START_MS + time)
-            store.put(Message("T", b"%d" % time))
-        assert store.wait_dispatched()
-        return store
-
-    @pytest.mark.parametrize(
-        ("time", "lower", "upper", "nearest"),
-        [
-            (0, 0, 0, 0),  # before the first
-            (100, 0, 0, 0),
-            (101, 1, 0, 0),
-            (150, 1, 0, 0),  # as near to both: the earlier one
-            (151, 1, 0, 1),
-            (200, 1, 3, 1),  # equal times: the first, the last, any
-            (201, 4, 3, 3),
-            (300, 4, 4, 4),
-            (550, 7, 6, 6),
-            (551, 7, 6, 7),
-            (700, 7, 11, 7),
-            (701, 12, 11, 11),  # beyond the last
-            (10**6, 12, 11, 11),
-        ],
-    )
-    def test_boundaries(
-        self, timed: Store, time: int, lower: int, upper: int, nearest: int
-    ) -> None:
-        found = [
-            timed.offset_at("T", 0, START_MS + time, boundary)
-            for boundary in (Boundary.LOWER, Boundary.UPPER, Boundary.NEAREST)
-        ]
-        if time == 200:
-            assert found[2] in (1, 2, 3)
-        assert found == [lower, upper, nearest]
-
-    def test_lower_is_the_default(self, timed: Store) -> None:
-        assert timed.offset_at("T", 0, START_MS + 101) == 1
-
-    @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_a_missing_queue(self, store: Store, boundary: Boundary) -> None:
-        assert store.offset_at("T", 0, START_MS, boundary) == 0
-
-    @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_an_empty_queue(self, store: Store, boundary: Boundary) -> None:
-        store._engine.queues.open("T", 0)
-        assert store.offset_at("T", 0, START_MS, boundary) == 0
-
-    @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_before_what_was_removed(self, open_store: OpenStore, boundary: Boundary) -> None:
-        store = beheaded(open_store)
-        assert store.offset_at("T", 0, START_MS - 1000, boundary) == store.min_offset("T")
-
-    def test_store_time(self, timed: Store) -> None:
-        reader = timed._engine.reader
-        assert reader.store_time("T", 0, 4) == START_MS + 300
-        assert reader.store_time("T", 0, 12) is None
-        assert reader.store_time("T", 9, 0) is None
-
-
-class TestMissing:
-    def test_offsets_of_a_missing_queue(self, store: Store) -> None:
-        assert (store.min_offset("T"), store.max_offset("T")) == (0, 0)
-        assert (store.topics(), store.queues("T")) == ([], [])
-        assert list(store.read("T")) == []
-
-    def test_read_from_outside_the_queue(self, open_store: OpenStore) -> None:
-        store = beheaded(open_store)
-        assert next(store.read("T", offset=0)).queue_offset == store.min_offset("T")
-        assert list(store.read("T", offset=1000)) == []
-        assert [m.queue_offset for m in store.read("T", offset=98)] == [98, 99]
