@@ -113,6 +113,9 @@ class IndexCheck:
         if _are_same(entry, expected_next):
             self._note_missing(at, at + 1)
             return at + 1
+        if self._is_repeated(entry, expected):
+            self._take_surplus(file, entry)
+            return at
         if self._is_replaced(entry, expected, following):
             self._take_wrong(file, entry, expected)
             return at + 1
@@ -124,6 +127,15 @@ class IndexCheck:
             end += 1
         self._note_missing(at, end)
         return end
+
+    def _is_repeated(self, entry: IndexEntry, expected: Expected) -> bool:
+        """Whether the entry is for an earlier key of the message that a key is expected of.
+
+        So it stands where the Java store, after an unclean stop, has entered a message again whose
+        first entries are the last ones of the file before.
+        """
+        offset = expected.physical_offset
+        return entry.physical_offset == offset and entry.key_hash in self._keys_of(offset)[0]
 
     def _is_replaced(
         self, entry: IndexEntry, expected: Expected, following: IndexEntry | None
