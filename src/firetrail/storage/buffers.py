@@ -19,82 +19,78 @@ BUFFER_SIZE = 8 << 20
 class WriteBuffer:
     """Memory for bytes of a segment from position ``start`` on."""
 
-    __slots__ = ("memory", "size", "start", "used", "view", "writer", "written")
+    __slots__ = ("memory", "segment", "size", "start", "used", "view", "writer")
 
     def __init__(self, size: int) -> None:
         self.memory = mmap.mmap(-1, size)
         self.view = memoryview(self.memory)
         self.writer = RecordWriter(self.view)
         self.size = size
+        self.segment: Segment | None = None
         self.start = 0
         self.used = 0
-        self.written = 0
 
-    def restart(self, start: int) -> None:
-        """Hold the bytes from position ``start`` of a segment on."""
-        self.start = start
-        self.used = self.written = 0
+    @property
+    def is_committed(self) -> bool:
+        """Whether all of it is in the file."""
+        return self.segment is None or self.start + self.used <= self.segment.committed
 
 
 class WriteBufferPool:
-    """A fixed number of buffers, and those that wait for their commit, oldest first."""
+    """A fixed number of buffers, and those that wait for their commit, oldest first.
+
+    How far a buffer is committed shows at its segment's position, and each change is one step: an
+    interrupt between two of them leaves nothing half done.
+    """
 
     def __init__(self, system: System, count: int, size: int = BUFFER_SIZE) -> None:
         self._system = system
-        self._free = [WriteBuffer(size) for _ in range(count)]
+        self._buffers = [WriteBuffer(size) for _ in range(count)]
         self._waiting: list[WriteBuffer] = []
         self.size = size
 
     def lock_memory(self) -> None:
         """Keep all buffers in memory."""
-        for buffer in self._free:
+        for buffer in self._buffers:
             self._system.files.lock_memory(buffer.memory)
 
     def reserve(self, segment: Segment, size: int) -> WriteBuffer | None:
         """The buffer in which the next ``size`` bytes of the segment go, None if all are in use.
 
-        They go to ``buffer.view[segment.wrote - buffer.start]``; call :meth:`wrote` when they are.
+        They go to ``buffer.view[segment.wrote - buffer.start]``; then call :meth:`wrote_to`.
         """
         if self._waiting:
             current = self._waiting[-1]
             if (
-                current.start + current.used == segment.wrote
+                current.segment is segment
+                and current.start + current.used == segment.wrote
                 and current.used + size <= current.size
             ):
                 return current
-            if current.used == current.written:
-                self._release(current)
+        waiting = [buffer for buffer in self._waiting if not buffer.is_committed]
         if size > self.size:
             fresh = WriteBuffer(size)
-        elif self._free:
-            fresh = self._free.pop()
         else:
-            return None
-        fresh.restart(segment.wrote)
-        self._waiting.append(fresh)
+            free = [buffer for buffer in self._buffers if buffer not in waiting]
+            if not free:
+                return None
+            fresh = free[0]
+        fresh.used, fresh.segment, fresh.start = 0, segment, segment.wrote
+        self._waiting = [*waiting, fresh]
         return fresh
 
-    def wrote(self, segment: Segment, size: int) -> None:
-        """Note that the bytes that were reserved last are written."""
-        self._waiting[-1].used += size
-        segment.wrote += size
+    def wrote_to(self, segment: Segment, end: int) -> None:
+        """Note that the bytes that were reserved last are written, up to ``end`` of the segment."""
+        current = self._waiting[-1]
+        current.used = end - current.start
+        segment.wrote = end
 
     def commit(self, segment: Segment) -> None:
         """Write all that waits to the segment's file, which makes it readable."""
-        waiting = self._waiting[:]
-        parts = [(buffer, buffer.used) for buffer in waiting]
-        end = self._system.files.write(
-            segment.descriptor,
-            [buffer.view[buffer.written : used] for buffer, used in parts],
-            segment.committed,
-        )
-        for buffer, used in parts:
-            buffer.written = used
-        segment.committed = end
-        for buffer in waiting[:-1]:
-            self._release(buffer)
-
-    def _release(self, buffer: WriteBuffer) -> None:
-        self._waiting.remove(buffer)
-        if buffer.size == self.size:
-            self._free.append(buffer)
+        done = segment.committed
+        parts = [
+            buffer.view[max(done - buffer.start, 0) : buffer.used]
+            for buffer in self._waiting
+            if buffer.segment is segment
+        ]
+        segment.committed = self._system.files.write(segment.descriptor, parts, done)

@@ -32,6 +32,7 @@ CLOCK_STEP_BACK_MS_MAX = 60_000
 follow the clock, or a clock that was once years ahead would date all later messages."""
 
 
+_NOWHERE = RecordWriter(bytearray(1))
 _WITH_QUEUE_OFFSET = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
 
 
@@ -48,6 +49,15 @@ class BatchDraft(NamedTuple):
     shared_properties: bytes
     items: int
     size: int
+
+
+class _Written(NamedTuple):
+    """An append whose bytes are in place, and what follows from it."""
+
+    queue: ConsumeQueue
+    next_offset: int
+    segment: Segment
+    end: int  # in the segment
 
 
 Place = tuple[int, int, int]
@@ -79,8 +89,8 @@ class CommitLog:
             self.queue, warm_up=config.warm_up, lock_memory=config.lock_memory
         )
         self._pool: WriteBufferPool | None = None
-        self._active: Segment | None = None
-        self._writer = RecordWriter(bytearray(1))
+        self._active: tuple[Segment | None, RecordWriter] = None, _NOWHERE
+        self._unfinished: _Written | None = None
         self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
         """Puts what needs no more than writing to the active file, and counts."""
         self._accepting = True
@@ -111,8 +121,7 @@ class CommitLog:
     def stop(self) -> None:
         """Close the files; everything was flushed before."""
         self._allocator.stop()
-        self._active = None
-        self._writer = RecordWriter(bytearray(1))  # or the mapping could not be closed
+        self._active = None, _NOWHERE  # or the mapping could not be closed
         self.appender.detach()
         self.queue.close()
 
@@ -151,9 +160,10 @@ class CommitLog:
             )
             if self._config.property_crc:
                 writer.seal(at, size)
-            self._wrote(segment, size)
-            if counted:
-                queue.next_offset = queue_offset + 1
+            self._unfinished = _Written(
+                queue, queue.next_offset + counted, segment, segment.wrote + size
+            )
+            self._finish()
         finally:
             self._lock.release()
         self._count(1, size)
@@ -184,8 +194,9 @@ class CommitLog:
                 draft.shared_properties,
                 self._config.property_crc,
             )
-            self._wrote(segment, draft.size)
-            queue.next_offset += draft.items
+            next_offset = queue_offset + draft.items
+            self._unfinished = _Written(queue, next_offset, segment, segment.wrote + draft.size)
+            self._finish()
         finally:
             self._lock.release()
         self._count(draft.items, draft.size)
@@ -200,14 +211,20 @@ class CommitLog:
         """The segment that takes ``size`` bytes more, and where its writer puts them."""
         if not self._accepting:
             raise StoreClosedError("the store is closed")
-        segment = self._active
-        if segment is None or segment.wrote + size + layout.BLANK.size > segment.size:
-            segment = self._roll(segment)
+        self._finish()
+        self.appender.pause()
+        segment, writer = self._active
+        if (
+            segment is None
+            or segment is not self.queue.last  # a roll was interrupted
+            or segment.wrote + size + layout.BLANK.size > segment.size
+        ):
+            segment, writer = self._roll(segment)
         end = segment.wrote + size
         if end > segment.allocated:
             segment.allocate(end)
         if self._pool is None:
-            return segment, self._writer, segment.wrote
+            return segment, writer, segment.wrote
         return self._buffer_room(segment, size)
 
     def _buffer_room(self, segment: Segment, size: int) -> tuple[Segment, RecordWriter, int]:
@@ -223,20 +240,28 @@ class CommitLog:
             assert buffer is not None
         return segment, buffer.writer, segment.wrote - buffer.start
 
-    def _wrote(self, segment: Segment, size: int) -> None:
-        end = segment.wrote + size
+    def _finish(self) -> None:
+        """Count what was written last. Once more does no harm: an interrupt (Ctrl-C) can come at
+        any point of an append, and the next one then begins with this."""
+        written = self._unfinished
+        if written is None:
+            return
+        segment, end = written.segment, written.end
         if segment.base + end >= self._allocator.wake_at:
             self._allocator.wake()
-        if self._pool is None:
-            segment.wrote_to(end)
-            plain_end = min(
-                segment.allocated,
-                segment.size - layout.BLANK.size,
-                self._allocator.wake_at - segment.base,
-            )
-            self.appender.attach(segment, self._writer, segment.base, plain_end)
-        else:
-            self._pool.wrote(segment, size)
+        written.queue.next_offset = written.next_offset
+        if self._pool is not None:
+            self._pool.wrote_to(segment, end)
+            self._unfinished = None
+            return
+        segment.wrote_to(end)
+        self._unfinished = None  # before others go on from there
+        plain_end = min(
+            segment.allocated,
+            segment.size - layout.BLANK.size,
+            self._allocator.wake_at - segment.base,
+        )
+        self.appender.attach(segment, self._active[1], segment.base, plain_end)
 
     def _next_store_time(self) -> int:
         """The time, or that of the message before if the clock has stepped back a little."""
@@ -247,7 +272,7 @@ class CommitLog:
         self.appender.last_store_time = now
         return now
 
-    def _roll(self, full: Segment | None) -> Segment:
+    def _roll(self, full: Segment | None) -> tuple[Segment, RecordWriter]:
         """Fill ``full`` up with a BLANK record and go on in the next segment.
 
         All that can fail comes first: then nothing has changed. A full segment is the last one if
@@ -259,30 +284,31 @@ class CommitLog:
             if self._pool is not None:
                 self._pool.commit(full)
             full.allocate(full.wrote + layout.BLANK.size)
-        segment = self._allocator.next_segment()
+        segment = self.queue.last
+        if segment is None or segment is full:
+            segment = self._allocator.next_segment()
         if full is not None and not full.is_full:
             self._fill_up(full)
-        self._activate(segment)
-        return segment
+        return self._activate(segment)
 
     def _fill_up(self, full: Segment) -> None:
         blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
         full.view[full.wrote : full.wrote + len(blank)] = blank
         full.wrote_to(full.size)
 
-    def _activate(self, segment: Segment) -> None:
-        self._active = segment
-        self._writer = RecordWriter(segment.view)
+    def _activate(self, segment: Segment) -> tuple[Segment, RecordWriter]:
+        active = segment, RecordWriter(segment.view)
+        self._active = active
+        return active
 
     # -- commit and flush ---------------------------------------------------------------------
 
     def commit(self, least_pages: int = 0) -> bool:
         """Make what waits in write buffers readable; whether anything was."""
-        segment = self._active
-        if self._pool is None or segment is None:
+        if self._pool is None or self._active[0] is None:
             return False
         with self._lock:
-            segment = self._active
+            segment = self._active[0]
             assert segment is not None
             waiting = segment.wrote - segment.committed
             if waiting == 0 or waiting < least_pages * 4096:

@@ -175,6 +175,10 @@ class Appender:
         self._base = base
         self._end = end
 
+    def pause(self) -> None:
+        """Leave every put to the caller until the next :meth:`attach`."""
+        self._end = -1
+
     def detach(self) -> None:
         """Hold on to no file; every put is left to the caller."""
         self.attach(None, RecordWriter(bytearray(1)), 0, -1)
