@@ -244,6 +244,9 @@ class Recovery:
             stop = Stop(code)
             if stop is Stop.CUT and not rows and limit < segment.size:
                 rows, behind, stop = self._into_the_hole(segment, at, columns)
+            elif rows and _lost_its_topic(segment.view, columns, rows - 1):
+                rows, stop = rows - 1, Stop.TOPIC_LENGTH
+                behind = columns.column(col.PHYSICAL_OFFSET)[rows] - segment.base
             at = behind
             if rows:
                 records += rows
@@ -261,6 +264,8 @@ class Recovery:
         rows, position, stop = scan(
             content, 0, len(content), segment.base + at, columns.table, self._check
         )
+        if rows and _lost_its_topic(content, columns, 0):
+            return 0, at, Stop.TOPIC_LENGTH
         return rows, at + position, Stop(stop)
 
     # -- queues and index ---------------------------------------------------------------------
@@ -396,6 +401,13 @@ class Recovery:
             if found is not None:
                 return segment.base + found
         return None
+
+
+def _lost_its_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
+    """Whether zeros stand in a topic: a block that was never written took it, and there was
+    nothing else behind it in the record that would show."""
+    at = columns.column(col.TOPIC_AT)[row]
+    return 0 in bytes(view[at : at + columns.column(col.TOPIC_SIZE)[row]])
 
 
 _MAGIC = re.compile(
