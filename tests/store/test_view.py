@@ -151,10 +151,11 @@ class TestInUse:
     def test_files_that_retention_deletes_meanwhile(self, tmp_path: Path) -> None:
         with Store.open(tmp_path, small_config(log=1024)) as store:
             offsets = put_all(store, [b"x" * 100] * 30)
-            with StoreView.open(tmp_path) as view:
-                store.delete_expired(forced=True)
-                left = [offset for offset in offsets if offset >= store.log_range[0]]
-                assert walked(view) == (left, [])
+        config = small_config(log=1024)
+        with Store.open(tmp_path, config) as store, StoreView.open(tmp_path) as view:
+            assert store.delete_expired(forced=True)
+            left = [offset for offset in offsets if offset >= store.log_range[0]]
+            assert walked(view) == (left, [])
 
 
 _OPENS = """

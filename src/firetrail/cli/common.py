@@ -8,7 +8,7 @@ import resource
 from pathlib import Path
 
 from firetrail.cli.command import Subparsers
-from firetrail.errors import FiretrailError
+from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.config import StoreConfig
 from firetrail.store.view import StoreView
@@ -47,10 +47,17 @@ def add_delay_levels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delay-levels",
         metavar="LEVELS",
-        type=DelayLevels.parse,
+        type=_delay_levels,
         default=DelayLevels.parse(DEFAULT_DELAY_LEVELS),
         help=f"the broker's messageDelayLevel (default: {DEFAULT_DELAY_LEVELS!r})",
     )
+
+
+def _delay_levels(text: str) -> DelayLevels:
+    try:
+        return DelayLevels.parse(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def not_negative(text: str) -> int:

@@ -9,38 +9,57 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, colour, human_size, human_time
+from firetrail.storage.system import System
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
 from firetrail.store.problems import Problem
+from firetrail.store.repair import Repair, repair_store
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.
 
-Nothing is written. A store that crashed is judged as one: a torn tail, and queues and index that
+Nothing is written without --repair. A store that crashed is judged as one: a torn tail, and queues and index that
 are behind the log, are what recovery is for. Exit code 0: nothing is wrong; 1: problems were found;
-2: not a store, or it cannot be read."""
+2: not a store, or it cannot be read.
+
+Repairs (of a closed store; what they remove is kept in a folder repair-<time> of it):
+  rebuild-derived  make consume queues and index anew from the log, which must be good
+  truncate-log     end the log at its first damage, then rebuild-derived"""
 EXAMPLES = """\
   firetrail fsck data
-  firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'"""
+  firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'
+  firetrail fsck data --repair rebuild-derived"""
+
+_REPAIRS = [repair.value for repair in Repair]
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Name, help and arguments."""
     parser = common.add_parser(subparsers, "fsck", "check a store", DESCRIPTION, EXAMPLES)
+    parser.add_argument(
+        "--repair", type=Repair, metavar="REPAIR", help=f"one of {', '.join(_REPAIRS)}"
+    )
     common.add_delay_levels(parser)
     common.add_json(parser, "one JSON object")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Check, and say what was found."""
+    """Repair if asked to, check, and say what was done and found."""
+    repaired: list[str] = []
+    if args.repair is not None:
+        repaired = repair_store(System(), args.store, args.repair, args.delay_levels)
     with open_view(args.store) as view:
         progress = Progress("checking", view.end - view.log.min_offset)
         try:
             report = check_store(view, args.delay_levels, progress)
         finally:
             progress.clear()
-    print(json.dumps(report.as_json()) if args.json else "\n".join(show(report)))
+    if args.json:
+        told = report.as_json()
+        print(json.dumps(told | {"repaired": repaired} if repaired else told))
+    else:
+        print("\n".join([*repaired, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
 
 

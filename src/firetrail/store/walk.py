@@ -157,16 +157,22 @@ class LogWalk:
     def _next_record(self, segment: Segment, at: int) -> int | None:
         """Physical offset of the next good record behind a bad one."""
         following: Segment | None = segment
+        at += 1
         while following is not None and following.base < self._end:
             try:
                 found = find_record(following, at)
             except (OSError, SegmentSizeError):
                 return following.base  # the walk will say what is wrong with this file
-            if found is not None:
-                offset = following.base + found
-                return offset if offset < self._end else None
-            at = 0
-            following = self._log.following(following.base)
+            if found is None or found >= self._log.length_of(following):
+                at = 0
+                following = self._log.following(following.base)
+                continue
+            offset = following.base + found
+            if offset >= self._end:
+                return None
+            if self._log.scan_one(offset, Check.BODY)[0] is Stop.LIMIT:
+                return offset
+            at = found + 1  # it goes beyond what belongs to the log
         return None
 
     def _damage(self, segment: Segment, at: int, kind: Kind, detail: str, resume_at: int) -> Damage:

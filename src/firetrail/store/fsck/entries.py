@@ -142,8 +142,8 @@ class IndexCheck:
     ) -> bool:
         """Whether the entry stands in the place of the expected one and is damaged."""
         return (
-            expected.key_hash == entry.key_hash
-            or expected.physical_offset == entry.physical_offset
+            expected.physical_offset == entry.physical_offset
+            or (following is None and expected.key_hash == entry.key_hash)
             or not 0 <= entry.physical_offset < self._view.end
             or (following is not None and following.physical_offset < entry.physical_offset)
         )

@@ -163,9 +163,11 @@ class FileCheck:
         self._compare_link(entry, should)
 
     def is_linked_by(self, key_hash: int, entry: IndexEntry) -> bool:
-        """Whether the next entry's link is the one that a key hash would have given it."""
+        """Whether the next entry stands in the chain of a key hash: its link, and the slot."""
         at = slot_at((key_hash & _HASH_MASK) % self._file.slots)
-        return bool(INDEX_SLOT.struct.unpack_from(self.shadow.view, at)[0] == entry.previous)
+        (before,) = INDEX_SLOT.struct.unpack_from(self.shadow.view, at)
+        (newest,) = INDEX_SLOT.struct.unpack_from(self._view, at)
+        return bool(before == entry.previous and newest >= self.number)
 
     def take_as_it_is(self, entry: IndexEntry) -> None:
         """The next entry cannot be compared with a record; only its place in the chain counts."""

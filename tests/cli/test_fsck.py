@@ -1,0 +1,79 @@
+"""``firetrail fsck``: the report, for scripts and for people, and the exit code."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Firetrail
+from tests.stores import GOLDEN, NAMES, copy_of, flip, records, state
+
+LOG = f"commitlog/{0:020}"
+KEYS = [
+    *("ok", "store", "state", "owner", "problems", "problems_omitted", "warnings", "messages"),
+    *("begin_offset", "end_offset", "last_store_time", "torn_tail", "log_files", "queues"),
+    *("units", "index_files", "index_entries"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_stores(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of(name, tmp_path)
+    before = state(root)
+    told = firetrail("fsck", root, "--json")
+    assert (told.code, told.err) == (0, "")
+    assert list(told.json) == KEYS
+    assert told.json["ok"] is True
+    assert told.json["problems"] == []
+    assert told.json["messages"] == len(records(root))
+    assert state(root) == before
+
+
+def test_problems(tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-clean", tmp_path)
+    flip(root / LOG, 332 + 88)
+    told = firetrail("fsck", root, "--json")
+    assert told.code == 1
+    assert told.json["ok"] is False
+    (problem,) = told.json["problems"]
+    assert list(problem) == ["file", "offset", "physical_offset", "kind", "detail"]
+    assert (problem["file"], problem["offset"]) == (LOG, 332)
+    assert (problem["physical_offset"], problem["kind"]) == (332, "body-crc")
+
+
+def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-clean", tmp_path)
+    told = firetrail("fsck", root)
+    assert told.code == 0
+    assert told.out == (
+        f"{root} (closed): ok: 21 messages in 3.1 KiB of log, 19 units of 7 queues, 38 entries "
+        "of 1 index files; last stored 2026-11-15 06:58:56.352Z\n"
+    )
+    flip(root / LOG, 332 + 4)
+    flip(root / "checkpoint", 1, 3)
+    told = firetrail("fsck", root)
+    assert told.code == 1
+    first, last = told.out.splitlines()
+    assert first == (
+        f"{LOG} at 332 (record 332): record-magic: magic: 0xDBA320A7 is not that of a record; "
+        "the next good record is at 498"
+    )
+    assert "1 problem: 20 messages" in last
+
+
+def test_delay_levels(firetrail: Firetrail) -> None:
+    told = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "1s 2s 3s", "--json")
+    assert [problem["kind"] for problem in told.json["problems"]] == ["unit-wrong"]
+    told = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "soon")
+    assert told.code == 2
+    assert "'soon' is not a number with a unit" in told.err
+
+
+@pytest.mark.parametrize("make", ["missing", "empty", "file"])
+def test_not_a_store(make: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    path = tmp_path / "s"
+    if make == "empty":
+        path.mkdir()
+    elif make == "file":
+        path.touch()
+    told = firetrail("fsck", path, "--json")
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith(f"firetrail: error: {path}: ")

@@ -1,0 +1,595 @@
+"""The check of a store: good ones are good, and each damage is found at its place."""
+
+import errno
+import random
+import shutil
+from array import array
+from pathlib import Path
+
+import pytest
+from tests.helpers import Machine, crash_image, put_all, small_config
+from tests.stores import (
+    CLEAN,
+    GOLDEN,
+    NAMES,
+    copy_of,
+    field_position,
+    flip,
+    log_file,
+    overwrite,
+    records,
+    state,
+    truncate,
+)
+
+from firetrail import Message, Store
+from firetrail.format.checkpoint import CHECKPOINT
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.index import entry_at, slot_at
+from firetrail.format.javahash import index_key_hash
+from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, RECORD_HEAD, UNIT
+from firetrail.format.unit import PRE_BLANK, encode_unit
+from firetrail.storage.system import System
+from firetrail.store.fsck.check import check_store
+from firetrail.store.fsck.report import FINDINGS_MAX, CheckReport, DamagedRanges, Findings
+from firetrail.store.problems import WARNINGS, Kind
+from firetrail.store.view import StoreView
+from firetrail.store.watermark import SLOT_SIZE
+
+DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+FIRST = "0" * 20
+LOG = f"commitlog/{FIRST}"
+
+
+def checked(
+    root: Path, *, system: System | None = None, delays: DelayLevels = DELAYS
+) -> CheckReport:
+    with StoreView.open(root, system=system) as view:
+        return check_store(view, delays)
+
+
+def found(report: CheckReport) -> list[tuple[str, int, int | None, str]]:
+    return [problem[:4] for problem in report.problems]
+
+
+@pytest.fixture
+def v4(tmp_path: Path) -> Path:
+    return copy_of("v4-clean", tmp_path)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A closed store of 40 messages in several files of each kind."""
+    with Store.open(tmp_path / "s", small_config(log=2048)) as store:
+        put_all(store, [b"%d" % n for n in range(40)], tags="paid", keys=["a", "b", "c"])
+    return tmp_path / "s"
+
+
+class TestGoodStores:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_golden(self, name: str, tmp_path: Path) -> None:
+        root = copy_of(name, tmp_path)
+        before = state(root)
+        report = checked(root)
+        assert report.ok and not report.warnings and report.torn_tail is None
+        expected = records(root)
+        unseen = sum(record.sys_flag & 0xC in (0x4, 0xC) for record in expected)
+        assert (report.messages, report.units) == (len(expected), len(expected) - unseen)
+        assert report.index_entries > 0
+        assert report.state == ("crashed" if "crashed" in name else "closed")
+        assert state(root) == before
+
+    def test_ours(self, ours: Path) -> None:
+        report = checked(ours)
+        assert report.ok and not report.warnings
+        assert (report.messages, report.units, report.index_entries) == (40, 40, 120)
+        assert (report.log_files, report.index_files) == (3, 2)
+
+    def test_in_use(self, tmp_path: Path) -> None:
+        with Store.open(tmp_path / "s", small_config(log=2048)) as store:
+            put_all(store, [b"x"] * 50, keys=["k"])
+            before = state(tmp_path / "s")
+            report = checked(tmp_path / "s")
+            assert report.ok and not report.warnings
+            assert (report.state, report.messages) == ("open", 50)
+            assert state(tmp_path / "s") == before
+            store.put(Message("T", b"more"))
+
+    def test_killed(self, tmp_path: Path) -> None:
+        with Store.open(tmp_path / "s", small_config()) as store:
+            put_all(store, [b"x"] * 20, keys=["k"])
+            end = store.log_range[1]
+            root = crash_image(tmp_path / "s", tmp_path / "crashed")
+        shutil.rmtree(root / "consumequeue")  # never on disk
+        overwrite(root / LOG, end, b"\0\0\1\0torn")
+        report = checked(root)
+        assert report.ok and report.state == "crashed"
+        assert report.torn_tail is not None
+        assert report.torn_tail[:3] == (LOG, end, end)
+
+    def test_good_records_that_recovery_drops_are_told(self, tmp_path: Path) -> None:
+        with Store.open(tmp_path / "s", small_config()) as store:
+            offsets = put_all(store, [b"x" * 50] * 20)
+            root = crash_image(tmp_path / "s", tmp_path / "crashed")
+        flip(root / LOG, offsets[10] + 4)
+        report = checked(root)
+        assert report.ok
+        assert report.messages == 10
+        assert [w[:4] for w in report.warnings] == [
+            (LOG, offsets[10], offsets[10], Kind.RECORDS_DROPPED)
+        ]
+
+    def test_empty(self, tmp_path: Path) -> None:
+        (tmp_path / "commitlog").mkdir()
+        report = checked(tmp_path)
+        assert report.ok and report.messages == 0
+
+    def test_retention(self, tmp_path: Path) -> None:
+        with Store.open(tmp_path, small_config(log=1024)) as store:
+            put_all(store, [b"x" * 100] * 60, keys=["a", "b"])
+        with Store.open(tmp_path, small_config(log=1024)) as store:
+            assert store.delete_expired(forced=True)
+        report = checked(tmp_path)
+        assert report.ok and not report.warnings
+        assert report.begin_offset > 0
+
+    def test_other_delay_levels(self, v4: Path) -> None:
+        assert checked(v4).ok
+        report = checked(v4, delays=DelayLevels.parse("1s 2s 3s"))
+        assert found(report) == [
+            (f"consumequeue/SCHEDULE_TOPIC_XXXX/2/{FIRST}", 0, 2126, Kind.UNIT_WRONG)
+        ]
+        assert "tags code" in report.problems[0].detail
+
+    def test_light_and_extended_queues(self, v4: Path) -> None:
+        shutil.copytree(v4 / "consumequeue" / "T1", v4 / "consumequeue" / "%LMQ%x")
+        (v4 / "consumequeue_ext").mkdir()
+        unit = v4 / "consumequeue" / "T1" / "0" / FIRST
+        overwrite(unit, 12, UNIT.struct.pack(0, 0, -(2**63))[12:])
+        report = checked(v4)
+        assert report.ok
+        assert [warning.kind for warning in report.warnings] == [Kind.NOT_CHECKED]
+
+
+class TestTheLog:
+    """Each field of a record that can be checked; the record is the third one, at 332."""
+
+    HEAD: tuple[tuple[str, int, list[Kind]], ...] = (
+        ("total_size", 0, [Kind.RECORD_PROPERTIES_LENGTH]),
+        ("magic", 0, [Kind.RECORD_MAGIC]),
+        ("body_crc", 0, [Kind.BODY_CRC]),
+        ("queue_offset", 0, [Kind.QUEUE_OFFSET]),
+        ("physical_offset", 0, [Kind.RECORD_OFFSET]),
+    )
+
+    @pytest.mark.parametrize(("field", "bit", "kinds"), HEAD)
+    def test_head(self, field: str, bit: int, kinds: list[Kind], v4: Path) -> None:
+        at = RECORD_HEAD.offsets[field] + layout_size(field) - 1
+        flip(v4 / LOG, 332 + at, bit)
+        report = checked(v4)
+        assert found(report) == [(LOG, 332, 332, kind) for kind in kinds]
+        assert report.messages == (21 if kinds == [Kind.QUEUE_OFFSET] else 20)
+
+    @pytest.mark.parametrize(
+        ("position", "content", "kind"),
+        [
+            (0, b"\x7f\xff\xff\xff", Kind.RECORD_CUT),
+            (0, b"\0\0\0\1", Kind.RECORD_SIZE),
+            (84, b"\x7f\xff\xff\xff", Kind.RECORD_BODY_LENGTH),
+            (95, b"\x7f", Kind.RECORD_TOPIC_LENGTH),
+            (98, b"\x7f\xff", Kind.RECORD_PROPERTIES_LENGTH),
+            (0, bytes(166), Kind.LOG_HOLE),
+        ],
+    )
+    def test_lengths(self, position: int, content: bytes, kind: Kind, v4: Path) -> None:
+        overwrite(v4 / LOG, 332 + position, content)
+        report = checked(v4)
+        assert found(report) == [(LOG, 332, 332, kind)]
+        assert report.messages == 20
+        assert report.problems[0].detail.endswith("the next good record is at 498")
+
+    @pytest.mark.parametrize(
+        ("field", "kinds"),
+        [
+            ("body", {Kind.BODY_CRC}),
+            ("tags", {Kind.UNIT_WRONG}),
+            ("keys", {Kind.INDEX_ENTRY}),
+            ("unique_key", {Kind.INDEX_ENTRY}),
+        ],
+    )
+    def test_content(self, field: str, kinds: set[Kind], v4: Path) -> None:
+        at = field_position((v4 / LOG).read_bytes(), 0, 332, field)
+        flip(v4 / LOG, at)
+        report = checked(v4)
+        assert {problem.kind for problem in report.problems} == kinds
+        assert {problem.physical_offset for problem in report.problems} == {332}
+
+    @pytest.mark.parametrize("field", ["topic", "queue id"])
+    def test_another_queue(self, field: str, v4: Path) -> None:
+        """The record is in a queue that has no unit for it, and a unit has no record."""
+        at = field_position((v4 / LOG).read_bytes(), 0, 332, "topic")
+        flip(v4 / LOG, at if field == "topic" else 332 + 15, 2)
+        report = checked(v4)
+        kinds = {problem.kind for problem in report.problems}
+        assert kinds >= {Kind.UNIT_MISSING, Kind.QUEUE_OFFSET}
+        assert 332 in {problem.physical_offset for problem in report.problems}
+
+    @pytest.mark.parametrize("field", ["queue id", "topic"])
+    def test_no_queue_at_all(self, field: str, v4: Path) -> None:
+        at = field_position((v4 / LOG).read_bytes(), 0, 332, "topic")
+        overwrite(v4 / LOG, at, b"./") if field == "topic" else flip(v4 / LOG, 332 + 12, 7)
+        assert (LOG, 332, 332, Kind.RECORD_QUEUE) in found(checked(v4))
+
+    @pytest.mark.parametrize("position", [16, 40, 48, 56, 64, 72, 76])
+    def test_the_property_crc_covers_every_field(self, position: int, tmp_path: Path) -> None:
+        root = copy_of("v5-propcrc", tmp_path)
+        third = records(root)[2].physical_offset
+        flip(root / LOG, third + position)
+        assert found(checked(root)) == [(LOG, third, third, Kind.PROPERTY_CRC)]
+
+    def test_several_at_once(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        offsets = [record.physical_offset for record in records(root)]
+        for number in (3, 40, 41, 200):
+            path, at = log_file(root, offsets[number])
+            flip(path, at + 4)
+        report = checked(root)
+        assert [problem.physical_offset for problem in report.problems] == [
+            offsets[number] for number in (3, 40, 200)
+        ]
+        assert report.messages == 259 - 4
+
+    def test_the_last_record(self, v4: Path) -> None:
+        last = records(v4)[-1].physical_offset
+        flip(v4 / LOG, last + 4)
+        assert found(checked(v4)) == [(LOG, last, last, Kind.RECORD_MAGIC)]
+
+    def test_the_mark_of_a_files_end(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        last = next(r for r in reversed(records(root)) if r.physical_offset < 8192)
+        at = last.physical_offset + last.size
+        flip(root / LOG, at + 3)
+        assert found(checked(root)) == [(LOG, at, at, Kind.BLANK_SIZE)]
+        flip(root / LOG, at + 3)
+        flip(root / LOG, at + 4)
+        assert found(checked(root)) == [(LOG, at, at, Kind.RECORD_MAGIC)]
+
+    def test_times_that_run_backwards_are_a_warning(self, tmp_path: Path) -> None:
+        machine = Machine()
+        with Store.open(tmp_path, small_config(), system=machine.system) as store:
+            put_all(store, [b"x"])
+            machine.clock.advance(-3_600_000)
+            second = put_all(store, [b"x"])[0]
+        report = checked(tmp_path)
+        assert report.ok
+        assert [w[:4] for w in report.warnings] == [(LOG, second, second, Kind.STORE_TIME)]
+
+    def test_old_bytes_behind_the_end_are_a_warning(self, v4: Path) -> None:
+        overwrite(v4 / LOG, 3137, (v4 / LOG).read_bytes()[100:266])
+        report = checked(v4)
+        assert report.ok
+        assert [w[:4] for w in report.warnings] == [(LOG, 3137, None, Kind.STALE_TAIL)]
+
+    def test_a_lost_end(self, ours: Path) -> None:
+        last = sorted((ours / "commitlog").iterdir())[-1]
+        overwrite(last, 0, bytes(2048))
+        base = int(last.name)
+        report = checked(ours)
+        assert found(report)[0] == (f"commitlog/{last.name}", 0, base, Kind.LOG_END)
+
+
+def layout_size(field: str) -> int:
+    names = list(RECORD_HEAD.offsets)
+    ends = [*list(RECORD_HEAD.offsets.values())[1:], RECORD_HEAD.size]
+    return ends[names.index(field)] - RECORD_HEAD.offsets[field]
+
+
+class TestFiles:
+    @pytest.mark.parametrize("base", [0, 8192, 40960])
+    def test_a_short_log_file(self, base: int, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        truncate(root / "commitlog" / f"{base:020}", 1000)
+        assert (f"commitlog/{base:020}", 1000, None, Kind.FILE_SIZE) in found(checked(root))
+
+    def test_a_long_log_file(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        path = root / "commitlog" / f"{8192:020}"
+        path.write_bytes(path.read_bytes() + bytes(100))
+        assert found(checked(root)) == [(f"commitlog/{8192:020}", 8192, None, Kind.FILE_SIZE)]
+
+    def test_a_missing_log_file(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        (root / "commitlog" / f"{8192:020}").unlink()
+        report = checked(root)
+        assert found(report) == [(f"commitlog/{8192:020}", 0, 8192, Kind.FILE_MISSING)]
+        assert report.messages == len(records(root))
+
+    def test_an_overlap(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        shutil.copy(root / LOG, root / "commitlog" / f"{100:020}")
+        kinds = {problem.kind for problem in checked(root).problems}
+        assert Kind.FILE_OVERLAP in kinds
+
+    def test_an_empty_last_file_is_a_warning(self, v4: Path) -> None:
+        (v4 / "commitlog" / f"{4096:020}").touch()
+        report = checked(v4)
+        assert report.ok
+        assert [warning.kind for warning in report.warnings] == [Kind.EMPTY_FILE]
+
+    def test_a_short_queue_file(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        file = f"consumequeue/T1/0/{FIRST}"
+        truncate(root / file, 1000)
+        assert [p[:2] + p[3:4] for p in checked(root).problems] == [
+            (file, 1000, Kind.FILE_SIZE),
+            (file, 1000, Kind.UNIT_MISSING),
+        ]
+
+    def test_a_missing_queue_file(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rolled", tmp_path)
+        (root / "consumequeue" / "T1" / "0" / f"{2000:020}").unlink()
+        (problem,) = checked(root).problems
+        assert problem.kind is Kind.UNIT_MISSING
+        assert "messages 100 to 124 of the queue" in problem.detail
+
+    def test_files_that_cannot_be_read(self) -> None:
+        machine = Machine()
+        machine.files.fail("open", errno.EACCES, f"commitlog/{8192:020}")
+        machine.files.fail("open", errno.EIO, f"T1/1/{2000:020}")
+        machine.files.fail("open", errno.EIO, "index/20261115070106074")
+        machine.files.fail("read", errno.EIO, "checkpoint", skip=2)
+        report = checked(GOLDEN / "v4-rolled", system=machine.system)
+        unreadable = [p.file for p in report.problems if p.kind is Kind.FILE_UNREADABLE]
+        assert sorted(unreadable) == [
+            "checkpoint",
+            f"commitlog/{8192:020}",
+            f"consumequeue/T1/1/{2000:020}",
+            "index/20261115070106074",
+        ]
+        assert machine.files.open_files == []
+
+    def test_no_descriptor_is_left(self) -> None:
+        machine = Machine()
+        assert checked(GOLDEN / "v5-clean", system=machine.system).ok
+        assert machine.files.open_files == []
+
+
+class TestQueues:
+    QUEUE = f"consumequeue/T1/0/{FIRST}"
+
+    @pytest.mark.parametrize(
+        ("field", "told"),
+        [("physical_offset", "physical offset"), ("size", "size"), ("tags_code", "tags code")],
+    )
+    def test_a_wrong_unit(self, field: str, told: str, v4: Path) -> None:
+        flip(v4 / self.QUEUE, 2 * UNIT.size + UNIT.offsets[field] + 3)
+        report = checked(v4)
+        assert found(report) == [(self.QUEUE, 40, 664, Kind.UNIT_WRONG)]
+        assert report.problems[0].detail.startswith(told)
+
+    def test_missing_units_are_one_problem(self, v4: Path) -> None:
+        overwrite(v4 / self.QUEUE, 20, bytes(40))
+        report = checked(v4)
+        assert found(report) == [(self.QUEUE, 20, 332, Kind.UNIT_MISSING)]
+        assert "messages 1 to 2 of the queue" in report.problems[0].detail
+
+    def test_a_missing_queue(self, v4: Path) -> None:
+        shutil.rmtree(v4 / "consumequeue" / "TB")
+        report = checked(v4)
+        assert found(report) == [(f"consumequeue/TB/0/{FIRST}", 0, 2720, Kind.UNIT_MISSING)]
+
+    def test_units_without_a_record(self, v4: Path) -> None:
+        units = (v4 / self.QUEUE).read_bytes()
+        overwrite(v4 / self.QUEUE, 120, units[:60])
+        report = checked(v4)
+        assert found(report) == [(self.QUEUE, 120, 0, Kind.UNIT_STRAY)]
+        assert "3 units from 6 on" in report.problems[0].detail
+
+    def test_bytes_that_are_no_unit(self, v4: Path) -> None:
+        overwrite(v4 / self.QUEUE, 205, b"\1")
+        assert found(checked(v4)) == [(self.QUEUE, 200, None, Kind.UNIT_STRAY)]
+
+    def test_a_queue_without_records(self, v4: Path) -> None:
+        shutil.copytree(v4 / "consumequeue" / "TB", v4 / "consumequeue" / "TX")
+        assert found(checked(v4)) == [(f"consumequeue/TX/0/{FIRST}", 0, 2720, Kind.UNIT_STRAY)]
+
+    def test_blank_units(self, tmp_path: Path) -> None:
+        root = copy_of("v4-rebuilt", tmp_path)
+        assert (root / self.QUEUE).read_bytes()[:20] == encode_unit(PRE_BLANK)
+        flip(root / self.QUEUE, 5 * 20 + 11)
+        assert found(checked(root)) == [(self.QUEUE, 100, 0, Kind.UNIT_STRAY)]
+
+    def test_a_topic_made_again_is_a_warning(self, tmp_path: Path) -> None:
+        """The Java store numbers its messages from 0 again."""
+        with Store.open(tmp_path, small_config()) as store:
+            put_all(store, [b"old"] * 3)
+        with Store.open(tmp_path, small_config()) as store:
+            put_all(store, [b"other"], "U")
+            queue = store._engine.queues.open("T", 0)
+            queue.next_offset = 0
+            store.put(Message("T", b"new"))
+            store.wait_dispatched()
+        unit = tmp_path / "consumequeue" / "T" / "0" / FIRST
+        new = records(tmp_path)[-1]
+        content = UNIT.struct.pack(new.physical_offset, new.size, 0)
+        unit.write_bytes(content.ljust(200, b"\0"))
+        report = checked(tmp_path)
+        assert report.ok
+        assert [warning.kind for warning in report.warnings] == [Kind.QUEUE_RESTART]
+
+
+class TestTheIndex:
+    @pytest.fixture
+    def index(self, v4: Path) -> Path:
+        return next((v4 / "index").iterdir())
+
+    @pytest.mark.parametrize("field", list(INDEX_HEADER.offsets))
+    def test_the_header(self, field: str, v4: Path, index: Path) -> None:
+        at = INDEX_HEADER.offsets[field]
+        flip(index, at + (3 if field.endswith("count") else 7))
+        (problem,) = checked(v4).problems
+        assert problem[:4] == (f"index/{index.name}", at, None, Kind.INDEX_HEADER)
+        assert field.replace("_", " ") in problem.detail
+
+    def test_a_negative_header(self, v4: Path, index: Path) -> None:
+        flip(index, 0, 7)
+        assert (f"index/{index.name}", 0, None, Kind.INDEX_FILE) in found(checked(v4))
+
+    def test_a_slot(self, v4: Path, index: Path) -> None:
+        content = index.read_bytes()
+        slot = next(n for n in range(100) if any(content[slot_at(n) : slot_at(n) + 4]))
+        flip(index, slot_at(slot) + 3)
+        (problem,) = checked(v4).problems
+        assert (problem.offset, problem.kind) == (slot_at(slot), Kind.INDEX_SLOT)
+
+    @pytest.mark.parametrize(
+        ("field", "kind"),
+        [
+            ("key_hash", Kind.INDEX_ENTRY),
+            ("physical_offset", Kind.INDEX_ENTRY),
+            ("seconds", Kind.INDEX_ENTRY),
+            ("previous", Kind.INDEX_CHAIN),
+        ],
+    )
+    @pytest.mark.parametrize("number", [2, 17, 38])
+    def test_an_entry(self, field: str, kind: Kind, number: int, v4: Path, index: Path) -> None:
+        at = entry_at(100, number)
+        flip(index, at + INDEX_ENTRY.offsets[field] + 3)
+        (problem,) = checked(v4).problems
+        assert problem[:2] == (f"index/{index.name}", at)
+        assert problem.kind is kind
+        assert problem.physical_offset is not None
+
+    def test_no_index_is_a_warning(self, v4: Path) -> None:
+        shutil.rmtree(v4 / "index")
+        report = checked(v4)
+        assert report.ok
+        assert [warning[:4] for warning in report.warnings] == [("index", 0, 0, Kind.NO_INDEX)]
+
+    @pytest.mark.parametrize("number", [0, 1, 2, 3])
+    def test_a_missing_file(self, number: int, tmp_path: Path) -> None:
+        root = copy_of("v5-clean", tmp_path)
+        sorted((root / "index").iterdir())[number].unlink()
+        problems = checked(root).problems
+        assert Kind.INDEX_MISSING in {problem.kind for problem in problems}
+        (missing,) = (p for p in problems if p.kind is Kind.INDEX_MISSING)
+        assert "keys of the messages from" in missing.detail
+
+    def test_a_file_of_another_store(self, tmp_path: Path) -> None:
+        root = copy_of("v4-clean", tmp_path)
+        shutil.copy(GOLDEN / "v4-rolled" / "index" / "20261115070106180", root / "index")
+        kinds = {problem.kind for problem in checked(root).problems}
+        assert Kind.INDEX_STRAY in kinds
+
+    def test_an_entry_twice_is_a_warning(self, tmp_path: Path) -> None:
+        """The Java store indexes the last message again when it recovers."""
+        root = copy_of("v4-clean", tmp_path)
+        with Store.open(root) as store:
+            index = store._engine.index
+            assert index is not None
+            last = index.files[-1]
+            number = last.header.next_entry - 1
+            offset = last.offset_of(number)
+            record = store.at(offset)
+            assert record is not None
+            key = index_key_hash(record.topic, record.unique_key or record.keys[0])
+            last.append(array("q", (key, offset, record.store_time)), 0, 1)
+        report = checked(root)
+        assert report.ok
+        assert [warning.kind for warning in report.warnings] == [Kind.INDEX_REPEATED]
+
+    def test_tags_since_some_message(self, tmp_path: Path) -> None:
+        """A store that went from RocketMQ 4.9 to 5.5 has tags in the index from then on."""
+        config = small_config(log=8192)
+        with Store.open(tmp_path, config) as store:
+            put_all(store, [b"x"] * 10, tags="A", keys=["k"])
+        with Store.open(tmp_path, config) as store:
+            store._engine._deriver.tags = True
+            put_all(store, [b"x"] * 10, tags="A", keys=["k"])
+        report = checked(tmp_path)
+        assert report.ok and not report.warnings
+        assert report.index_entries >= 20
+
+
+class TestMarks:
+    @pytest.mark.parametrize("field", ["physic_timestamp", "logics_timestamp", "index_timestamp"])
+    def test_a_checkpoint_ahead_of_the_log(self, field: str, v4: Path) -> None:
+        flip(v4 / "checkpoint", CHECKPOINT.offsets[field] + 1, 3)
+        at = CHECKPOINT.offsets[field]
+        assert found(checked(v4)) == [("checkpoint", at, None, Kind.CHECKPOINT_AHEAD)]
+
+    def test_a_checkpoint_that_is_none(self, v4: Path) -> None:
+        flip(v4 / "checkpoint", 8, 7)
+        assert found(checked(v4)) == [("checkpoint", 8, None, Kind.CHECKPOINT_UNREADABLE)]
+        truncate(v4 / "checkpoint", 100)
+        assert found(checked(v4)) == [("checkpoint", 0, None, Kind.CHECKPOINT_UNREADABLE)]
+        (v4 / "checkpoint").unlink()
+        report = checked(v4)
+        assert report.ok
+        assert [warning.kind for warning in report.warnings] == [Kind.CHECKPOINT_MISSING]
+
+    def test_a_checkpoint_behind_the_watermark(self, ours: Path) -> None:
+        content = (ours / "checkpoint").read_bytes()
+        bit = next(b for b in range(64) if int.from_bytes(content[:8], "big") >> b & 1)
+        flip(ours / "checkpoint", 7 - bit // 8, bit % 8)
+        assert found(checked(ours)) == [("checkpoint", 0, None, Kind.CHECKPOINT_BEHIND)]
+
+    @pytest.mark.parametrize("slot", [0, 1])
+    def test_a_torn_watermark(self, slot: int, ours: Path) -> None:
+        flip(ours / "firetrail.watermark", slot * SLOT_SIZE + 30)
+        report = checked(ours)
+        assert found(report) == [
+            ("firetrail.watermark", slot * SLOT_SIZE, None, Kind.WATERMARK_TORN)
+        ]
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_any_bit_of_any_file(name: str, tmp_path: Path) -> None:
+    """Whatever is flipped: a report, never an exception; and whole again when flipped back."""
+    root = copy_of(name, tmp_path)
+    rng = random.Random(name)
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
+    for path in rng.choices(paths, k=40):
+        offset, bit = rng.randrange(path.stat().st_size), rng.randrange(8)
+        flip(path, offset, bit)
+        report = checked(root)
+        for problem in report.problems:
+            assert problem.offset >= 0 and not problem.file.startswith("/")
+        flip(path, offset, bit)
+    assert checked(root).ok
+
+
+@pytest.mark.parametrize("size", [0, 7])
+@pytest.mark.parametrize("name", ["v4-rolled", "v5-clean"])
+def test_any_file_cut_short(name: str, size: int, tmp_path: Path) -> None:
+    root = copy_of(name, tmp_path)
+    for path in [p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size > 7]:
+        content = path.read_bytes()
+        truncate(path, size)
+        report = checked(root)
+        first = path.relative_to(root).parts[0]
+        if first in ("commitlog", "consumequeue", "index", "checkpoint"):
+            last_empty = Kind.EMPTY_FILE in {warning.kind for warning in report.warnings}
+            assert not report.ok or last_empty, path
+        path.write_bytes(content)
+    assert checked(root).ok
+
+
+def test_findings_are_bounded() -> None:
+    findings = Findings()
+    for number in range(FINDINGS_MAX + 5):
+        findings.add("file", number, None, Kind.UNIT_WRONG, "wrong")
+    assert (len(findings.problems), findings.omitted) == (FINDINGS_MAX, 5)
+
+
+def test_damaged_ranges() -> None:
+    ranges = DamagedRanges()
+    ranges.add(100, 200)
+    ranges.add(50, 60)
+    assert [offset in ranges for offset in (49, 50, 59, 60, 99, 100, 199, 200)] == [
+        *(False, True, True, False, False, True, True, False)
+    ]
+
+
+def test_every_warning_is_a_kind() -> None:
+    assert set(Kind) >= WARNINGS
