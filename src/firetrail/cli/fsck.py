@@ -18,9 +18,9 @@ from firetrail.store.repair import Repair, repair_store
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.
 
-Nothing is written without --repair. A store that crashed is judged as one: a torn tail, and queues and index that
-are behind the log, are what recovery is for. Exit code 0: nothing is wrong; 1: problems were found;
-2: not a store, or it cannot be read.
+Nothing is written without --repair. A store that crashed is judged as one: a torn tail, and queues
+and index that are behind the log, are what recovery is for. Exit code 0: nothing is wrong;
+1: problems were found; 2: not a store, or it cannot be read.
 
 Repairs (of a closed store; what they remove is kept in a folder repair-<time> of it):
   rebuild-derived  make consume queues and index anew from the log, which must be good
