@@ -139,6 +139,25 @@ def test_a_failed_sync_ends_writing(
     assert (root / "abort").exists()
 
 
+def test_no_space_for_the_watermark_is_tried_again(
+    store: Store, machine: Machine, root: Path
+) -> None:
+    put_all(store, [b"a"])
+    store.flush()
+    settle(store)
+    machine.files.fail("write", errno.ENOSPC, "data/firetrail.watermark")
+    for _ in range(3):
+        store._engine.housekeeper.round()
+        put_all(store, [b"b"])
+    assert not store.refusal
+    assert noted(machine, root).durable_offset == 0
+    machine.files.heal()
+    store.flush()
+    settle(store)
+    store._engine.housekeeper.round()
+    assert noted(machine, root).durable_offset == store.log_range[1]
+
+
 def test_any_other_failure_as_well(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(consume_queue_flush_interval_ms=1)
 

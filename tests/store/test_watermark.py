@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine
 
+from firetrail.errors import DiskFullError
 from firetrail.format.checkpoint import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 from firetrail.format.names import CHECKPOINT, WATERMARK
 from firetrail.store.watermark import (
@@ -159,6 +160,20 @@ class TestFile:
         again.close()
         assert bench.read() == mark(300)
 
+    def test_no_space_to_write_passes(self, bench: Bench) -> None:
+        file = bench.open()
+        file.write(mark(100), **MARKS)
+        for name in (WATERMARK, CHECKPOINT):
+            bench.machine.files.fail("write", errno.ENOSPC, name)
+            for number in (200, 300, 400):
+                with pytest.raises(DiskFullError, match="no space to write the watermark"):
+                    file.write(mark(number), physic_timestamp=number)
+                assert bench.read() == mark(100)
+            bench.machine.files.heal()
+        file.write(mark(500), physic_timestamp=500)
+        assert bench.read() == mark(500)
+        file.close()
+
     def test_the_slot_that_counts_survives_the_next_write(self, bench: Bench) -> None:
         file = bench.open()
         for number in (100, 200, 300):
@@ -169,7 +184,7 @@ class TestFile:
         with pytest.raises(OSError, match="Input/output error"):
             again.write(mark(400), **MARKS)
         again.close()
-        bench.damage(again._sequence % 2)
+        bench.damage((again._sequence + 1) % 2)
         assert bench.read() == mark(300)
 
     @pytest.mark.parametrize("operation", ["open", "set_size", "allocate", "sync_folder"])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
+from firetrail.errors import DiskFullError
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch import Dispatcher
@@ -90,7 +92,8 @@ class Housekeeper:
         else:
             with self._flushing:
                 self._queues.flush(config.consume_queue_flush_least_pages)
-        self.write_watermark(clean=False)
+        with suppress(DiskFullError):  # the one before still counts; the next round tries again
+            self.write_watermark(clean=False)
         if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
             self._last_clean = now
             self._retention.round()

@@ -20,7 +20,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.errors import FormatError
+from firetrail.errors import DiskFullError, FormatError
 from firetrail.format.checkpoint import (
     CHECKPOINT_SIZE,
     Checkpoint,
@@ -29,7 +29,7 @@ from firetrail.format.checkpoint import (
 )
 from firetrail.format.layout import Layout
 from firetrail.format.names import CHECKPOINT, WATERMARK
-from firetrail.storage.system import System
+from firetrail.storage.system import NO_SPACE, System
 
 SLOT_SIZE = 512
 _MAGIC = int.from_bytes(b"FTWM", "big")
@@ -150,20 +150,31 @@ class WatermarkFile:
         return descriptor
 
     def write(self, watermark: Watermark, **marks: int) -> None:
-        """Make the watermark and these fields of the checkpoint durable, if they are new."""
+        """Make the watermark and these fields of the checkpoint durable, if they are new.
+
+        Raises DiskFullError, and then those before still count; an OSError of the sync is final.
+        """
         checkpoint = self.checkpoint._replace(**marks)
         if self._written == (watermark, checkpoint):
             return
         # The watermark first: until the checkpoint follows, the slot before is the one that counts.
-        self._sequence += 1
-        slot = encode_watermark(watermark, checkpoint, self._sequence)
-        self._files.write(self._watermark_file, [slot], self._sequence % 2 * SLOT_SIZE)
-        self._files.sync(self._watermark_file)
+        sequence = self._sequence + 1
+        slot = encode_watermark(watermark, checkpoint, sequence)
+        self._write(self._watermark_file, slot, sequence % 2 * SLOT_SIZE)
         if checkpoint != self.checkpoint or self._written is None:
-            self._files.write(self._checkpoint_file, [encode_checkpoint(checkpoint)], 0)
-            self._files.sync(self._checkpoint_file)
+            self._write(self._checkpoint_file, encode_checkpoint(checkpoint), 0)
             self.checkpoint = checkpoint
+        self._sequence = sequence  # only now: the other slot must not be touched before
         self._written = (watermark, checkpoint)
+
+    def _write(self, descriptor: int, content: bytes, offset: int) -> None:
+        try:
+            self._files.write(descriptor, [content], offset)
+        except OSError as error:
+            if error.errno in NO_SPACE:  # some file systems need space to overwrite
+                raise DiskFullError(f"no space to write the watermark: {error}") from error
+            raise
+        self._files.sync(descriptor)
 
     def close(self) -> None:
         """Close both files."""
