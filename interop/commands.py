@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from interop.peer import Json
 
-from firetrail.cli.main import COMMANDS, main
+from firetrail.cli.main import main
 
 
 class Output(NamedTuple):
@@ -20,11 +20,6 @@ class Output(NamedTuple):
     lines: list[Json]
 
 
-def is_there(name: str) -> bool:
-    """Whether there is such a command."""
-    return any(getattr(command, "__name__", "").endswith(f".{name}") for command in COMMANDS)
-
-
 def run(name: str, store: Path, *arguments: str) -> Output:
     """Run ``firetrail NAME STORE ARGUMENTS``, which prints JSON lines."""
     out, errors = io.StringIO(), io.StringIO()
@@ -32,6 +27,15 @@ def run(name: str, store: Path, *arguments: str) -> Output:
         code = main([name, str(store), *arguments])
     assert not errors.getvalue(), errors.getvalue()
     return Output(code, [json.loads(line) for line in out.getvalue().splitlines()])
+
+
+def check_clean(store: Path, messages: int) -> None:
+    """``fsck`` finds so many messages and nothing wrong with them, and changes nothing."""
+    before = contents(store)
+    code, (report,) = run("fsck", store, "--json")
+    assert report["problems"] == []
+    assert (code, report["ok"], report["messages"]) == (0, True, messages)
+    assert contents(store) == before
 
 
 def contents(store: Path) -> dict[str, bytes | None]:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from interop import ours
+from interop import commands, ours
 from interop.history import History
 from interop.messages import (
     PREPARED,
@@ -41,6 +41,7 @@ def test_java_reads_queries_and_goes_on(by_us: OurStore, tmp_path: Path) -> None
         )
         history.check_java(answers, java.line, FEW)
         history.add(lines, results, java.line)
+        commands.check_clean(root, len(history.records))
         with Store.open(root) as store:
             assert store.recovery.clean is case.killed
             history.check_firetrail(store)

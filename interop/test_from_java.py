@@ -100,6 +100,7 @@ def test_java_takes_over_again(by_java: JavaStore, copy: Path, firetrail_killed:
     )
     history.check_java(answers, case.line, case.sizes)
     history.add(lines, results, case.line, case.crc)
+    commands.check_clean(copy, len(history.records))
     with Store.open(copy) as store:
         assert store.recovery.clean is firetrail_killed
         history.check_firetrail(store)
