@@ -336,8 +336,8 @@ class TestCost:
         }
 
     def test_is_the_same_for_few_files_and_many(self, machine: Machine, tmp_path: Path) -> None:
-        short = self.cost(machine, tmp_path / "short", 9)
-        long = self.cost(machine, tmp_path / "long", 93)
+        short = self.cost(machine, tmp_path / "short", 7)
+        long = self.cost(machine, tmp_path / "long", 91)
         assert (short.pop("segments"), long.pop("segments")) == (3, 31)
         assert short == long
         assert long["map"] <= 4
