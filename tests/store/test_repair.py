@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from tests.helpers import FaultyFiles, crash_image, tree
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
@@ -13,6 +16,8 @@ from firetrail.errors import StoreDamagedError, StoreError, StoreLockedError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.storage.system import System
 from firetrail.store.repair import Repair, repair_store
+from firetrail.store.view import StoreState, StoreView
+from firetrail.store.walk import Batch
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 MESSAGES = 100
@@ -78,15 +83,17 @@ def test_the_log_ends_before_its_first_damage(root: Path) -> None:
     assert (kept(root) / "commitlog" / copies[0]).read_bytes()[5:] == before[5:]
 
 
-def test_the_damaged_part_of_a_file_is_copied(root: Path) -> None:
+def test_what_was_given_up_can_be_read(root: Path) -> None:
+    """The folder of the repair is laid out as a store."""
     log = root / "commitlog" / f"{0:020d}"
     record = int.from_bytes(log.read_bytes()[:4], "big")
     flip(log, 2 * record + 90)  # in the third message's body
-    after = log.read_bytes()[2 * record :]
+    before = tree(root)
     repaired(root, Repair.TRUNCATE_LOG)
     assert bodies(root) == [b"0000", b"0001"]
-    copy = kept(root) / "commitlog" / f"{0:020d}.from-{2 * record}"
-    assert after.startswith(copy.read_bytes())
+    assert tree(kept(root)) == {k: v for k, v in before.items() if k != "lock"}
+    with StoreView.open(kept(root)) as view:
+        assert sum(part.rows for part in view.walk() if isinstance(part, Batch)) == MESSAGES
 
 
 def test_a_repaired_store_goes_on(root: Path) -> None:
@@ -120,4 +127,175 @@ def test_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_repair_must_be_chosen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["fsck", str(root), "--repair", "everything"])
-    assert "invalid Repair value" in capsys.readouterr().err
+    assert "choose from rebuild-derived, truncate-log" in capsys.readouterr().err.replace("'", "")
+
+
+class TestWhatIsCut:
+    @pytest.fixture(params=["missing", "short", "empty", "last", "hole", "unreadable"])
+    def damaged(self, request: pytest.FixtureRequest, root: Path) -> tuple[Path, int]:
+        """A store with one kind of damage, and how many messages stand before it."""
+        files = sorted((root / "commitlog").iterdir())
+        with StoreView.open(root) as view:
+            offsets = [
+                offset
+                for part in view.walk()
+                if isinstance(part, Batch)
+                for offset in part.columns.column(0)[: part.rows].tolist()
+            ]
+        second, last = files[1], files[-1]
+        good = sum(offset < 4096 for offset in offsets)
+        content = second.read_bytes()
+        if request.param == "missing":
+            second.unlink()
+        elif request.param == "short":
+            second.write_bytes(content[: offsets[good + 3] - 4096 + 10])
+            good += 3
+        elif request.param == "empty":
+            second.write_bytes(b"")
+        elif request.param == "last":
+            flip(last, offsets[-1] - int(last.name) + 4)
+            good = MESSAGES - 1
+        elif request.param == "hole":
+            at = offsets[good + 5] - 4096
+            second.write_bytes(content[:at] + bytes(100) + content[at + 100 :])
+            good += 5
+        else:
+            second.write_bytes(b"\xff" * 4096)
+        return root, good
+
+    def test_the_rest_is_a_good_store(self, damaged: tuple[Path, int]) -> None:
+        root, good = damaged
+        assert main(["fsck", str(root)]) == 1
+        repaired(root, Repair.TRUNCATE_LOG)
+        assert main(["fsck", str(root)]) == 0
+        assert bodies(root) == [b"%04d" % number for number in range(good)]
+        with Store.open(root) as store:
+            assert store.put(Message("T", b"more")).queue_offset == good
+        assert main(["fsck", str(root)]) == 0
+
+    def test_again_is_refused(self, damaged: tuple[Path, int]) -> None:
+        root, _ = damaged
+        repaired(root, Repair.TRUNCATE_LOG)
+        with pytest.raises(StoreError, match="nothing to cut"):
+            repaired(root, Repair.TRUNCATE_LOG)
+
+
+def test_a_crashed_store(root: Path, tmp_path: Path) -> None:
+    with Store.open(root) as store:
+        for number in range(5):
+            store.put(Message("T", b"later %d" % number))
+        store.wait_dispatched()
+        end = store.log_range[1]
+        crashed = crash_image(root, tmp_path / "crashed")
+    log = sorted((crashed / "commitlog").iterdir())[-1]
+    content = bytearray(log.read_bytes())
+    content[end - int(log.name) :][:4] = b"\xff" * 4
+    log.write_bytes(content)
+    repaired(crashed, Repair.REBUILD_DERIVED)
+    assert (crashed / "abort").exists()  # its log is still to be recovered
+    with Store.open(crashed) as store:
+        assert len(list(store.read("T"))) == MESSAGES + 5
+    flip(crashed / "commitlog" / f"{4096:020d}", 4)
+    (crashed / "abort").write_bytes(b"")
+    repaired(crashed, Repair.TRUNCATE_LOG)
+    with StoreView.open(crashed) as view:
+        assert view.state is StoreState.CLOSED
+    assert main(["fsck", str(crashed)]) == 0
+
+
+def test_without_queues_no_message_is_forgotten(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    (root / "firetrail.watermark").unlink()
+    repaired(root, Repair.REBUILD_DERIVED)
+    assert len(bodies(root)) == MESSAGES
+    assert main(["fsck", str(root)]) == 0
+
+
+def test_a_wrong_body_does_not_keep_queues_from_being_rebuilt(root: Path) -> None:
+    flip(root / "commitlog" / f"{0:020d}", 90)
+    (root / "consumequeue" / "T" / "0" / f"{0:020d}").write_bytes(b"")
+    repaired(root, Repair.REBUILD_DERIVED)
+    with StoreView.open(root) as view:
+        assert len(view.tails) == 1 and view.tails["T", 0].max_offset == MESSAGES
+
+
+def test_queue_offsets_go_on(root: Path) -> None:
+    """Also those of a queue whose messages have expired, or are given up."""
+    with Store.open(root) as store:
+        store.put(Message("old", b"first"))
+        for number in range(150):
+            store.put(Message("T", b"%d" % number))
+        store.put(Message("old", b"last"))
+    with Store.open(root) as store:
+        while store.delete_expired(forced=True):
+            pass
+        low = store.log_range[0]
+    assert low > 20_000
+    damage = root / "commitlog" / f"{low:020d}"
+    flip(damage, 4)
+    done = repaired(root, Repair.TRUNCATE_LOG)
+    told = "queue old/0 has no messages in the log and goes on with number 1"
+    assert any(told in line for line in done)
+    with Store.open(root) as store:
+        assert store.put(Message("old", b"next")).queue_offset == 1
+        assert store.put(Message("T", b"next")).queue_offset > MESSAGES
+    assert main(["fsck", str(root)]) == 0
+
+
+def test_a_queue_that_cannot_be_read_begins_anew(root: Path) -> None:
+    shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "U")
+    (root / "consumequeue" / "U" / "0" / f"{0:020d}").write_bytes(b"short")
+    done = repaired(root, Repair.REBUILD_DERIVED)
+    assert any("queue U/0 could not be read" in line for line in done)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 4096, None])
+def test_the_checkpoint(content: bytes | None, root: Path) -> None:
+    if content is not None:
+        (root / "checkpoint").write_bytes(content)
+    flip(root / "commitlog" / f"{4096:020d}", 4)
+    repaired(root, Repair.TRUNCATE_LOG)
+    assert (kept(root) / "checkpoint").exists()
+    assert main(["fsck", str(root)]) == 0
+    assert len(bodies(root)) > 0
+
+
+@pytest.mark.parametrize("choice", list(Repair))
+def test_interrupted_anywhere_it_can_be_repeated(
+    choice: Repair, root: Path, tmp_path: Path
+) -> None:
+    if choice is Repair.TRUNCATE_LOG:
+        flip(root / "commitlog" / f"{4096:020d}", 300)
+        flip(root / "commitlog" / f"{4096:020d}", 4)
+    flip(root / "consumequeue" / "T" / "0" / f"{0:020d}", 3)
+    whole = copy(root, tmp_path / "whole")
+    repaired(whole, choice)
+    wanted = bodies(whole)
+    for operation in ("sync_folder", "sync", "write"):
+        for skip in range(1, 200, 9):
+            again = copy(root, tmp_path / f"{operation}-{skip}")
+            files = FaultyFiles()
+            files.fail(operation, errno.EIO, skip=skip)
+            try:
+                repair_store(System(files), again, choice, DELAYS)
+            except (OSError, StoreError):
+                repair_after(again, choice)
+                assert bodies(again) == wanted
+                assert main(["fsck", str(again)]) == 0
+            else:
+                break
+
+
+def copy(root: Path, target: Path) -> Path:
+    shutil.copytree(root, target)
+    return target
+
+
+def repair_after(root: Path, choice: Repair) -> None:
+    """Repair what an interrupted repair has left; it may have been as good as done."""
+    try:
+        repaired(root, choice)
+    except StoreError as error:
+        assert "nothing to cut" in str(error)
+        repaired(root, Repair.REBUILD_DERIVED)

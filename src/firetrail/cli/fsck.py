@@ -22,8 +22,8 @@ Nothing is written without --repair. A store that crashed is judged as one: a to
 and index that are behind the log, are what recovery is for. Exit code 0: nothing is wrong;
 1: problems were found; 2: not a store, or it cannot be read.
 
-Repairs (of a closed store; what they remove is kept in a folder repair-<time> of it):
-  rebuild-derived  make consume queues and index anew from the log, which must be good
+Repairs, of a store that is not in use; what they remove is kept in a folder repair-<time> of it:
+  rebuild-derived  make consume queues and index anew from the log
   truncate-log     end the log at its first damage, then rebuild-derived"""
 EXAMPLES = """\
   firetrail fsck data
@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Name, help and arguments."""
     parser = common.add_parser(subparsers, "fsck", "check a store", DESCRIPTION, EXAMPLES)
     parser.add_argument(
-        "--repair", type=Repair, metavar="REPAIR", help=f"one of {', '.join(_REPAIRS)}"
+        "--repair", choices=_REPAIRS, help="change the store: one of the repairs above"
     )
     common.add_delay_levels(parser)
     common.add_json(parser, "one JSON object")
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Repair if asked to, check, and say what was done and found."""
     repaired: list[str] = []
     if args.repair is not None:
-        repaired = repair_store(System(), args.store, args.repair, args.delay_levels)
+        repaired = repair_store(System(), args.store, Repair(args.repair), args.delay_levels)
     with open_view(args.store) as view:
         progress = Progress("checking", view.end - view.log.min_offset)
         try:

@@ -10,6 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress
+from firetrail.errors import StoreError
 from firetrail.store.rebuild import rebuild
 
 DESCRIPTION = """\
@@ -37,6 +38,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Rebuild, and say what was made."""
+    if args.into.resolve().is_relative_to(args.store.resolve()):
+        raise StoreError(f"{args.into}: inside of the store, which is only read; choose another")
     with open_view(args.store) as view:
         progress = Progress("rebuilding", view.end - view.log.min_offset)
         try:

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError, StoreError
-from firetrail.format.columns import Check
+from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
+from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
-from firetrail.store.deriving import Deriver, Step
+from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreView
+
+
+REMEDY = "nothing was made; see what is damaged with 'firetrail fsck'"
 
 
 class Rebuilt(NamedTuple):
@@ -41,7 +45,8 @@ def rebuild(
 
     Built under another name beside it and renamed when everything is on disk: ``target`` is
     complete or not there. ``on_progress`` is told how many bytes of the log are done. Raises
-    StoreDamagedError if the log is not good to its end.
+    StoreDamagedError if the log cannot be followed to its end; a message whose body is damaged is
+    no hindrance, for nothing is derived from bodies.
     """
     files = view.system.files
     if target.exists() and (not target.is_dir() or files.names(target)):
@@ -68,28 +73,42 @@ def _build(
     index = Index(system, folder, geometry)
     tags = has_tag_entries(view.index, view.log) or False
     deriver = Deriver(queues, index, delays, tags=tags)
-    begin = view.log.min_offset
+    begin = position = view.log.min_offset
     messages = 0
     try:
-        for step in deriver.steps(list(view.log.segments), begin, view.end, Check.BODY):
-            if step.stop.is_damage:
-                raise _damage(step)
+        for step in deriver.steps(_without_gap(view), begin, view.end, Check.NONE):
             messages += step.rows
-            on_progress(step.segment.base + step.position - begin)
+            position = step.segment.base + step.position
+            if step.stop is Stop.BLANK:
+                position = step.segment.base + view.log.segment_size
+            on_progress(position - begin)
+        if position < view.end:
+            raise _damage(view, position, "no good record here, so the log cannot be followed")
         queues.flush()
         if index.files:
             index.flush()
         return Rebuilt(messages, len(queues.pairs()), len(index.files))
+    except StoreDamagedError as error:
+        if error.physical_offset is None or error.remedy == REMEDY:
+            raise
+        # A queue cannot take a message because the one before it is not in the log.
+        raise _damage(view, error.physical_offset, error.detail) from error
     finally:
         queues.close()
         index.close()
 
 
-def _damage(step: Step) -> StoreDamagedError:
-    return StoreDamagedError(
-        str(step.segment.path),
-        step.position,
-        step.segment.base + step.position,
-        f"no good record here ({step.stop.name}), so the log cannot be followed",
-        "nothing was made; see what else is damaged with 'firetrail fsck'",
-    )
+def _without_gap(view: StoreView) -> list[Segment]:
+    """The files of the log up to the first one that is missing, or too short."""
+    found: list[Segment] = []
+    for segment in view.log.segments:
+        if found and segment.base != found[-1].base + view.log.length_of(found[-1]):
+            break
+        found.append(segment)
+    return found
+
+
+def _damage(view: StoreView, offset: int, detail: str) -> StoreDamagedError:
+    segment = view.log.find(offset) or view.log.following(offset) or view.log.segments[-1]
+    position = max(offset - segment.base, 0)
+    return StoreDamagedError(str(segment.path), position, offset, detail, REMEDY)

@@ -1,34 +1,41 @@
 """Repairs that somebody has asked for, by name, after a look at what is damaged.
 
-What is taken out of the store is kept in a folder ``repair-<time>`` in it; nothing else is lost.
-The store must be closed: a repair takes its lock.
-
 ``rebuild-derived``
-    Consume queues and index are made anew from the log, which must be good to its end.
+    Consume queues and index are made anew from the log, which must be good enough to be followed.
 ``truncate-log``
     The log ends at its first damage, and queues and index are made anew from what is left. The
     only way on if a record is damaged and no copy of the file is to be had: the records behind it
-    may be good, but a log without a gap cannot hold them.
+    may be good, but a log with a gap cannot hold them.
+
+What is taken out of the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
+as a store: ``firetrail dump`` shows the messages that were given up. The store must not be in use:
+a repair takes its lock. Interrupted at any point, it can be started again.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
-from firetrail.errors import StoreError
+from firetrail.errors import FormatError, StoreError
+from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
-from firetrail.format.names import CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE, INDEX, WATERMARK
-from firetrail.storage.queue import SegmentQueue
+from firetrail.format.names import ABORT, CHECKPOINT, CONSUME_QUEUE, INDEX, WATERMARK
+from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import FolderLock, check_is_store
+from firetrail.store.problems import Kind
+from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.rebuild import rebuild
-from firetrail.store.tail import read_tail
+from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreView
-from firetrail.store.walk import Damage
+from firetrail.store.walk import Batch, Damage
 
 COPY_STEP = 1 << 20
 
@@ -41,7 +48,7 @@ class Repair(Enum):
 
 
 def repair_store(system: System, root: Path, choice: Repair, delays: DelayLevels) -> list[str]:
-    """Repair a closed store; what was done, a sentence each.
+    """Repair a store that is not in use; what was done, a sentence each.
 
     Raises StoreLockedError if it is in use, and StoreError if the repair would not help.
     """
@@ -58,6 +65,7 @@ class _Work:
 
     def __init__(self, system: System, root: Path, delays: DelayLevels) -> None:
         self._system = system
+        self._files = system.files
         self._root = root
         self._delays = delays
         now = datetime.fromtimestamp(system.clock.now_ms() / 1000, UTC)
@@ -65,89 +73,172 @@ class _Work:
         self._done: list[str] = []
 
     def run(self, choice: Repair) -> list[str]:
-        try:
-            if choice is Repair.TRUNCATE_LOG:
-                self._truncate_log()
-            self._rebuild_derived()
-        finally:
-            if self._kept.is_dir() and not self._system.files.names(self._kept):
-                self._kept.rmdir()
+        with self._view() as view:
+            damage = _first_damage(view) if choice is Repair.TRUNCATE_LOG else None
+            if choice is Repair.TRUNCATE_LOG and damage is None:
+                raise StoreError(
+                    f"{self._root}: the log is good to its end, there is nothing to cut"
+                )
+            if damage is not None:
+                self._truncate_log(view, damage)
+        with self._view() as view:
+            self._rebuild_derived(view, self._kept / "made")
+            self._correct_checkpoint(view)
+        if damage is not None:
+            self._keep(self._root / ABORT)  # nothing is left to recover
         return self._done
 
-    def _truncate_log(self) -> None:
-        with StoreView.open(self._root, system=self._system) as view:
-            damage = _first_damage(view)
-        if damage is None:
-            raise StoreError(f"{self._root}: the log is good to its end, there is nothing to cut")
-        for name in (WATERMARK, CHECKPOINT):  # they say that more was on disk
-            self._keep(self._root / name)
-        log = SegmentQueue(self._system, self._root / COMMIT_LOG, 0)
-        with closing(log):
-            log.load()
-            for segment in reversed(log.segments):
-                if segment.base >= damage.physical_offset and segment is not log.first:
-                    self._keep(segment.path)
-                elif segment.end > damage.physical_offset:
-                    self._cut(segment, max(damage.physical_offset - segment.base, 0))
-        self._done.append(
-            f"the log now ends at {damage.physical_offset}, before the damage: {damage.detail}"
-        )
+    @contextmanager
+    def _view(self) -> Iterator[StoreView]:
+        with StoreView.open(self._root, system=self._system, exclusive=True) as view:
+            yield view
 
-    def _cut(self, segment: Segment, position: int) -> None:
-        """Copy what stands behind ``position``, then zero it."""
-        files = self._system.files
-        copy = self._kept / COMMIT_LOG / f"{segment.path.name}.from-{position}"
-        files.make_folder(copy.parent)
-        descriptor = files.open(copy, writable=True, create=True)
+    # -- the log ------------------------------------------------------------------------------
+
+    def _truncate_log(self, view: StoreView, damage: Damage) -> None:
+        """Move the files behind the damage away; copy the one that holds it, and zero its rest."""
+        self._forget_watermark()
+        log, end = view.log, damage.physical_offset
+        for segment in reversed(log.segments):
+            if segment.base >= end and segment is not log.first:
+                self._keep(segment.path)
+            elif segment.base + log.segment_size > end:
+                self._cut(segment, max(end - segment.base, 0), log.segment_size)
+            else:
+                self._files.sync(segment.descriptor)
+        self._done.append(f"the log now ends at {end}, before the damage: {damage.detail}")
+
+    def _cut(self, segment: Segment, position: int, size: int) -> None:
+        """Copy a file, then clear it from ``position`` on and give it its proper size."""
+        copy = self._kept / segment.path.relative_to(self._root)
+        self._files.make_folder(copy.parent)
+        target = self._files.open(copy, writable=True, create=True)
         try:
-            for at in range(position, segment.data_end, COPY_STEP):
-                part = segment.view[at : min(at + COPY_STEP, segment.size)]
-                files.write(descriptor, [part], at - position)
-            files.sync(descriptor)
+            self._files.set_size(target, segment.size)
+            for start, end in self._files.data_ranges(segment.descriptor, 0, segment.size):
+                for at in range(start, end, COPY_STEP):
+                    self._files.write(target, [segment.view[at : min(at + COPY_STEP, end)]], at)
+            self._files.sync(target)
         finally:
-            files.close(descriptor)
-        files.sync_folder(copy.parent)
-        removed = segment.truncate(position)
+            self._files.close(target)
+        self._files.sync_folder(copy.parent)
+        with closing(Segment(self._system, segment.path, segment.base, segment.size)) as writable:
+            writable.truncate(position)
+            self._files.set_size(writable.descriptor, size)
+            self._files.sync(writable.descriptor)
         self._done.append(
-            f"{COMMIT_LOG}/{segment.path.name}: {removed} bytes from {position} on are zeroed, "
-            f"a copy is in {copy.relative_to(self._root)}"
+            f"{segment.path.relative_to(self._root)} is cleared from {position} on, a copy is in "
+            f"{self._kept.name}"
         )
 
-    def _rebuild_derived(self) -> None:
-        """Make queues and index beside the old ones, then put them in their place.
+    # -- what is derived from it --------------------------------------------------------------
 
-        Killed in between, the store has no queues, and gets them when it is next opened.
-        """
-        made_in = self._kept / "made"
-        with StoreView.open(self._root, system=self._system) as view:
-            self._system.files.make_folder(self._kept)
+    def _rebuild_derived(self, view: StoreView, made_in: Path) -> None:
+        """Make queues and index beside the old ones, then put them in their place."""
+        self._files.make_folder(self._kept)
+        try:
             made = rebuild(view, made_in, self._delays, lambda done: None)
-        for name in (CONSUME_QUEUE, INDEX):
+        except BaseException:
+            if not self._done:
+                self._kept.rmdir()  # nothing was changed
+            raise
+        self._carry_over(view, made_in)
+        # With it gone, a repair that is interrupted from here on leaves a store that is derived
+        # anew when it is opened, not one that is taken for complete.
+        self._forget_watermark()
+        for name in (INDEX, CONSUME_QUEUE):
             self._keep(self._root / name)
             if (made_in / name).is_dir():
-                self._system.files.rename(made_in / name, self._root / name)
+                self._files.rename(made_in / name, self._root / name)
         made_in.rmdir()
         self._done.append(
             f"{made.queues} queues and {made.index_files} index files were made from the "
-            f"{made.messages} messages of the log; the old ones are in {self._kept.name}"
+            f"{made.messages} messages of the log"
         )
+
+    def _carry_over(self, view: StoreView, made_in: Path) -> None:
+        """Take over queues that have no messages in the log: they know their next queue offset."""
+        made = QueueTable(self._system, made_in, view.queue_file_size)
+        made.list_folders()
+        known = set(made.pairs())
+        with closing(made):
+            for pair in sorted(set(view.queues.pairs()) - known):
+                if pair in view.queue_faults:
+                    self._done.append(
+                        f"queue {pair[0]}/{pair[1]} could not be read and has no messages in the "
+                        "log: it begins anew with number 0"
+                    )
+                else:
+                    self._copy_units(view, pair, made)
+            made.flush()
+
+    def _copy_units(self, view: StoreView, pair: QueueKey, made: QueueTable) -> None:
+        with closing(view.open_queue(*pair)) as old:
+            first = old.files.min_offset // UNIT_SIZE
+            keep = old.first_where(
+                first, old.max_offset, lambda unit: unit.physical_offset >= view.end
+            )
+            if keep:
+                _append_all(made.open(*pair), old, keep)
+                made.dirty.add(made.open(*pair))
+                self._done.append(
+                    f"queue {pair[0]}/{pair[1]} has no messages in the log and goes on with "
+                    f"number {keep}"
+                )
+
+    # -- marks --------------------------------------------------------------------------------
+
+    def _correct_checkpoint(self, view: StoreView) -> None:
+        """A checkpoint that is none, or knows of messages that are gone, is written anew."""
+        path = self._root / CHECKPOINT
+        try:
+            old = decode_checkpoint(self._files.read(path))
+        except (FileNotFoundError, FormatError):
+            old = Checkpoint()
+        stop, columns = view.log.scan_one(view.last_record, Check.NONE)
+        newest = columns.row(0)["store_time"] if stop is Stop.LIMIT else 0
+        times = {name: min(getattr(old, name), newest) for name in Checkpoint._fields[:3]}
+        new = old._replace(
+            **times,
+            confirm_offset=min(old.confirm_offset, view.end),
+            logics_offset=min(old.logics_offset, max(view.last_record, 0)),
+        )
+        if not path.exists() or self._files.read(path) == encode_checkpoint(new):
+            return
+        self._keep(path)
+        self._files.replace(path, encode_checkpoint(new))
+
+    def _forget_watermark(self) -> None:
+        self._keep(self._root / WATERMARK)
+
+    # -- the folder of the repair -------------------------------------------------------------
 
     def _keep(self, path: Path) -> None:
         """Move a file or folder of the store to the same place in the folder of this repair."""
         if not path.exists():
             return
         target = self._kept / path.relative_to(self._root)
-        self._system.files.make_folder(target.parent)
-        self._system.files.rename(path, target)
-        self._system.files.sync_folder(path.parent)
+        self._files.make_folder(target.parent)
+        self._files.rename(path, target)
+        self._files.sync_folder(path.parent)
         self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
+
+
+def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:
+    """Append the units of ``old`` before queue offset ``end``."""
+    for segment in old.files.segments:
+        size = min(segment.wrote, end * UNIT_SIZE - segment.base)
+        if size > 0:
+            queue.append(segment.base // UNIT_SIZE, segment.view[:size])
 
 
 def _first_damage(view: StoreView) -> Damage | None:
     """Where the log is damaged first: in its middle, or where it ends."""
     for part in view.walk():
-        if isinstance(part, Damage):
+        if isinstance(part, Batch):
+            if part.failed is not None:
+                return part.failed
+        elif part.kind is not Kind.BLANK_SIZE:  # which nobody reads
             return part
-        if part.failed is not None:
-            return part.failed
-    return read_tail(view).found
+    tail = read_tail(view)
+    return tail.found if tail.kind in (TailKind.DAMAGED, TailKind.TORN) else None

@@ -96,11 +96,13 @@ _KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WAT
 class StoreView:
     """What is in a store. Use it as a context manager, or close it."""
 
-    def __init__(self, root: Path, config: StoreConfig, system: System) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, system: System, *, exclusive: bool = False
+    ) -> None:
         check_is_store(system, root)
         self.root = root
         self.system = system
-        self.owner = lock_owner(system, root)
+        self.owner = None if exclusive else lock_owner(system, root)
         """Process id of who has the store open for writing."""
         abort = AbortFile(system, root)
         self.abort = abort.exists
@@ -137,9 +139,13 @@ class StoreView:
         config: StoreConfig | None = None,
         *,
         system: System | None = None,
+        exclusive: bool = False,
     ) -> Self:
-        """Look into the store in a folder. Raises NotAStoreError, or OSError for want of access."""
-        return cls(Path(path), config or StoreConfig(), system or System())
+        """Look into the store in a folder. Raises NotAStoreError, or OSError for want of access.
+
+        ``exclusive`` is for those who hold the store's lock themselves: nobody is writing it.
+        """
+        return cls(Path(path), config or StoreConfig(), system or System(), exclusive=exclusive)
 
     def close(self) -> None:
         """Close the files. Slices of the log stay valid."""

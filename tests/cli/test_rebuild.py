@@ -1,0 +1,68 @@
+"""``firetrail rebuild``: queues and index of a store, somewhere else."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Firetrail
+from tests.stores import CLEAN, CRASHED, copy_of, flip, records, state
+
+from firetrail.format.names import CONSUME_QUEUE, INDEX
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_as_java_made_them(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of(name, tmp_path)
+    before = state(root)
+    told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
+    assert told.code == 0
+    assert told.json["messages"] == len(records(root))
+    for queue in (root / CONSUME_QUEUE).rglob("0*"):
+        if queue.is_file() and any(queue.read_bytes()):
+            assert (tmp_path / "new" / queue.relative_to(root)).read_bytes() == queue.read_bytes()
+    made = [path.read_bytes() for path in sorted((tmp_path / "new" / INDEX).iterdir())]
+    assert made == [path.read_bytes() for path in sorted((root / INDEX).iterdir())]
+    assert state(root) == before
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_a_crashed_store(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of(name, tmp_path)
+    told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
+    assert told.code == 0
+    assert told.json["messages"] == len(records(root))
+
+
+def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-clean", tmp_path)
+    told = firetrail("rebuild", root, "--into", tmp_path / "new")
+    assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index files of 21 messages\n"
+
+
+@pytest.mark.parametrize("damage", ["record", "file", "short"])
+def test_a_damaged_log(damage: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-rolled", tmp_path)
+    second = root / "commitlog" / f"{8192:020}"
+    if damage == "record":
+        flip(second, 4)
+    elif damage == "file":
+        second.unlink()
+    else:
+        second.write_bytes(second.read_bytes()[:1000])
+    told = firetrail("rebuild", root, "--into", tmp_path / "new")
+    assert told.code == 1
+    assert "no good record here" in told.err and "firetrail fsck" in told.err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "new", "consumequeue"])
+def test_not_into_the_store(inside: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    root = copy_of("v4-clean", tmp_path)
+    before = state(root)
+    told = firetrail("rebuild", root, "--into", root / inside)
+    assert told.code == 2
+    assert "inside of the store" in told.err
+    assert state(root) == before
+
+
+def test_not_a_store(tmp_path: Path, firetrail: Firetrail) -> None:
+    assert firetrail("rebuild", tmp_path, "--into", tmp_path.parent / "other").code == 2
