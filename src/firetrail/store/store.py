@@ -30,6 +30,9 @@ from firetrail.store.recovery import RecoveryReport
 from firetrail.store.results import GetResult, decode_message
 from firetrail.store.stats import Snapshot
 
+CATCH_UP_S = 1.0
+"""Longest that a read waits for messages that were put before it to be dispatched."""
+
 
 class Store(Puts):
     """A message store that is open for writing."""
@@ -101,7 +104,8 @@ class Store(Puts):
         offset: int | None = None,
         tags: str | Sequence[str] | None = None,
     ) -> Iterator[Record]:
-        """The messages that are in a queue now, from ``offset`` (or the first one) on."""
+        """The messages of a queue, from ``offset`` (or the first one) on, up to now."""
+        self._catch_up()
         wanted = tag_hashes(tags)
         names = None if wanted is None else _tag_names(tags)
         position = self.min_offset(topic, queue_id) if offset is None else offset
@@ -159,6 +163,7 @@ class Store(Puts):
         max_count: int | None = None,
     ) -> list[Record]:
         """Messages with this key or unique key, newest first; ``begin..end`` in ms."""
+        self._catch_up()
         result = self._engine.reader.query(topic, key, begin, end, max_count)
         return [decode_message(buffer) for buffer in result.buffers]
 
@@ -235,7 +240,9 @@ class Store(Puts):
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Wait until everything put so far is in queues and index; False at the timeout."""
-        end = self._log.max_offset
+        return self._wait_dispatched(self._log.max_offset, timeout)
+
+    def _wait_dispatched(self, end: int, timeout: float) -> bool:
         arrivals, clock = self._engine.arrivals, self._engine.system.clock
         deadline = clock.monotonic() + timeout
         with arrivals.watched():
@@ -247,6 +254,12 @@ class Store(Puts):
                 if left <= 0 or self._engine.failure is not None or arrivals.is_closed:
                     return False
                 arrivals.wait(mark, min(left, 0.001))  # what is in no queue does not arrive
+
+    def _catch_up(self) -> None:
+        """Let a program find what it has put before: dispatch is a moment behind the log."""
+        end = self._engine.dispatchable()
+        if self._dispatcher.position < end and not self._dispatcher.starved:
+            self._wait_dispatched(end, CATCH_UP_S)
 
     def delete_expired(self, *, forced: bool = False) -> int:
         """Delete expired files of the log now, whatever the hour; how many went.
