@@ -325,7 +325,7 @@ class CommitLog:
             segment.flush()
             synced = True
             self.flushed_offset = segment.base + segment.flushed
-            if not segment.is_full:
+            if segment.flushed < segment.size:  # it may have been filled up meanwhile
                 break
         return synced
 
