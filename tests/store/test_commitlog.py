@@ -139,7 +139,7 @@ class TestDiskFull:
         assert bodies(open_store()) == [b"a" * 3000]
 
 
-@pytest.mark.parametrize("operation", ["open", "allocate", "set_size", "sync"])
+@pytest.mark.parametrize("operation", ["open", "allocate", "set_size"])
 def test_a_disk_that_fails_otherwise(store: Store, machine: Machine, operation: str) -> None:
     put_all(store, [b"a"])
     machine.files.fail(operation, errno.EIO, segment_name(4096))

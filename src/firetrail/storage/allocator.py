@@ -14,6 +14,7 @@ import threading
 from firetrail.errors import StoreError
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.system import SyncError
 
 
 class Allocator:
@@ -26,6 +27,7 @@ class Allocator:
         self._wake = threading.Event()
         self._guard = threading.Lock()  # over _ready, and over the creation of files
         self._ready: Segment | None = None
+        self._failure: SyncError | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="firetrail-allocator", daemon=True)
         self.wake_at = 0
@@ -42,7 +44,12 @@ class Allocator:
         self._wake.set()
 
     def next_segment(self) -> Segment:
-        """The next segment, appended to the queue: the prepared one, or made on the spot."""
+        """The next segment, appended to the queue: the prepared one, or made on the spot.
+
+        Raises the SyncError that came up in the background: that is never tried again.
+        """
+        if self._failure is not None:
+            raise self._failure
         with self._guard:
             ready, self._ready = self._ready, None
             if ready is not None:
@@ -70,8 +77,10 @@ class Allocator:
                 return
             try:
                 self._work_ahead()
-            except (StoreError, OSError):
+            except (StoreError, OSError) as error:
                 self.wake_at = 1 << 62  # the appender meets the same failure, and reports it
+                if isinstance(error, SyncError):
+                    self._failure = error
 
     def _work_ahead(self) -> None:
         active = self._queue.last

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
-from firetrail.storage.system import NO_SPACE, System
+from firetrail.storage.system import NO_SPACE, SyncError, System
 
 _NOTHING = bytes(1 << 16)
 PAGE_SIZE = 4096
@@ -111,9 +111,7 @@ class Segment:
             segment._descriptor = files.open_new(path)
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
-            files.sync(segment._descriptor)  # or the name could last longer than the length
-            files.give_name(segment._descriptor, path)
-            files.sync_folder(path.parent)
+            segment._sync_new()
         except BaseException as error:
             segment.close()
             with suppress(OSError):
@@ -122,6 +120,16 @@ class Segment:
                 raise DiskFullError(f"{path}: no space for a file of {size} bytes") from error
             raise
         return segment
+
+    def _sync_new(self) -> None:
+        """Make a new file durable: its length first, or its name could last longer."""
+        files = self.system.files
+        try:
+            files.sync(self.descriptor)
+            files.give_name(self.descriptor, self.path)
+            files.sync_folder(self.path.parent)
+        except OSError as error:
+            raise SyncError(error.errno, error.strerror, str(self.path)) from error
 
     @property
     def end(self) -> int:

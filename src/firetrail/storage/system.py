@@ -32,6 +32,10 @@ _ZEROS = bytes(1 << 20)
 _WRITEV_MAX = 1024  # IOV_MAX of Linux
 
 
+class SyncError(OSError):
+    """A sync that failed where a file or a folder was made: it must not be tried again."""
+
+
 class Files:
     """What the store asks of a file system."""
 
@@ -164,7 +168,11 @@ class Files:
             return
         self.make_folder(path.parent)
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        self.sync_folder(path.parent)
+        try:
+            self.sync_folder(path.parent)
+        except OSError as error:
+            path.rmdir()  # or the next one would take it for durable
+            raise SyncError(error.errno, error.strerror, str(path.parent)) from error
 
     def names(self, path: Path) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""

@@ -15,6 +15,7 @@ from firetrail.errors import (
 )
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
+from firetrail.storage.system import SyncError
 from firetrail.store.commitlog import Busy, Place
 from firetrail.store.config import FlushMode
 from firetrail.store.consumequeue import ConsumeQueue
@@ -169,6 +170,8 @@ class Puts:
             )
         if isinstance(error, StoreClosedError):
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        if isinstance(error, SyncError):
+            self._engine.fail(error)
         return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
 
     def _wait_durable(self, result: PutResult) -> PutResult:
