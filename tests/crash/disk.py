@@ -139,10 +139,10 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._names: dict[str, dict[str, int | None]] = {}
+        self._names: dict[str, dict[str, int]] = {}
         self._durable: dict[int, bytes] = {}
         self._dropped: dict[int, bytes] = {}
-        self._dropped_names: dict[str, dict[str, int | None]] = {}
+        self._dropped_names: dict[str, dict[str, int]] = {}
         self._gone: dict[int, bytes] = {}  # content of files that have no name any more
         for folder, _, files in os.walk(root):
             self._names[self.name_of(folder)] = _entries(Path(folder))
@@ -179,7 +179,7 @@ class Disk:
         names = _entries(path)
         before = self._names.get(folder, {})
         for name, number in self._dropped_names.get(folder, {}).items():
-            if names.get(name, -1) == number and name not in before:
+            if names.get(name) == number and name not in before:
                 del names[name]
         self._names[folder] = names
 
@@ -201,7 +201,7 @@ class Disk:
             folder = folders.pop()
             for name, number in _entries(folder).items():
                 path = folder / name
-                if number is None:
+                if number < 0:
                     folders.append(path)
                     snapshot.after[self.name_of(path)] = None
                 else:
@@ -214,7 +214,7 @@ class Disk:
     def _walk_durable(self, folder: str, into: Snapshot, versions: dict[int, Version]) -> None:
         for name, number in self._names.get(folder, {}).items():
             path = f"{folder}/{name}" if folder else name
-            if number is None:
+            if number < 0:
                 into.before[path] = None
                 self._walk_durable(path, into, versions)
             else:
@@ -405,9 +405,10 @@ def read_all(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-def _entries(folder: Path) -> dict[str, int | None]:
+def _entries(folder: Path) -> dict[str, int]:
+    """Names and inode numbers, those of folders negative."""
     with os.scandir(folder) as found:
         return {
-            entry.name: None if entry.is_dir(follow_symlinks=False) else entry.inode()
+            entry.name: -entry.inode() if entry.is_dir(follow_symlinks=False) else entry.inode()
             for entry in found
         }
