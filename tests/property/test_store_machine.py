@@ -107,7 +107,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, queue=QUEUES, offset=st.integers(0, 40), count=st.integers(1, 5))
     def get(self, topic: str, queue: int, offset: int, count: int) -> None:
-        known = {m.queue_offset: m for m in self.history.messages if m.queue == (topic, queue)}
+        known = {
+            m.queue_offset: m
+            for m in self.history.messages
+            if m.is_in_queue and m.queue == (topic, queue)
+        }
         result = self.store.get(topic, queue, offset, count)
         records = list(result.messages())
         assert len(records) <= count
