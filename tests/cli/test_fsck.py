@@ -45,7 +45,7 @@ def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
     assert told.code == 0
     assert told.out == (
         f"{root} (closed): ok: 21 messages in 3.1 KiB of log, 19 units of 7 queues, 38 entries "
-        "of 1 index files; last stored 2026-11-15 06:58:56.352Z\n"
+        "of 1 index file; last stored 2026-11-15 06:58:56.352Z\n"
     )
     flip(root / LOG, 332 + 4)
     flip(root / "checkpoint", 1, 3)

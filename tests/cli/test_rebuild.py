@@ -35,7 +35,7 @@ def test_a_crashed_store(name: str, tmp_path: Path, firetrail: Firetrail) -> Non
 def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
     told = firetrail("rebuild", root, "--into", tmp_path / "new")
-    assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index files of 21 messages\n"
+    assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
 
 
 @pytest.mark.parametrize("damage", ["record", "file", "short"])

@@ -8,7 +8,7 @@ import json
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
-from firetrail.cli.output import Progress, colour, human_size, human_time
+from firetrail.cli.output import Progress, colour, counted, human_size, human_time
 from firetrail.storage.system import System
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
@@ -75,14 +75,16 @@ def show(report: CheckReport) -> list[str]:
             f"ends here; what follows was being written ({report.torn_tail.detail})"
         )
     checked = (
-        f"{report.messages} messages in {human_size(report.end_offset - report.begin_offset)} of "
-        f"log, {report.units} units of {report.queues} queues, {report.index_entries} entries of "
-        f"{report.index_files} index files; last stored {human_time(report.last_store_time)}"
+        f"{counted(report.messages, 'message')} in "
+        f"{human_size(report.end_offset - report.begin_offset)} of log, "
+        f"{counted(report.units, 'unit')} of {counted(report.queues, 'queue')}, "
+        f"{counted(report.index_entries, 'entry')} of {counted(report.index_files, 'index file')}; "
+        f"last stored {human_time(report.last_store_time)}"
     )
     verdict = colour("ok", "green")
     if not report.ok:
         count = len(report.problems) + report.problems_omitted
-        verdict = colour(f"{count} problem{'s' if count > 1 else ''}", "red")
+        verdict = colour(counted(count, "problem"), "red")
     return [*lines, f"{report.store} ({report.state}): {verdict}: {checked}"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
-from firetrail.cli.output import colour, human_size, human_time, shortened, table
+from firetrail.cli.output import colour, counted, human_size, human_time, shortened, table
 from firetrail.format.columns import Check, Stop
 from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
@@ -170,7 +170,7 @@ def _show_summary(facts: Facts) -> list[str]:
         ("State", _state(facts)),
         (
             "Log",
-            f"{human_size(log['bytes'])} in {len(log['files'])} files of "
+            f"{human_size(log['bytes'])} in {counted(len(log['files']), 'file')} of "
             f"{human_size(log['file_size'])}, physical offsets {log['min_offset']} to "
             f"{log['max_offset']}",
         ),
@@ -178,7 +178,7 @@ def _show_summary(facts: Facts) -> list[str]:
             "Stored",
             f"{human_time(log['first_store_time'])} to {human_time(log['last_store_time'])}",
         ),
-        ("Messages", f"{messages} in the queues of {len(facts['topics'])} topics"),
+        ("Messages", f"{messages} in the queues of {counted(len(facts['topics']), 'topic')}"),
         ("Checkpoint", _show_checkpoint(facts["checkpoint"])),
     ]
     watermark = facts["watermark"]

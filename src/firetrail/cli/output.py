@@ -32,6 +32,13 @@ def human_time(time_ms: int | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 file``, ``2 files``; ``1 entry``, ``2 entries``."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
+
+
 def shortened(name: str) -> str:
     """A name that fits into a table."""
     return name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…"

@@ -9,7 +9,7 @@ from pathlib import Path
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
-from firetrail.cli.output import Progress
+from firetrail.cli.output import Progress, counted
 from firetrail.errors import StoreError
 from firetrail.store.rebuild import rebuild
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(json.dumps({"into": str(args.into), **made._asdict()}))
     else:
         print(
-            f"{args.into}: {made.queues} queues and {made.index_files} index files "
-            f"of {made.messages} messages"
+            f"{args.into}: {counted(made.queues, 'queue')} and "
+            f"{counted(made.index_files, 'index file')} of {counted(made.messages, 'message')}"
         )
     return ExitCode.OK

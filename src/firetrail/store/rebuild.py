@@ -23,7 +23,6 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreView
 
-
 REMEDY = "nothing was made; see what is damaged with 'firetrail fsck'"
 
 

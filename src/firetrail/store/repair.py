@@ -152,8 +152,8 @@ class _Work:
                 self._files.rename(made_in / name, self._root / name)
         made_in.rmdir()
         self._done.append(
-            f"{made.queues} queues and {made.index_files} index files were made from the "
-            f"{made.messages} messages of the log"
+            f"made anew from the {made.messages} messages of the log: queues {made.queues}, "
+            f"index files {made.index_files}"
         )
 
     def _carry_over(self, view: StoreView, made_in: Path) -> None:
