@@ -3,11 +3,11 @@
 import errno
 import random
 import shutil
-from array import array
 from pathlib import Path
 
 import pytest
 from tests.helpers import Machine, crash_image, put_all, small_config
+from tests.store.checks import FIRST, LOG, checked, found
 from tests.stores import (
     CLEAN,
     GOLDEN,
@@ -23,33 +23,10 @@ from tests.stores import (
 )
 
 from firetrail import Message, Store
-from firetrail.format.checkpoint import CHECKPOINT
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.index import entry_at, slot_at
-from firetrail.format.javahash import index_key_hash
-from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, RECORD_HEAD, UNIT
-from firetrail.format.unit import PRE_BLANK, encode_unit
-from firetrail.storage.system import System
-from firetrail.store.fsck.check import check_store
-from firetrail.store.fsck.report import FINDINGS_MAX, CheckReport, DamagedRanges, Findings
+from firetrail.format.delay import DelayLevels
+from firetrail.format.layout import RECORD_HEAD, UNIT
+from firetrail.store.fsck.report import FINDINGS_MAX, DamagedRanges, Findings
 from firetrail.store.problems import WARNINGS, Kind
-from firetrail.store.view import StoreView
-from firetrail.store.watermark import SLOT_SIZE
-
-DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-FIRST = "0" * 20
-LOG = f"commitlog/{FIRST}"
-
-
-def checked(
-    root: Path, *, system: System | None = None, delays: DelayLevels = DELAYS
-) -> CheckReport:
-    with StoreView.open(root, system=system) as view:
-        return check_store(view, delays)
-
-
-def found(report: CheckReport) -> list[tuple[str, int, int | None, str]]:
-    return [problem[:4] for problem in report.problems]
 
 
 @pytest.fixture
@@ -352,195 +329,6 @@ class TestFiles:
         machine = Machine()
         assert checked(GOLDEN / "v5-clean", system=machine.system).ok
         assert machine.files.open_files == []
-
-
-class TestQueues:
-    QUEUE = f"consumequeue/T1/0/{FIRST}"
-
-    @pytest.mark.parametrize(
-        ("field", "told"),
-        [("physical_offset", "physical offset"), ("size", "size"), ("tags_code", "tags code")],
-    )
-    def test_a_wrong_unit(self, field: str, told: str, v4: Path) -> None:
-        flip(v4 / self.QUEUE, 2 * UNIT.size + UNIT.offsets[field] + 3)
-        report = checked(v4)
-        assert found(report) == [(self.QUEUE, 40, 664, Kind.UNIT_WRONG)]
-        assert report.problems[0].detail.startswith(told)
-
-    def test_missing_units_are_one_problem(self, v4: Path) -> None:
-        overwrite(v4 / self.QUEUE, 20, bytes(40))
-        report = checked(v4)
-        assert found(report) == [(self.QUEUE, 20, 332, Kind.UNIT_MISSING)]
-        assert "messages 1 to 2 of the queue" in report.problems[0].detail
-
-    def test_a_missing_queue(self, v4: Path) -> None:
-        shutil.rmtree(v4 / "consumequeue" / "TB")
-        report = checked(v4)
-        assert found(report) == [(f"consumequeue/TB/0/{FIRST}", 0, 2720, Kind.UNIT_MISSING)]
-
-    def test_units_without_a_record(self, v4: Path) -> None:
-        units = (v4 / self.QUEUE).read_bytes()
-        overwrite(v4 / self.QUEUE, 120, units[:60])
-        report = checked(v4)
-        assert found(report) == [(self.QUEUE, 120, 0, Kind.UNIT_STRAY)]
-        assert "3 units from 6 on" in report.problems[0].detail
-
-    def test_bytes_that_are_no_unit(self, v4: Path) -> None:
-        overwrite(v4 / self.QUEUE, 205, b"\1")
-        assert found(checked(v4)) == [(self.QUEUE, 200, None, Kind.UNIT_STRAY)]
-
-    def test_a_queue_without_records(self, v4: Path) -> None:
-        shutil.copytree(v4 / "consumequeue" / "TB", v4 / "consumequeue" / "TX")
-        assert found(checked(v4)) == [(f"consumequeue/TX/0/{FIRST}", 0, 2720, Kind.UNIT_STRAY)]
-
-    def test_blank_units(self, tmp_path: Path) -> None:
-        root = copy_of("v4-rebuilt", tmp_path)
-        assert (root / self.QUEUE).read_bytes()[:20] == encode_unit(PRE_BLANK)
-        flip(root / self.QUEUE, 5 * 20 + 11)
-        assert found(checked(root)) == [(self.QUEUE, 100, 0, Kind.UNIT_STRAY)]
-
-    def test_a_topic_made_again_is_a_warning(self, tmp_path: Path) -> None:
-        """The Java store numbers its messages from 0 again."""
-        with Store.open(tmp_path, small_config()) as store:
-            put_all(store, [b"old"] * 3)
-        with Store.open(tmp_path, small_config()) as store:
-            put_all(store, [b"other"], "U")
-            queue = store._engine.queues.open("T", 0)
-            queue.next_offset = 0
-            store.put(Message("T", b"new"))
-            store.wait_dispatched()
-        unit = tmp_path / "consumequeue" / "T" / "0" / FIRST
-        new = records(tmp_path)[-1]
-        content = UNIT.struct.pack(new.physical_offset, new.size, 0)
-        unit.write_bytes(content.ljust(200, b"\0"))
-        report = checked(tmp_path)
-        assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.QUEUE_RESTART]
-
-
-class TestTheIndex:
-    @pytest.fixture
-    def index(self, v4: Path) -> Path:
-        return next((v4 / "index").iterdir())
-
-    @pytest.mark.parametrize("field", list(INDEX_HEADER.offsets))
-    def test_the_header(self, field: str, v4: Path, index: Path) -> None:
-        at = INDEX_HEADER.offsets[field]
-        flip(index, at + (3 if field.endswith("count") else 7))
-        (problem,) = checked(v4).problems
-        assert problem[:4] == (f"index/{index.name}", at, None, Kind.INDEX_HEADER)
-        assert field.replace("_", " ") in problem.detail
-
-    def test_a_negative_header(self, v4: Path, index: Path) -> None:
-        flip(index, 0, 7)
-        assert (f"index/{index.name}", 0, None, Kind.INDEX_FILE) in found(checked(v4))
-
-    def test_a_slot(self, v4: Path, index: Path) -> None:
-        content = index.read_bytes()
-        slot = next(n for n in range(100) if any(content[slot_at(n) : slot_at(n) + 4]))
-        flip(index, slot_at(slot) + 3)
-        (problem,) = checked(v4).problems
-        assert (problem.offset, problem.kind) == (slot_at(slot), Kind.INDEX_SLOT)
-
-    @pytest.mark.parametrize(
-        ("field", "kind"),
-        [
-            ("key_hash", Kind.INDEX_ENTRY),
-            ("physical_offset", Kind.INDEX_ENTRY),
-            ("seconds", Kind.INDEX_ENTRY),
-            ("previous", Kind.INDEX_CHAIN),
-        ],
-    )
-    @pytest.mark.parametrize("number", [2, 17, 38])
-    def test_an_entry(self, field: str, kind: Kind, number: int, v4: Path, index: Path) -> None:
-        at = entry_at(100, number)
-        flip(index, at + INDEX_ENTRY.offsets[field] + 3)
-        (problem,) = checked(v4).problems
-        assert problem[:2] == (f"index/{index.name}", at)
-        assert problem.kind is kind
-        assert problem.physical_offset is not None
-
-    def test_no_index_is_a_warning(self, v4: Path) -> None:
-        shutil.rmtree(v4 / "index")
-        report = checked(v4)
-        assert report.ok
-        assert [warning[:4] for warning in report.warnings] == [("index", 0, 0, Kind.NO_INDEX)]
-
-    @pytest.mark.parametrize("number", [0, 1, 2, 3])
-    def test_a_missing_file(self, number: int, tmp_path: Path) -> None:
-        root = copy_of("v5-clean", tmp_path)
-        sorted((root / "index").iterdir())[number].unlink()
-        problems = checked(root).problems
-        assert Kind.INDEX_MISSING in {problem.kind for problem in problems}
-        (missing,) = (p for p in problems if p.kind is Kind.INDEX_MISSING)
-        assert "keys of the messages from" in missing.detail
-
-    def test_a_file_of_another_store(self, tmp_path: Path) -> None:
-        root = copy_of("v4-clean", tmp_path)
-        shutil.copy(GOLDEN / "v4-rolled" / "index" / "20261115070106180", root / "index")
-        kinds = {problem.kind for problem in checked(root).problems}
-        assert Kind.INDEX_STRAY in kinds
-
-    def test_an_entry_twice_is_a_warning(self, tmp_path: Path) -> None:
-        """The Java store indexes the last message again when it recovers."""
-        root = copy_of("v4-clean", tmp_path)
-        with Store.open(root) as store:
-            index = store._engine.index
-            assert index is not None
-            last = index.files[-1]
-            number = last.header.next_entry - 1
-            offset = last.offset_of(number)
-            record = store.at(offset)
-            assert record is not None
-            key = index_key_hash(record.topic, record.unique_key or record.keys[0])
-            last.append(array("q", (key, offset, record.store_time)), 0, 1)
-        report = checked(root)
-        assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.INDEX_REPEATED]
-
-    def test_tags_since_some_message(self, tmp_path: Path) -> None:
-        """A store that went from RocketMQ 4.9 to 5.5 has tags in the index from then on."""
-        config = small_config(log=8192)
-        with Store.open(tmp_path, config) as store:
-            put_all(store, [b"x"] * 10, tags="A", keys=["k"])
-        with Store.open(tmp_path, config) as store:
-            store._engine._deriver.tags = True
-            put_all(store, [b"x"] * 10, tags="A", keys=["k"])
-        report = checked(tmp_path)
-        assert report.ok and not report.warnings
-        assert report.index_entries >= 20
-
-
-class TestMarks:
-    @pytest.mark.parametrize("field", ["physic_timestamp", "logics_timestamp", "index_timestamp"])
-    def test_a_checkpoint_ahead_of_the_log(self, field: str, v4: Path) -> None:
-        flip(v4 / "checkpoint", CHECKPOINT.offsets[field] + 1, 3)
-        at = CHECKPOINT.offsets[field]
-        assert found(checked(v4)) == [("checkpoint", at, None, Kind.CHECKPOINT_AHEAD)]
-
-    def test_a_checkpoint_that_is_none(self, v4: Path) -> None:
-        flip(v4 / "checkpoint", 8, 7)
-        assert found(checked(v4)) == [("checkpoint", 8, None, Kind.CHECKPOINT_UNREADABLE)]
-        truncate(v4 / "checkpoint", 100)
-        assert found(checked(v4)) == [("checkpoint", 0, None, Kind.CHECKPOINT_UNREADABLE)]
-        (v4 / "checkpoint").unlink()
-        report = checked(v4)
-        assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.CHECKPOINT_MISSING]
-
-    def test_a_checkpoint_behind_the_watermark(self, ours: Path) -> None:
-        content = (ours / "checkpoint").read_bytes()
-        bit = next(b for b in range(64) if int.from_bytes(content[:8], "big") >> b & 1)
-        flip(ours / "checkpoint", 7 - bit // 8, bit % 8)
-        assert found(checked(ours)) == [("checkpoint", 0, None, Kind.CHECKPOINT_BEHIND)]
-
-    @pytest.mark.parametrize("slot", [0, 1])
-    def test_a_torn_watermark(self, slot: int, ours: Path) -> None:
-        flip(ours / "firetrail.watermark", slot * SLOT_SIZE + 30)
-        report = checked(ours)
-        assert found(report) == [
-            ("firetrail.watermark", slot * SLOT_SIZE, None, Kind.WATERMARK_TORN)
-        ]
 
 
 @pytest.mark.parametrize("name", CLEAN)

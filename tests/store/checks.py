@@ -1,0 +1,24 @@
+"""What the tests of fsck have in common."""
+
+from pathlib import Path
+
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.storage.system import System
+from firetrail.store.fsck.check import check_store
+from firetrail.store.fsck.report import CheckReport
+from firetrail.store.view import StoreView
+
+DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+FIRST = "0" * 20
+LOG = f"commitlog/{FIRST}"
+
+
+def checked(
+    root: Path, *, system: System | None = None, delays: DelayLevels = DELAYS
+) -> CheckReport:
+    with StoreView.open(root, system=system) as view:
+        return check_store(view, delays)
+
+
+def found(report: CheckReport) -> list[tuple[str, int, int | None, str]]:
+    return [problem[:4] for problem in report.problems]
