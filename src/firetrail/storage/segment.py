@@ -160,6 +160,10 @@ class Segment:
             if self.is_open:
                 raise  # not this segment alone: its queue is closed
             return None
+        except FileNotFoundError:
+            if self.writable:
+                raise
+            return None  # whoever has the store open for writing has removed it
 
     @property
     def mapping(self) -> mmap.mmap:
