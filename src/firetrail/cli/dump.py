@@ -169,8 +169,10 @@ class Dump:
 
     def _report_unit(self, topic: str, queue_id: int, offset: int, unit: ConsumeQueueUnit) -> None:
         view = self._view
-        if view.state is StoreState.OPEN and unit.end_offset > view.end:
-            return  # it has arrived since
+        if view.state is StoreState.OPEN and (
+            unit.end_offset > view.end or view.log.is_gone(unit.physical_offset)
+        ):
+            return  # it has arrived, or expired, since
         self.problems += 1
         say(
             f"queue {topic}/{queue_id}: message {offset} should be at physical offset "

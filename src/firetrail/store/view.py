@@ -191,6 +191,13 @@ class StoreView:
 
     def open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue of its own, for a look at it; close it. Raises StoreError if it is damaged."""
+        try:
+            return self._open_queue(topic, queue_id)
+        except FileNotFoundError:
+            # Retention may delete a file between its listing and its opening.
+            return self._open_queue(topic, queue_id)
+
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(
             self.system, self.root, topic, queue_id, self.queue_file_size, writable=False
         )
@@ -208,11 +215,7 @@ class StoreView:
     def _load_index(self, geometry: IndexGeometry) -> None:
         """Open the index files; one that does not tell its geometry is as the others."""
         folder = self.root / INDEX
-        names = [
-            name
-            for name in self.system.files.names(folder)
-            if parse_index_name(name) is not None and self.system.files.size(folder / name)
-        ]
+        names = [n for n in self.system.files.names(folder) if parse_index_name(n) is not None]
         loaded: dict[str, IndexFile] = {}
         for _ in range(2):
             self.index_faults.clear()
@@ -227,12 +230,16 @@ class StoreView:
     def _open_index(self, path: Path, geometry: IndexGeometry) -> IndexFile | None:
         kind, file = Kind.INDEX_FILE, None
         try:
+            if self.system.files.size(path) == 0:
+                return None  # as a crash right after its creation leaves it
             file = IndexFile.load(self.system, path, geometry, writable=False)
             _ = file.header  # raises if it is none
             return file
         except StoreDamagedError as error:
             detail = error.detail
         except OSError as error:
+            if self.state is StoreState.OPEN and isinstance(error, FileNotFoundError):
+                return None  # retention has deleted it meanwhile
             kind, detail = Kind.FILE_UNREADABLE, str(error.strerror)
         if file is not None:
             file.segment.close()

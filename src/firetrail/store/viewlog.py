@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,11 +27,13 @@ def usual_size(sizes: Iterable[int]) -> int:
 
 def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:
     """(start offset, length) of every segment file in a folder, in order."""
-    return [
-        (base, system.files.size(folder / name))
-        for name in system.files.names(folder)
-        if (base := parse_segment_name(name)) is not None
-    ]
+    found = []
+    for name in system.files.names(folder):
+        base = parse_segment_name(name)
+        if base is not None:
+            with suppress(FileNotFoundError):  # retention has deleted it meanwhile
+                found.append((base, system.files.size(folder / name)))
+    return found
 
 
 def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Problem]:
@@ -99,6 +102,11 @@ class ViewLog(SegmentQueue):
             return segment.view
         except (OSError, SegmentSizeError):
             return None
+
+    def is_gone(self, offset: int) -> bool:
+        """Whether the file that held ``offset`` was deleted since the log was looked at."""
+        segment = self.find(offset)
+        return segment is None or segment.look() is None
 
     def scan_one(self, offset: int, check: Check) -> tuple[Stop, Columns]:
         """Look at the record at ``offset``: LIMIT and a row if it is good, else why it is not."""
