@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -245,6 +247,47 @@ class TestKill:
             assert not store.recovery.clean
             assert bodies(store) == [b"%d" % number for number in range(100)]
             assert len(store.query("T", "k", max_count=64)) == 64
+
+
+FORGETFUL = """
+import sys, threading
+from firetrail import Message, Store
+
+store = Store.open(sys.argv[1])
+
+def produce():
+    while True:
+        store.put(Message("T", b"x", keys=["k"]))
+
+threading.Thread(target=produce, daemon=True).start()
+for _ in range(300):
+    store.put(Message("T", b"x", keys=["k"]))
+"""
+
+
+def test_a_program_that_ends_without_closing(root: Path) -> None:
+    """Its threads are cut off somewhere; that is no crash, and the store is recovered."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(root)], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Store.open(root) as store:
+        assert not store.recovery.clean
+        assert len(bodies(store)) >= 300
+
+
+def test_opening_and_closing_again_and_again_uses_nothing_up(root: Path) -> None:
+    def in_use() -> tuple[int, int, int]:
+        maps = Path("/proc/self/maps").read_text().count(str(root))
+        return len(os.listdir("/proc/self/fd")), maps, threading.active_count()
+
+    before = in_use()
+    for number in range(15):
+        with Store.open(root, small_config()) as store:
+            put_all(store, [b"x" * 1000] * 3, keys=["k"])
+            assert store.get("T", 0, 3 * number).count > 0
+            assert store.query("T", "k")
+    assert in_use() == before
 
 
 class TestFork:
