@@ -167,6 +167,7 @@ def _work(store: Store, life: Life, number: int, report: int) -> None:
         result = store.put_batch([message]) if chance < 0.1 else store.put(message)
         os.write(report, acknowledgement(serial, result))
         if chance > 0.95 and number == 0:
+            os.write(report, b"G\n")  # what others put from here on may miss the flush
             store.flush()
             os.write(report, f"F {serial}\n".encode())
         elif chance > 0.92 and life.threads == 1:
@@ -234,6 +235,7 @@ def run(life: Life) -> Ended:
 
 def _ended(killed: bool, text: str) -> Ended:
     ended = Ended(killed, "", "", [], {}, 0, False)
+    before_flush = 0
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "S":
@@ -241,8 +243,10 @@ def _ended(killed: bool, text: str) -> Ended:
         elif kind == "A":
             serial, *place = map(int, rest.split())
             ended.acknowledged[serial] = place
+        elif kind == "G":
+            before_flush = len(ended.acknowledged)
         elif kind == "F":
-            ended.flushed = len(ended.acknowledged)
+            ended.flushed = before_flush
         elif kind == "X":
             ended.expired = True
         elif kind == "O":
