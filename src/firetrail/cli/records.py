@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from firetrail.cli.output import colour, human_time, shortened
 from firetrail.format import columns as col
 from firetrail.format import layout
-from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.columns import COLUMN_NAMES, Check, Columns, Stop
 from firetrail.format.hosts import Host, format_host, unpack_ip
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
@@ -31,25 +31,6 @@ _CACHED_MAX = 1 << 16
 _PREVIEW = 40
 _BORN_HOST_AT = layout.RECORD_HEAD.size
 _MAGIC_AT = layout.RECORD_HEAD.offsets["magic"]
-_COLUMNS = (
-    col.PHYSICAL_OFFSET,
-    col.SIZE,
-    col.QUEUE_ID,
-    col.QUEUE_OFFSET,
-    col.SYS_FLAG,
-    col.FLAG,
-    col.BORN_TIME,
-    col.STORE_TIME,
-    col.RECONSUME_TIMES,
-    col.PREPARED_OFFSET,
-    col.BODY_CRC,
-    col.TOPIC_AT,
-    col.TOPIC_SIZE,
-    col.BODY_AT,
-    col.BODY_SIZE,
-    col.PROPERTIES_AT,
-    col.PROPERTIES_SIZE,
-)
 _JSON = (
     '{"physical_offset": %d, "size": %d, "magic": %d, "topic": %s, "queue_id": %d, '
     '"queue_offset": %d, "sys_flag": %d, "flag": %d, "born_time": %d, "born_host": "%s", '
@@ -92,44 +73,49 @@ def rows_of(
     view: memoryview, base: int, columns: Columns, rows: int, *, last_ok: bool = True
 ) -> Iterator[Row]:
     """The rows of a scan of ``view``, which starts at physical offset ``base``."""
-    cells = zip(*(columns.column(column)[:rows].tolist() for column in _COLUMNS), strict=True)
+    numbers = range(len(COLUMN_NAMES))
+    cells = zip(*(columns.column(column)[:rows].tolist() for column in numbers), strict=True)
     for number, cell in enumerate(cells, 1):
-        offset, size, queue_id, queue_offset, sys_flag, flag, born_time, store_time = cell[:8]
-        reconsume_times, prepared_offset, body_crc = cell[8:11]
-        topic_at, topic_size, body_at, body_size, properties_at, properties_size = cell[11:]
-        at = offset - base
-        born_at = at + _BORN_HOST_AT
-        born_end = born_at + _host_size(sys_flag & layout.BORN_HOST_V6)
-        store_at = born_end + layout.STORE_TIME.size
-        store_end = store_at + _host_size(sys_flag & layout.STORE_HOST_V6)
-        yield Row(
-            offset,
-            size,
-            int.from_bytes(view[at + _MAGIC_AT : at + _MAGIC_AT + 4], "big"),
-            queue_id,
-            queue_offset,
-            sys_flag,
-            flag,
-            born_time,
-            bytes(view[born_at:born_end]),
-            store_time,
-            bytes(view[store_at:store_end]),
-            reconsume_times,
-            prepared_offset,
-            body_crc,
-            last_ok or number < rows,
-            bytes(view[topic_at : topic_at + topic_size]),
-            view[body_at : body_at + body_size],
-            view[properties_at : properties_at + properties_size],
-        )
+        yield _row(view, base, cell, last_ok or number < rows)
 
 
 def row_of(record: memoryview, physical_offset: int, columns: Columns) -> Row | None:
-    """The record that a slice of the log holds, None if it holds none."""
+    """The record that a slice of the log holds, None if it holds none. ``columns`` has one row."""
     rows, _, stop = scan(record, 0, len(record), physical_offset, columns.table, Check.RECORD)
     if not rows and Stop(stop) not in CHECKSUM_STOPS:
         return None
-    return next(rows_of(record, physical_offset, columns, 1, last_ok=bool(rows)))
+    return _row(record, physical_offset, columns.table.tolist(), bool(rows))
+
+
+def _row(view: memoryview, base: int, cell: Sequence[int], crc_ok: bool) -> Row:
+    """A row from the cells of all columns."""
+    at = cell[col.PHYSICAL_OFFSET] - base
+    born_at = at + _BORN_HOST_AT
+    born_end = born_at + _host_size(cell[col.SYS_FLAG] & layout.BORN_HOST_V6)
+    store_at = born_end + layout.STORE_TIME.size
+    store_end = store_at + _host_size(cell[col.SYS_FLAG] & layout.STORE_HOST_V6)
+    topic_at, body_at = cell[col.TOPIC_AT], cell[col.BODY_AT]
+    properties_at = cell[col.PROPERTIES_AT]
+    return Row(
+        cell[col.PHYSICAL_OFFSET],
+        cell[col.SIZE],
+        int.from_bytes(view[at + _MAGIC_AT : at + _MAGIC_AT + 4], "big"),
+        cell[col.QUEUE_ID],
+        cell[col.QUEUE_OFFSET],
+        cell[col.SYS_FLAG],
+        cell[col.FLAG],
+        cell[col.BORN_TIME],
+        bytes(view[born_at:born_end]),
+        cell[col.STORE_TIME],
+        bytes(view[store_at:store_end]),
+        cell[col.RECONSUME_TIMES],
+        cell[col.PREPARED_OFFSET],
+        cell[col.BODY_CRC],
+        crc_ok,
+        bytes(view[topic_at : topic_at + cell[col.TOPIC_SIZE]]),
+        view[body_at : body_at + cell[col.BODY_SIZE]],
+        view[properties_at : properties_at + cell[col.PROPERTIES_SIZE]],
+    )
 
 
 def _host_size(is_v6: int) -> int:
