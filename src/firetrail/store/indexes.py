@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
-from firetrail.format.index import IndexEntry, IndexGeometry
+from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.storage.system import System
@@ -137,18 +137,16 @@ class Index:
                 break
         return found
 
-    def plan_cut(
-        self, log_end: int, trusted: bool, is_real: Callable[[IndexEntry], bool]
-    ) -> IndexCut:
+    def plan_cut(self, log_end: int, trusted: bool, has_record: Callable[[int], bool]) -> IndexCut:
         """What to keep of the newest files: whole entries of records before ``log_end``.
 
         If ``trusted``, everything before ``log_end`` is known to have been synced; otherwise only
         what is found counts, less the last record, which may lack some of its keys. What a crash
-        left behind the last entry may look like one: ``is_real`` denies it.
+        left behind the last entry may look like one: but the log has no record where it points.
         """
         for number, file in reversed(list(enumerate(self.files))):
             keep = file.kept_before(log_end)
-            while keep and not is_real(file.entry(keep)):
+            while keep and not has_record(file.offset_of(keep)):
                 keep -= 1
             if keep and not trusted:
                 log_end = file.offset_of(keep)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.index import (
-    IndexEntry,
     IndexGeometry,
     IndexHeader,
-    decode_index_entry,
     decode_index_header,
     encode_index_header,
     entry_at,
@@ -120,13 +118,10 @@ class IndexFile:
         limit = min(-(-written // INDEX_ENTRY.size), self.entries)
         return count_entries(self.segment.view, self.slots, limit, log_end)
 
-    def entry(self, number: int) -> IndexEntry:
-        """Entry ``number``; the first is 1."""
-        return decode_index_entry(self.segment.view, entry_at(self.slots, number))
-
     def offset_of(self, number: int) -> int:
-        """Physical offset that entry ``number`` points to."""
-        return self.entry(number).physical_offset
+        """Physical offset that entry ``number`` (the first is 1) points to."""
+        at = entry_at(self.slots, number) + INDEX_ENTRY.offsets["physical_offset"]
+        return int.from_bytes(self.segment.view[at : at + 8], "big", signed=True)
 
     def cut(self, keep: int, end_time: int | None) -> None:
         """Keep the first ``keep`` entries, link all chains anew, and sync.

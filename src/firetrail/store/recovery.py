@@ -26,7 +26,6 @@ from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.index import IndexEntry
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
@@ -169,7 +168,7 @@ class Recovery:
             return max(watermark.dispatched_offset, first)
         start = self._start_by_time(checkpoint)
         if self._index is not None:
-            start = min(start, self._index.plan_cut(EVERYTHING, False, self._is_entry).resume)
+            start = min(start, self._index.plan_cut(EVERYTHING, False, self._has_record).resume)
         return max(start, first)
 
     def _last_in_queues(self, first: int) -> int:
@@ -300,7 +299,7 @@ class Recovery:
         if clean and index.end_offset < end:
             return index.end_offset + 1 if index.files else self._log.min_offset
         known = start if trusted and not clean else end
-        plan = index.plan_cut(known, clean or trusted, self._is_entry)
+        plan = index.plan_cut(known, clean or trusted, self._has_record)
         index.cut(plan, self._time_of)
         return plan.resume
 
@@ -325,9 +324,8 @@ class Recovery:
         topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
         return row["queue_id"] == queue.queue_id and java_text(bytes(topic)) == queue.topic
 
-    def _is_entry(self, entry: IndexEntry) -> bool:
+    def _has_record(self, offset: int) -> bool:
         """Whether the log has a message there; of deleted records, nobody knows."""
-        offset = entry.physical_offset
         return offset < self._log.min_offset or self._row_at(offset) is not None
 
     def _row_at(self, offset: int) -> dict[str, int] | None:

@@ -7,6 +7,7 @@ and one of them is the tag's or none is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 
 from firetrail.errors import FormatError
@@ -44,14 +45,20 @@ def _newest_messages(file: IndexFile, limit: int) -> Iterator[tuple[int, set[int
     Not of the first and the last one, whose other entries may be in another file or missing.
     """
     last = min(file.header.next_entry, file.entries) - 1
-    numbers = range(last, max(last - limit, 0), -1)
-    entries = (decode_index_entry(file.segment.view, entry_at(file.slots, n)) for n in numbers)
-    written = (entry for entry in entries if any(entry))  # a crash may have left zeros
     found: tuple[int, set[int]] | None = None
-    for place, (offset, group) in enumerate(groupby(written, _offset)):
+    for place, (offset, group) in enumerate(groupby(_entries(file, last, limit), _offset)):
         if place > 1 and found is not None:
             yield found
         found = offset, {entry.key_hash for entry in group}
+
+
+def _entries(file: IndexFile, last: int, limit: int) -> Iterator[IndexEntry]:
+    """The newest entries; those that are damaged tell nothing, nor do zeros that a crash left."""
+    for number in range(last, max(last - limit, 0), -1):
+        with suppress(FormatError):
+            entry = decode_index_entry(file.segment.view, entry_at(file.slots, number))
+            if any(entry):
+                yield entry
 
 
 def _offset(entry: IndexEntry) -> int:
