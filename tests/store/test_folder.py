@@ -196,8 +196,13 @@ class TestLock:
         taken[0].release()
         FolderLock(machine.system, tmp_path).release()
 
-    def test_the_file_is_as_java_writes_it(self, store: Store, root: Path) -> None:
-        assert (root / "lock").read_bytes() == b"lock"
+    def test_who_held_it_last(self, machine: Machine, tmp_path: Path) -> None:
+        for content, javas in ((b"", False), (b"lock", True)):
+            (tmp_path / "lock").write_bytes(content)
+            for expected in (javas, False):
+                lock = FolderLock(machine.system, tmp_path)
+                assert lock.was_javas is expected
+                lock.release()
 
     def test_nobody_owns_a_store_that_was_never_opened(
         self, machine: Machine, tmp_path: Path

@@ -276,6 +276,28 @@ class TestTornTail:
         put_all(again, [b"d" * 3000], keys=["k"])
         assert bodies(again) == [b"a" * 3000, b"d" * 3000]
 
+    @pytest.mark.parametrize("java_was_here", [True, False])
+    def test_a_record_without_the_checksum_that_all_others_have(
+        self, open_store: OpenStore, root: Path, tmp_path: Path, java_was_here: bool
+    ) -> None:
+        """Torn, unless the Java store was started since and has put messages of its own."""
+        other = open_store(tmp_path / "other")
+        size = other.put(Message("T", b"unsealed")).size
+        record = bytearray((tmp_path / "other" / LOG).read_bytes()[:size])
+        store = open_store(property_crc=True)
+        put_all(store, numbered(3))
+        store.flush()
+        store._engine.housekeeper.flush_derived()
+        store._engine.housekeeper.write_watermark(clean=False)
+        image = crash_image(root, tmp_path / "image")
+        end = store.log_range[1]
+        record[20:36] = struct.pack(">qq", 3, end)  # its queue offset and its place
+        patch(image / LOG, end, record)
+        if java_was_here:
+            (image / "lock").write_bytes(b"lock")
+        again = open_store(image, property_crc=True)
+        assert again.max_offset("T") == (4 if java_was_here else 3)
+
     @pytest.mark.parametrize("whole", [True, False])
     def test_a_record_whose_end_is_a_hole(
         self, open_store: OpenStore, root: Path, tmp_path: Path, whole: bool

@@ -30,7 +30,7 @@ WATERMARK = "firetrail.watermark"
 """Firetrail's own durable watermark; the Java store leaves unknown files of the root alone."""
 
 LOCK_CONTENT = b"lock"
-"""What the holder writes into the lock file; the lock itself is an fcntl lock on byte 0."""
+"""What the Java store writes into the lock file; the lock itself is an fcntl lock on byte 0."""
 
 SEGMENT_NAME_DIGITS = 20
 INDEX_NAME_DIGITS = 17

@@ -49,7 +49,9 @@ class Engine:
         self.failure: BaseException | None = None
         self._is_a_copy = False  # of the store of the process that forked this one
         with ExitStack() as resources:  # closed here if the store cannot be opened
-            resources.callback(FolderLock(system, root).release)
+            lock = FolderLock(system, root)
+            resources.callback(lock.release)
+            self._java_was_here = lock.was_javas
             self._resources = resources
             try:
                 self._build(adopt_sizes(system, root, config))
@@ -98,7 +100,8 @@ class Engine:
         check = Check.NONE
         if self.config.check_crc_on_recover:
             check = Check.RECORD if self.config.property_crc else Check.BODY
-            if self._abort.is_sealed and watermark is not None:
+            # RocketMQ 4.9 leaves an abort file as it is, and seals nothing.
+            if self._abort.is_sealed and watermark is not None and not self._java_was_here:
                 check = Check.SEALED  # all behind the watermark was written by who was stopped
         recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
         return recovery.run(

@@ -25,6 +25,8 @@ ABORT_MARK = b"firetrail "
 SEALED_MARK = b" sealed"
 """How it ends if every record that this process wrote has a checksum over the whole of it."""
 _NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
+_OUR_LOCK = b"fire"
+"""As long as what the Java store writes into it when it starts: so it shows who was last."""
 _held: set[Path] = set()  # fcntl locks do not tell the stores of one process apart
 _held_guard = threading.Lock()
 
@@ -89,6 +91,8 @@ class FolderLock:
 
     def __init__(self, system: System, root: Path) -> None:
         self._system = system
+        self.was_javas = False
+        """Whether the Java store was the last to hold it."""
         self._key = root.resolve()
         with _held_guard:
             if self._key in _held:
@@ -111,7 +115,9 @@ class FolderLock:
                         f"{root}: process {owner} has the store open; stop it, or open the store "
                         "for reading only"
                     )
-                files.write(descriptor, [LOCK_CONTENT], 0)
+                self.was_javas = files.read_at(descriptor, 0, len(LOCK_CONTENT)) == LOCK_CONTENT
+                files.write(descriptor, [_OUR_LOCK], 0)
+                files.sync(descriptor)
             except BaseException:
                 files.close(descriptor)
                 raise
