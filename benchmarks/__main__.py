@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"{home} needs {SPACE[scale] >> 30} GiB free; name another with --dir")
     if os.getloadavg()[0] > 1:
         _say(f"others use this machine (load {os.getloadavg()[0]:.1f}): expect noise")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as root:
         bench = Bench(Path(root), scale, () if options.no_java else JAVAS, options.repeat, _say)
         try:

@@ -1,6 +1,9 @@
 """The benchmarks run and say what they should. What they measure is never asserted."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -205,6 +208,19 @@ class TestCommand:
             command.main([option, "--write"])
         assert ended.value.code == 2
         assert "complete runs" in capsys.readouterr().err
+
+    def test_a_run_that_is_told_to_end_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        words = [sys.executable, "-m", "benchmarks", "--no-java", "--quick", "--only", "put"]
+        with subprocess.Popen(
+            [*words, "--dir", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        ) as run:
+            assert run.stderr is not None
+            while "1 of" not in run.stderr.readline():
+                assert run.poll() is None
+            assert list(tmp_path.iterdir())
+            run.terminate()
+            assert run.wait(60) == 128 + signal.SIGTERM
+        assert not list(tmp_path.iterdir())
 
     def test_names_are_checked(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
