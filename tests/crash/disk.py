@@ -27,6 +27,8 @@ from firetrail.storage.system import Files, System
 
 SECTOR = 512
 PAGE = 4096
+NEW = " (new)"
+"""Behind the name that a file without one is going to have."""
 
 Image = dict[str, bytes | None]
 """Content of every file by its path below the root; None for a folder."""
@@ -232,7 +234,7 @@ class SimulatedFiles(Files):
         self.world = world
         self.hooks: list[Hook] = []
         self.operations = 0
-        self._open: set[int] = set()
+        self._open: dict[int, Path] = {}
 
     def system(self) -> System:
         """The operating system of this world."""
@@ -241,9 +243,7 @@ class SimulatedFiles(Files):
     def _announce(self, kind: str, target: str | Path | int) -> None:
         if self.world.abandoned:
             raise Abandoned
-        if isinstance(target, int):
-            target = os.readlink(f"/proc/self/fd/{target}")
-        name = self.disk.name_of(str(target).removesuffix(" (deleted)"))
+        name = self.disk.name_of(self._open[target] if isinstance(target, int) else target)
         self.operations += 1
         for hook in self.hooks:
             hook(kind, name)
@@ -261,24 +261,25 @@ class SimulatedFiles(Files):
         if create and not path.exists():
             self._announce("create", path)
         descriptor = super().open(path, writable=writable, create=create)
-        self._open.add(descriptor)
+        self._open[descriptor] = path
         return descriptor
 
     def open_new(self, path: Path) -> int:
         self._announce("create", path)
         descriptor = super().open_new(path)
-        self._open.add(descriptor)
+        self._open[descriptor] = path.with_name(path.name + NEW)
         return descriptor
 
     def give_name(self, descriptor: int, path: Path) -> None:
         self._announce("give_name", path)
         self.disk.forget_name(path)
         super().give_name(descriptor, path)
+        self._open[descriptor] = path
 
     def close(self, descriptor: int) -> None:
         if not self.world.abandoned:
             super().close(descriptor)
-            self._open.discard(descriptor)
+            self._open.pop(descriptor, None)
 
     def set_size(self, descriptor: int, size: int) -> None:
         self._announce("set_size", descriptor)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.crash.oracle import (
     PREPARED,
     ROLLBACK,
     History,
+    QueueKey,
     Stored,
     TornProperties,
     Violation,
@@ -92,17 +93,24 @@ class Process:
         self.world = World(seed, preemption, now)
         self.files = self.files_class(disk, self.world)
         self.moments: list[Moment] = []
+        self._store: Store | None = None
         self._threading = self.world.replaces_threading()
 
     def open(self) -> Store:
         """Open the store; what recovery raises is raised."""
         self._threading.__enter__()
         try:
-            self.store = Store.open(self.disk.root, self.config, system=self.files.system())
+            self._store = Store.open(self.disk.root, self.config, system=self.files.system())
         except BaseException:
             self._end()
             raise
-        return self.store
+        return self._store
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        assert self._store is not None
+        return self._store
 
     def close(self) -> None:
         """A clean stop."""
@@ -128,9 +136,17 @@ class Process:
 
         def keep(kind: str, name: str) -> None:
             snapshot = self.disk.snapshot(f"{self.files.operations}: {kind} {name}")
-            self.moments.append(Moment(snapshot, copy.copy(self.history)))
+            self.moments.append(Moment(snapshot, copy.copy(self.history), self._visible()))
 
         self.files.hooks.append(keep)
+
+    def _visible(self) -> dict[QueueKey, int]:
+        """What consumers see: of each queue, the offset behind its last message."""
+        store = self._store
+        if store is None or self.config.flush is not FlushMode.SYNC:
+            return {}
+        queues = ((topic, queue_id) for topic in store.topics() for queue_id in store.queues(topic))
+        return {queue: store.max_offset(*queue) for queue in queues}
 
     # -- what a program does ------------------------------------------------------------------
 
@@ -176,6 +192,22 @@ class Moment:
 
     snapshot: Snapshot
     promised: History
+    visible: dict[QueueKey, int] = field(default_factory=dict)
+
+    def history(self, final: History) -> History:
+        """All that was put, with the log's beginning as of this moment."""
+        history = copy.copy(final)
+        history.log_min = self.promised.log_min
+        return history
+
+    def least(self, final: History) -> int:
+        """How many messages must survive a power loss: what was acknowledged, what was seen."""
+        seen = [
+            number
+            for number, message in enumerate(final.messages, 1)
+            if message.is_in_queue and message.queue_offset < self.visible.get(message.queue, 0)
+        ]
+        return max([self.promised.survive_power_loss, *seen])
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -339,5 +371,37 @@ class Checker:
         for moment in source.sample(later, min(2, len(later))):
             _, again = random_image(moment.snapshot, source)
             after = later_history[0]
-            after.log_min = moment.promised.log_min
-            self.check(again, after, moment.promised.survive_power_loss)
+            self.check(again, moment.history(after), moment.least(after))
+
+
+def survey(
+    config: StoreConfig,
+    seed: int,
+    source: random.Random,
+    process_class: type[Process] = Process,
+    images_per_moment: int = 1,
+    chain_share: float = 0.15,
+) -> Checker:
+    """Let the power go at every operation of a run; raises the first Violation that is found."""
+    with scratch() as below:
+        (below / "live").mkdir()
+        process = process_class(Disk(below / "live"), config, History(), seed, preemption=0.2)
+        process.record()
+        process.open()
+        run_workload(process, source, 60)
+        process.close()
+        checker = Checker(below, config, process_class)
+        for moment in process.moments:
+            for _ in range(images_per_moment):
+                how, image = random_image(moment.snapshot, source)
+                history = moment.history(process.history)
+                least = moment.least(process.history)
+                try:
+                    if source.random() < chain_share:
+                        checker.check_again_and_again(image, history, least, source)
+                    else:
+                        checker.check(image, history, least)
+                except AssertionError as error:
+                    error.add_note(f"seed {seed}, before {moment.snapshot.label}, {how}")
+                    raise
+        return checker

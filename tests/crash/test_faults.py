@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import Disk, random_image
+from tests.crash.disk import NEW, Disk, random_image
 from tests.crash.oracle import History, Violation, check_store
 from tests.crash.simulation import (
     DEEP,
@@ -131,7 +131,7 @@ def _check_failed_sync(
 ) -> None:
     check_reads(process)
     # A file of the log may have been prepared ahead: its failure counts when it is needed.
-    ahead = "commitlog" in fault.hit and ("#" in fault.hit or fault.hit.startswith("sync_folder"))
+    ahead = "commitlog" in fault.hit and (NEW in fault.hit or fault.hit.startswith("sync_folder"))
     if fault.hit and after.count(PutStatus.PUT_OK) > (20 if ahead else 1):
         raise Violation(f"I1: acknowledged after a failed sync: {after}")
     snapshot = process.disk.snapshot()

@@ -1,0 +1,219 @@
+"""Seeded bugs: stores that break a promise, each in one way. The checks must catch every one.
+
+This is the score of the checks themselves. A mutant is a store with one thing wrong; it runs, and
+recovers its own crashes, under the same survey that the real store passes (``test_power_loss``).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.disk import PAGE, Disk, SimulatedFiles
+from tests.crash.oracle import History, Violation
+from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
+
+from firetrail import FiretrailError, PutResult
+from firetrail.storage.buffers import WriteBufferPool
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+from firetrail.store.engine import Engine
+from firetrail.store.housekeeping import Housekeeper
+from firetrail.store.indexes import Index
+from firetrail.store.puts import Puts
+from firetrail.store.queues import QueueTable
+from firetrail.store.recovery import Recovery
+
+ATTEMPTS = 4
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+class NoSync(SimulatedFiles):
+    def sync(self, descriptor: int) -> None:
+        self._announce("sync", descriptor)
+
+
+class NoFolderSync(SimulatedFiles):
+    def sync_folder(self, path: Path) -> None:
+        self._announce("sync_folder", path)
+
+
+class NoSyncProcess(Process):
+    files_class = NoSync
+
+
+class NoFolderSyncProcess(Process):
+    files_class = NoFolderSync
+
+
+def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
+    def at_once(self: Puts, result: PutResult) -> PutResult:
+        return result
+
+    patch.setattr(Puts, "_wait_durable", at_once)
+
+
+def tail_not_zeroed(patch: pytest.MonkeyPatch) -> None:
+    def move_only(self: Segment, position: int) -> int:
+        self.set_position(position)
+        return 0
+
+    patch.setattr(Segment, "truncate", move_only)
+
+
+def later_files_stay(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: SegmentQueue, offset: int) -> int:
+        self.keep_first(max(sum(1 for s in self.segments if s.base < offset), 1))
+        last = self.last
+        return last.truncate(max(offset - last.base, 0)) if last is not None else 0
+
+    patch.setattr(SegmentQueue, "truncate", forget)
+
+
+def dispatch_before_flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "dispatchable", lambda self: self.log.readable_offset)
+
+
+def watermark_ahead_of_queues(patch: pytest.MonkeyPatch) -> None:
+    def count_only(self: Housekeeper) -> None:
+        self._dispatched_offset = self._dispatcher.position
+
+    patch.setattr(Housekeeper, "flush_derived", count_only)
+
+
+def watermark_ahead_of_log(patch: pytest.MonkeyPatch) -> None:
+    def count_all(self: Housekeeper, *, clean: bool) -> None:
+        flushed, self._log.flushed_offset = self._log.flushed_offset, self._log.max_offset
+        try:
+            original(self, clean=clean)
+        finally:
+            self._log.flushed_offset = flushed
+
+    original = Housekeeper.write_watermark
+    patch.setattr(Housekeeper, "write_watermark", count_all)
+
+
+def queue_offsets_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueTable, "number_on", lambda self: None)
+
+
+def one_record_too_many_cut(patch: pytest.MonkeyPatch) -> None:
+    def stop_early(self: Recovery, start: int) -> Any:
+        end, stop = original(self, start)
+        return (self._last_record if self._messages else end), stop
+
+    original = Recovery._scan
+    patch.setattr(Recovery, "_scan", stop_early)
+
+
+def queues_not_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("firetrail.store.consumequeue.ConsumeQueue.cut", lambda self, end, is_real: 0)
+
+
+def index_not_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Index, "cut", lambda self, plan, time_of: None)
+
+
+def buffer_reused_before_commit(patch: pytest.MonkeyPatch) -> None:
+    def reserve(self: WriteBufferPool, segment: Segment, size: int) -> Any:
+        if self._waiting and len(self._waiting) % 2:
+            self._waiting[-1].view[: self._waiting[-1].used // 2] = bytes(
+                self._waiting[-1].used // 2
+            )
+        return original(self, segment, size)
+
+    original = WriteBufferPool.reserve
+    patch.setattr(WriteBufferPool, "reserve", reserve)
+
+
+def delete_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Engine, "_settled", lambda self: min(self.dispatcher.position, self.log.flushed_offset)
+    )
+
+
+MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
+    ("nothing is synced", "sync", NoSyncProcess, None, {}),
+    ("folders are not synced", "sync", NoFolderSyncProcess, None, {}),
+    ("acknowledged before the sync", "sync", Process, acknowledge_before_sync, {}),
+    ("bodies are not checked", "async", Process, None, {"check_crc_on_recover": False}),
+    ("the tail is not zeroed", "async", Process, tail_not_zeroed, {}),
+    ("files behind the end stay", "async", Process, later_files_stay, {}),
+    ("seen before the sync", "sync", Process, dispatch_before_flush, {}),
+    ("watermark ahead of the queues", "sync", Process, watermark_ahead_of_queues, {}),
+    ("watermark ahead of the log", "async", Process, watermark_ahead_of_log, {}),
+    ("queue offsets given twice", "async", Process, queue_offsets_again, {}),
+    ("one record too many is cut", "sync", Process, one_record_too_many_cut, {}),
+    ("queues are not cut", "async", Process, queues_not_cut, {}),
+    ("the index is not cut", "async", Process, index_not_cut, {}),
+    ("a buffer is used again before its commit", "pool", Process, buffer_reused_before_commit, {}),
+    (
+        "deleted before the queues are durable",
+        "sync",
+        Process,
+        delete_too_early,
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "process_class", "patch", "settings"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[mutant[0] for mutant in MUTANTS],
+)
+def test_mutant_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    process_class: type[Process],
+    patch: Patch | None,
+    settings: dict[str, Any],
+) -> None:
+    if patch is not None:
+        patch(monkeypatch)
+    config = tiny_config(mode, property_crc=True, **settings)
+    for seed in reversed(range(ATTEMPTS)):
+        try:
+            survey(config, seed, random.Random(seed), process_class)
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+
+
+def test_a_failed_sync_that_is_tried_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_twice(self: Segment) -> None:
+        committed = self.committed
+        try:
+            self.system.files.sync(self.descriptor)
+        except OSError:
+            self.system.files.sync(self.descriptor)
+        self.flushed = committed
+
+    monkeypatch.setattr(Segment, "sync", try_twice)
+    config = tiny_config("sync", property_crc=True)
+    with scratch() as folder:
+        (folder / "live").mkdir()
+        process = Process(Disk(folder / "live"), config, History(), seed=1)
+        process.open()
+        failed = []
+
+        def fail_once(kind: str, name: str) -> None:
+            if kind == "sync" and name == "commitlog/00000000000000000000" and not failed:
+                failed.append(name)
+                raise OSError(errno.EIO, "failed", name)
+
+        process.files.hooks.append(fail_once)
+        assert process.put(Producer(random.Random(1)).message()).ok
+        process.kill()
+        assert failed
+        image = process.disk.snapshot().image(PAGE, ())
+        with pytest.raises(Violation, match="I1"):
+            Checker(folder, config).check(
+                image, process.history, process.history.survive_power_loss
+            )
