@@ -7,11 +7,9 @@ Where they differ the next entries decide which of them is missing, superfluous 
 from __future__ import annotations
 
 from array import array
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-from firetrail.errors import FormatError
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.index import IndexEntry
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries
@@ -52,9 +50,7 @@ class IndexCheck:
         self._missing: Missing | None = None
         self._behind = (INDEX, 0)
         """Where the entry behind the last file's would be."""
-        self._tags = False
-        with suppress(FormatError):  # what is wrong with an entry is found out below
-            self._tags = bool(has_tag_entries(view.index, view.log))
+        self._tags = bool(has_tag_entries(view.index, view.log))
         self._keys_of = lru_cache(maxsize=64)(self._find_keys_of)
         self.entries = 0
 
