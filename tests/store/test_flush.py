@@ -96,7 +96,8 @@ class TestSync:
 class TestTimeout:
     def test_a_slow_disk(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC, sync_flush_timeout_ms=20)
-        size = store.put(Message("T", b"a")).size
+        size = store.put(Message("T", b"a", wait_for_flush=False)).size
+        store.flush()
         with machine.files.stalled("sync", LOG):
             result = store.try_put(Message("T", b"x"))
             assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
@@ -107,13 +108,15 @@ class TestTimeout:
                 store.put(Message("T", b"y"))
         # Stored all the same; the store goes on.
         eventually(lambda: store.flushed_offset == store.log_range[1])
-        assert store.put(Message("T", b"z")).ok
+        assert store.put(Message("T", b"z", wait_for_flush=False)).ok
+        store.flush()
         assert store.wait_dispatched()
         assert bodies(store) == [b"a", b"x", b"y", b"z"]
 
     def test_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC, sync_flush_timeout_ms=20)
-        store.put(Message("T", b"a"))
+        store.put(Message("T", b"a", wait_for_flush=False))
+        store.flush()
 
         async def put() -> None:
             with pytest.raises(FlushFailedError, match="FLUSH_DISK_TIMEOUT"):
@@ -122,7 +125,8 @@ class TestTimeout:
         with machine.files.stalled("sync", LOG):
             asyncio.run(put())
         # The loop is gone when the sync ends: nobody is told, and the flusher goes on.
-        assert store.put(Message("T", b"y")).ok
+        assert store.put(Message("T", b"y", wait_for_flush=False)).ok
+        store.flush()
         assert store.flushed_offset == store.log_range[1]
 
 
