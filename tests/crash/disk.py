@@ -95,8 +95,8 @@ class Snapshot:
         garbled = garbled or {}
         image: Image = {}
         for path in sorted(self.before.keys() | self.after.keys()):
-            parent = str(Path(path).parent)
-            if parent != "." and parent not in image:
+            parent = path.rpartition("/")[0]
+            if parent and parent not in image:
                 continue
             number = 0
             if path not in self.before or (
@@ -154,8 +154,7 @@ class Disk:
 
     def name_of(self, path: str | Path) -> str:
         """The path below the root, empty for the root."""
-        relative = str(Path(path).relative_to(self.root))
-        return "" if relative == "." else relative
+        return str(path).removeprefix(str(self.root)).removeprefix("/")
 
     def synced(self, descriptor: int, content: bytes) -> None:
         """The file's data, as it was when the sync began, is durable."""
@@ -198,18 +197,19 @@ class Disk:
         """Both sides now."""
         snapshot = Snapshot(label)
         versions: dict[int, Version] = {}
-        folders = [self.root]
+        root = str(self.root)
+        folders = [""]
         while folders:
             folder = folders.pop()
-            for name, number in _entries(folder).items():
-                path = folder / name
+            for name, number in _entries(f"{root}/{folder}").items():
+                path = f"{folder}/{name}" if folder else name
                 if number < 0:
                     folders.append(path)
-                    snapshot.after[self.name_of(path)] = None
+                    snapshot.after[path] = None
                 else:
-                    version = Version(self._durable.get(number, b""), path.read_bytes())
+                    version = Version(self._durable.get(number, b""), _read(f"{root}/{path}"))
                     versions[number] = version
-                    snapshot.after[self.name_of(path)] = version
+                    snapshot.after[path] = version
         self._walk_durable("", snapshot, versions)
         return snapshot
 
@@ -406,7 +406,15 @@ def read_all(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-def _entries(folder: Path) -> dict[str, int]:
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entries(folder: str | Path) -> dict[str, int]:
     """Names and inode numbers, those of folders negative."""
     with os.scandir(folder) as found:
         return {

@@ -9,7 +9,7 @@ what was promised; :func:`check_store` looks at a store through every way to rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from firetrail import Batch, Boundary, FiretrailError, Message, PutResult, Record, Store
 from firetrail.format.layout import PROPERTY_CRC_SIZE, TRANSACTION_MASK
@@ -148,6 +148,10 @@ class History:
     """So many must be there after the power went."""
     log_min: int = 0
     """Below it all files were deleted."""
+
+    def copy(self) -> History:
+        """The same as of now, to be changed on its own."""
+        return replace(self, messages=self.messages.copy())
 
     def add(self, new: Iterable[Stored]) -> None:
         """Messages that the store has taken, in any order."""

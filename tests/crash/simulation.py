@@ -311,7 +311,7 @@ class Checker:
         self.images += 1
         root = self._folder / f"image-{self.images}"
         write_image(image, root)
-        history = copy.deepcopy(history)
+        history = history.copy()
         process = self._process_class(Disk(root), self.config, history, self.images)
         if then is not None:
             process.record()
@@ -360,7 +360,7 @@ class Checker:
             recovering.extend(process.moments)
             run_workload(process, source, 8)
             later.extend(process.moments[len(recovering) :])
-            later_history.append(copy.deepcopy(process.history))
+            later_history.append(process.history.copy())
 
         count = self.check(image, history, least, then=go_on)
         if count < 0:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from firetrail.storage.system import Clock
@@ -165,14 +166,9 @@ class World:
             _Executors: _Executors(),
         }
         replaced = []
-        for name, module in list(sys.modules.items()):
-            if not name.startswith("firetrail."):
-                continue
-            for attribute, value in list(vars(module).items()):
-                kind = _STANDS_IN_FOR.get(id(value), type(value))
-                if kind in stand_ins:
-                    replaced.append((module, attribute, value))
-                    setattr(module, attribute, stand_ins[kind])
+        for module, attribute, kind in _uses():
+            replaced.append((module, attribute, getattr(module, attribute)))
+            setattr(module, attribute, stand_ins[kind])
         try:
             yield
         finally:
@@ -339,6 +335,18 @@ class _Executors:
         return map(function, arguments)
 
 
+def _uses() -> list[tuple[ModuleType, str, type]]:
+    """Where in the store's modules something stands that has a stand-in; looked up once."""
+    if not _USES:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("firetrail."):
+                for attribute, value in vars(module).items():
+                    if id(value) in _STANDS_IN_FOR:
+                        _USES.append((module, attribute, _STANDS_IN_FOR[id(value)]))
+    return _USES
+
+
+_USES: list[tuple[ModuleType, str, type]] = []
 _STANDS_IN_FOR = {
     id(threading): _Threading,
     id(queue.Queue): _Queues,
