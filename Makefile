@@ -19,10 +19,10 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"Firetrail needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing Firetrail and its tools into $(VENV)/"
+	@echo "installing Firetrail, its tools and Spark (0.5 GB) into $(VENV)/"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
 	@FIRETRAIL_NO_KERNELS=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	    --constraint constraints.txt --no-build-isolation --editable '.[dev,spark]'
 	@touch $@
 
 # Apart from the installation, so that editing a kernel costs the compilation of that kernel only.
@@ -34,7 +34,7 @@ demo: setup ## See it work: write, read, query and check a store
 	@$(BIN)/python examples/demo.py
 
 test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled
-	$(BIN)/pytest -q -n $(WORKERS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/format/kernels
 
 lint: setup ## Check style (ruff) and types (mypy)

@@ -22,7 +22,7 @@ LAYERS: dict[str, set[str]] = {
     "namesrv": {"format", "remoting"},
     "broker": {"format", "storage", "store", "remoting", "client"},
     "proxy": {"format", "remoting", "client", "namesrv", "broker"},
-    "pipeline": {"format", "storage", "client"},
+    "pipeline": {"format", "storage", "store", "client"},
     "console": {"format", "client", "broker"},
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}

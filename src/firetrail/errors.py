@@ -5,6 +5,10 @@
     FiretrailError
     ├── FormatError (also ValueError)   bytes or text that are not what the format says
     ├── ConfigError (also ValueError)   a setting that is unknown or out of range
+    ├── PipelineError                   bulk work that Spark cannot do as asked
+    │   ├── MissingExtraError           PySpark or PyArrow is not installed
+    │   ├── JavaMissingError            no Java anywhere
+    │   └── JavaTooOldError             no Java that Spark runs on
     └── StoreError                      a store that cannot do what was asked
         ├── NotAStoreError              the folder holds no message store
         ├── StoreLockedError            another process has the store open          retry later
@@ -58,6 +62,22 @@ class ConfigError(FiretrailError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}: {self.allowed}"
+
+
+class PipelineError(FiretrailError):
+    """Root of the errors of ``pipeline``, apart from those of the stores it works on."""
+
+
+class MissingExtraError(PipelineError):
+    """What the extra ``spark`` installs is not there."""
+
+
+class JavaMissingError(PipelineError):
+    """Spark needs Java, and there is none."""
+
+
+class JavaTooOldError(PipelineError):
+    """Every Java that was found is older than Spark needs."""
 
 
 class StoreError(FiretrailError):

@@ -1,0 +1,1 @@
+"""The jobs of ``firetrail pipeline``, each also a function over DataFrames."""

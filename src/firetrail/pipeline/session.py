@@ -1,0 +1,50 @@
+"""A Spark session as Firetrail's jobs want it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.resources import files
+
+from pyspark.sql import SparkSession
+
+from firetrail.pipeline.java import find_java, java_home
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_DEFAULTS = {
+    "spark.app.name": "firetrail",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A third faster from Python worker to JVM than TCP, and a task starts in 33 instead of 55 ms.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Without it, filters do not reach the data source: nothing is pruned.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def session(master: str = "local[*]", **conf: str) -> SparkSession:
+    """The active session, or a new one on ``master``.
+
+    ``conf`` are Spark's settings: ``session(**{"spark.driver.memory": "4g"})``. They come before
+    the defaults above; to an active session they are applied too, and Spark refuses those that
+    cannot change any more.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for key, value in conf.items():
+            active.conf.set(key, value)
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = str(java_home(find_java(os.environ)))
+    settings = _DEFAULTS | conf
+    settings[_JAVA_OPTIONS] = f"{_quiet()} {settings.get(_JAVA_OPTIONS, '')}".rstrip()
+    builder = SparkSession.builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _quiet() -> str:
+    """The option that gives the driver's JVM Firetrail's logging."""
+    return f"-Dlog4j2.configurationFile={files('firetrail.pipeline') / 'log4j2.properties'}"

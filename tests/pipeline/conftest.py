@@ -1,0 +1,36 @@
+"""One Spark session for all tests of the pipeline."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from firetrail.pipeline import session
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, one runs everything that needs Spark: one JVM, not one for each."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two cores; quick to start, rather than quick for long."""
+    os.environ["PYTHONPATH"] = str(ROOT)  # tasks may be functions of the tests' modules
+    started = session(
+        "local[2]",
+        **{
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+        },
+    )
+    yield started
+    started.stop()
