@@ -2,7 +2,7 @@
 
 ::
 
-    abort  checkpoint  lock  firetrail.watermark
+    abort  checkpoint  lock  firetrail.watermark  firetrail.sink  firetrail.archived.<lake id>
     commitlog/00000000000000000000              start offset of the file, 20 digits
     consumequeue/<topic>/<queue id>/000000…     the same, offset in bytes of the queue
     index/20261115065856335                     local time of creation, yyyyMMddHHmmssSSS
@@ -28,6 +28,11 @@ ABORT = "abort"
 LOCK = "lock"
 WATERMARK = "firetrail.watermark"
 """Firetrail's own durable watermark; the Java store leaves unknown files of the root alone."""
+
+ARCHIVED_PREFIX = "firetrail.archived."
+"""Up to where the log is in a lake; one such file for each lake, named after its id."""
+SINK = "firetrail.sink"
+"""What bulk writers have committed, so that none writes the same twice."""
 
 LOCK_CONTENT = b"lock"
 """What the Java store writes into the lock file; the lock itself is an fcntl lock on byte 0."""

@@ -280,6 +280,13 @@ class StoreConfig:
         MS_OR_0,
         "Pause between two deletions, which are hard work for some file systems.",
     )
+    delete_archived_only: bool = RETENTION(
+        False,
+        "",
+        FLAG,
+        "Delete only what `firetrail pipeline archive` has put into every lake that it was told to,"
+        " however full the disk is; nothing before its first run.",
+    )
     destroy_forcibly_after_ms: int = RETENTION(
         120_000,
         "destroyMapedFileIntervalForcibly",

@@ -2,7 +2,8 @@
 
 A file goes when it has expired and its time has come (the configured hours, or the disk is getting
 full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
-not yet on disk itself and in queues and index on disk. Those follow the log's new beginning.
+not yet on disk itself and in queues and index on disk, nor, if so configured, one that is not yet
+archived. Queues and index follow the log's new beginning.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
+from firetrail.format.names import OFFSET_MAX
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.store.archived import archived_offset
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import StoreConfig
 from firetrail.store.gate import Closure, Gate
@@ -80,9 +83,10 @@ class Retention:
     def _delete(self, forced: bool) -> int:
         queue = self._log.queue
         removed = settled = 0
+        archived = self._archived()
         while removed < self._config.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
-            if not (forced or self._is_expired(oldest)):
+            if not (forced or self._is_expired(oldest)) or oldest.end > archived:
                 break
             if oldest.end >= settled:
                 settled = self._settled()
@@ -96,6 +100,12 @@ class Retention:
         if removed and queue.has_retired:
             self._waiting.add(queue)
         return removed
+
+    def _archived(self) -> int:
+        """Up to where files may go as far as lakes are concerned."""
+        if not self._config.delete_archived_only:
+            return OFFSET_MAX
+        return archived_offset(self._system, self._log.queue.folder.parent)
 
     def _watch_disk(self, used: float) -> None:
         """Refuse puts above the warning level, take them again below the level of cleaning."""

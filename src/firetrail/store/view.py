@@ -29,12 +29,14 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import (
     ABORT,
+    ARCHIVED_PREFIX,
     CHECKPOINT,
     COMMIT_LOG,
     CONFIG,
     CONSUME_QUEUE,
     INDEX,
     LOCK,
+    SINK,
     WATERMARK,
     is_folder_name,
     parse_index_name,
@@ -90,7 +92,7 @@ _QUEUE_FAULTS: dict[type[Exception], Kind] = {
     SegmentSizeError: Kind.FILE_SIZE,
     StoreDamagedError: Kind.FILE_MISSING,
 }
-_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
+_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, SINK, WATERMARK}
 
 
 class StoreView:
@@ -351,7 +353,9 @@ class StoreView:
 
     def _foreign(self) -> Iterator[str]:
         names = self.system.files.names
-        yield from (name for name in names(self.root) if name not in _KNOWN)
+        for name in names(self.root):
+            if name not in _KNOWN and not name.startswith(ARCHIVED_PREFIX):
+                yield name
         for name in names(self.root / COMMIT_LOG):
             if parse_segment_name(name) is None:
                 yield f"{COMMIT_LOG}/{name}"
