@@ -10,6 +10,7 @@ from tests.helpers import START_MS, Machine
 from firetrail.errors import DiskFullError, StoreDamagedError
 from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
+from firetrail.format.kernels.single import KeyQuestion
 from firetrail.store.indexes import Index
 
 GEOMETRY = IndexGeometry(4, 6)  # five keys a file
@@ -47,7 +48,7 @@ class Bench:
             at = self.index.append(entries, at, len(triples))
 
     def query(self, begin: int = 0, end: int = 1 << 62, limit: int = 99) -> list[int]:
-        return self.index.query("T", "k", begin, end, limit)
+        return self.index.query(KeyQuestion("T", "k", begin, end), limit)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def times(offset: int) -> int:
 
 class TestFiles:
     def test_none_until_a_key_comes(self, bench: Bench) -> None:
-        assert (bench.index.end_offset, bench.index.end_timestamp) == (0, 0)
+        assert bench.index.end == (0, 0)
         assert bench.query() == []
         assert not bench.folder.exists()
 
@@ -79,7 +80,7 @@ class TestFiles:
         assert len(bench.index.files) == len(os.listdir(bench.folder)) == 3
         assert bench.query() == [100 * n for n in range(12, 0, -1)]
         assert bench.index.end_offset == 1200
-        assert bench.index.end_timestamp == START_MS + 12_000
+        assert bench.index.end[0] == START_MS + 12_000
 
     def test_are_found_again(self, bench: Bench) -> None:
         bench.put(1, 13)
@@ -145,8 +146,8 @@ class TestQuery:
 
     def test_a_missing_key_or_topic(self, bench: Bench) -> None:
         bench.put(1, 5)
-        assert bench.index.query("T", "other", 0, 1 << 62, 9) == []
-        assert bench.index.query("U", "k", 0, 1 << 62, 9) == []
+        assert bench.index.query(KeyQuestion("T", "other", 0, 1 << 62), 9) == []
+        assert bench.index.query(KeyQuestion("U", "k", 0, 1 << 62), 9) == []
 
 
 class TestDiskFull:
@@ -236,7 +237,7 @@ class TestCut:
         assert len(bench.index.files) == len(os.listdir(bench.folder)) == files
         assert bench.query() == [100 * n for n in range(kept, 0, -1)]
         assert bench.index.end_offset == 100 * kept
-        assert bench.index.end_timestamp == START_MS + 1000 * kept
+        assert bench.index.end[0] == START_MS + 1000 * kept
         bench.put(kept + 1, 14)
         assert bench.query() == [100 * n for n in range(13, 0, -1)]
 

@@ -30,6 +30,7 @@ from firetrail.format import layout
 from firetrail.format.hosts import Host, unpack_ip
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import java_text
+from firetrail.format.kernels.single import unpack_record
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 
 if TYPE_CHECKING:
@@ -103,7 +104,14 @@ class Blank:
 
 def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True) -> Record | Blank:
     """The record at ``at``, its lengths checked against each other and the buffer."""
-    view = memoryview(buffer)
+    fields = unpack_record(buffer, at, _host, check_crc)
+    if fields is not None:
+        return Record._make(fields)
+    return _decode_carefully(memoryview(buffer), at, check_crc)
+
+
+def _decode_carefully(view: memoryview, at: int, check_crc: bool) -> Record | Blank:
+    """The long way, for whatever is no good record: it knows what is wrong with it."""
     if at < 0 or len(view) - at < layout.BLANK.size:
         raise FormatError("record", at, f"{len(view) - at} bytes left, a record needs more")
     size, magic = _BLANK(view, at)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
 from firetrail.format.index import IndexGeometry
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.storage.system import System
 from firetrail.store.indexfile import IndexFile
@@ -70,12 +70,12 @@ class Index:
     @property
     def end_offset(self) -> int:
         """Physical offset of the last record with a key, 0 if there is none."""
-        return self.files[-1].header.end_offset if self.files else 0
+        return self.end[1]
 
     @property
-    def end_timestamp(self) -> int:
-        """Store time of that record."""
-        return self.files[-1].header.end_timestamp if self.files else 0
+    def end(self) -> tuple[int, int]:
+        """Store time and physical offset of that record."""
+        return self.files[-1].end if self.files else (0, 0)
 
     @property
     def filled(self) -> tuple[int, int]:
@@ -116,25 +116,22 @@ class Index:
         for file in (*filled, *newest):
             file.segment.sync()
 
-    def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets of at most ``limit`` messages that may have this key, newest first.
+    def query(self, question: KeyQuestion, limit: int) -> list[int]:
+        """Physical offsets of at most ``limit`` messages that may be asked for, newest first.
 
-        ``begin`` and ``end`` bound the store time (ms), both included, to the second: only hashes
-        and seconds are in the index, the rest is for the caller to check.
+        Only hashes and seconds are in the index, the rest is for the caller to check.
         """
-        key_hash = index_key_hash(topic, key)
+        key_hash, begin, end = question.key_hash, question.begin, question.end
         found: list[int] = []
         for file in reversed(self.files):
             try:
-                header = file.header
-                if header.begin_timestamp <= end and header.end_timestamp >= begin:
-                    found += file.find(key_hash, begin, end, limit - len(found))
+                found += file.find(key_hash, begin, end, limit - len(found))
+                if len(found) >= limit or (begin > 0 and file.header.begin_timestamp < begin):
+                    break
             except StoreClosedError:
                 if file.segment.is_open:
                     raise
                 break  # deleted meanwhile, as were all before it
-            if header.begin_timestamp < begin or len(found) >= limit:
-                break
         return found
 
     def plan_cut(self, log_end: int, trusted: bool, has_record: Callable[[int], bool]) -> IndexCut:

@@ -10,19 +10,17 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from firetrail.format.columns import Check, Columns
 from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
-from firetrail.format.kernels.scan import scan
 from firetrail.format.kernels.select import ELSEWHERE, Selection
+from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
-from firetrail.format.properties import KEY_SEPARATOR
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.indexes import Index
-from firetrail.store.logread import record_at, record_offset, store_time_at
+from firetrail.store.logread import record_at, store_time_at
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
@@ -220,17 +218,27 @@ class Reader:
             return QueryResult([], 0, 0)
         wanted = min(max_count or self._config.default_query_count, self._config.max_query_count)
         limit = wanted
-        columns = Columns(1)
+        question = KeyQuestion(topic, key, begin, end)
         while True:
-            offsets = index.query(topic, key, begin, end, limit)
-            found = []
-            for offset in dict.fromkeys(offsets):
-                buffer = record_at(self._log, offset)
-                if buffer is not None and _has_key(buffer, columns, topic, key, begin, end):
-                    found.append(buffer)
+            offsets = index.query(question, limit)
+            found = self._answers(question, offsets)
             if len(found) >= wanted or len(offsets) < limit:
-                return QueryResult(found[:wanted], index.end_timestamp, index.end_offset)
+                return QueryResult(found[:wanted], *index.end)
             limit *= 4
+
+    def _answers(self, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
+        """The records at some offsets that are really asked for."""
+        found = []
+        # An entry may be there twice: 4.9 indexes some messages again after a crash.
+        for offset in offsets if len(offsets) == 1 else dict.fromkeys(offsets):
+            segment = self._log.find(offset)
+            view = segment.look() if segment is not None else None
+            if segment is not None and view is not None:
+                at = offset - segment.base
+                size = question.fits(view, at, segment.committed, segment.base)
+                if size:
+                    found.append(view[at : at + size])
+        return found
 
     # -- by time ------------------------------------------------------------------------------
 
@@ -287,24 +295,3 @@ def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
     if "*" in stripped:
         return None
     return frozenset(java_hash(name) for name in stripped if name)
-
-
-def _has_key(
-    buffer: memoryview, columns: Columns, topic: str, key: str, begin: int, end: int
-) -> bool:
-    """Whether the record has this topic, this key or unique key, and a store time in range."""
-    base = record_offset(buffer)
-    if scan(buffer, 0, len(buffer), base, columns.table, Check.NONE)[0] != 1:
-        return False
-    row = columns.row(0)
-    if not begin <= row["store_time"] <= end:
-        return False
-
-    def text(name: str) -> bytes:
-        return bytes(buffer[row[f"{name}_at"] : row[f"{name}_at"] + row[f"{name}_size"]])
-
-    wanted = key.encode()
-    return text("topic") == topic.encode() and (
-        (row["unique_key_size"] > 0 and text("unique_key") == wanted)
-        or (row["keys_size"] > 0 and wanted in text("keys").split(KEY_SEPARATOR.encode()))
-    )

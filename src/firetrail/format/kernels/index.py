@@ -177,7 +177,7 @@ def walk(
     """Physical offsets of at most ``limit`` entries with ``key_hash`` stored in ``begin..end`` ms.
 
     Newest first. The file keeps times in seconds, so both bounds are widened to a whole second.
-    Stops at anything that cannot be a link of a chain.
+    Stops at anything that cannot be a link of a chain. Raises FormatError for times that are none.
     """
     found: list[int] = []
     base: cython.Py_ssize_t = _entries_at(len(data), slots, 0)
@@ -188,7 +188,12 @@ def walk(
         source = cython.address(data[0])
     else:
         source = data
-    first_time: cython.longlong = max(min(load_i64(source, k.INDEX_BEGIN_TIME), _TIME_MAX), 0)
+    first_time: cython.longlong = min(load_i64(source, k.INDEX_BEGIN_TIME), _TIME_MAX)
+    last_time: cython.longlong = load_i64(source, k.INDEX_END_TIME)
+    if first_time < 0 or last_time < 0:
+        raise FormatError("index header time", 0, f"{min(first_time, last_time)} is negative")
+    if first_time > end or last_time < begin:
+        return found
     number: cython.longlong = load_i32(source, _slot_at(key_hash, slots))
     # The slot is set just before the entry is counted: the one behind the last may be there.
     newest: cython.longlong = load_i32(source, k.INDEX_ENTRY_COUNT) + 1

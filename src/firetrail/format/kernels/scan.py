@@ -186,10 +186,7 @@ def _no_record(magic: cython.longlong, size: cython.longlong) -> cython.int:
     return k.STOP_EMPTY if magic == 0 and size == 0 else k.STOP_MAGIC
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_record(
+def note_record(
     data: cython.pointer(cython.const[cython.uchar]),
     at: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -296,7 +293,7 @@ def scan(
             if rows == capacity:
                 stop = k.STOP_FULL
                 break
-            stop = _note_record(source, at, limit, base, cells, capacity, rows)
+            stop = note_record(source, at, limit, base, cells, capacity, rows)
             if stop == _GOOD and check != k.CHECK_NONE:
                 stop = _check_sums(source, at, cells, capacity, rows, check)
             if stop != _GOOD:
