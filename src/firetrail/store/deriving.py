@@ -51,16 +51,16 @@ class Step:
 
     __slots__ = (
         "_chunk",
-        "_entries",
         "_entry",
         "_run",
-        "_runs",
         "arrivals",
+        "entries",
         "first",
         "last_record_offset",
         "last_store_time",
         "position",
         "rows",
+        "runs",
         "segment",
         "stop",
     )
@@ -76,22 +76,24 @@ class Step:
         self.last_record_offset = -1
         self.last_store_time = 0
         self.arrivals: list[Arrival] = []
-        self._runs: list[Run] = []
-        self._entries: list[array[int]] = []
+        self.runs: list[Run] = []
+        """Units for the queues."""
+        self.entries: list[array[int]] = []
+        """Entries for the index, as the kernel derives them."""
         self._run = self._chunk = self._entry = 0
 
     def apply(self, queues: QueueTable, index: Index | None) -> None:
         """Bring queues and index up to it. After a DiskFullError, the next call goes on."""
-        while self._run < len(self._runs):
-            run = self._runs[self._run]
+        while self._run < len(self.runs):
+            run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
             if queue.append(run.offset, run.units):
                 queues.dirty.add(queue)
                 count = len(run.units) // UNIT.size
                 self.arrivals.append(Arrival(run.topic, run.queue_id, run.offset + count))
             self._run += 1
-        while index is not None and self._chunk < len(self._entries):
-            entries = self._entries[self._chunk]
+        while index is not None and self._chunk < len(self.entries):
+            entries = self.entries[self._chunk]
             count = len(entries) // 3
             while self._entry < count:
                 self._entry = index.append(entries, self._entry, count)
@@ -99,23 +101,96 @@ class Step:
             self._entry = 0
 
 
-class Deriver:
-    """Derives steps from segments and applies them."""
+class Derivation:
+    """Derives steps from segments."""
 
-    def __init__(
-        self, queues: QueueTable, index: Index | None, delays: DelayLevels, *, tags: bool = False
-    ) -> None:
-        self._queues = queues
-        self._index = index
+    def __init__(self, delays: DelayLevels, *, keys: bool = True, tags: bool = False) -> None:
+        self._keys = keys
         self.tags = tags
         """Whether tags are in the index beside the keys."""
         self._waits = array("q", delays.waits_ms)
         self._columns = Columns(ROWS_PER_STEP)
         self._entries = array("q", bytes(24 * _ENTRIES_PER_STEP))
-        self._unfinished: Step | None = None
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
+
+    def derive_all(
+        self, segments: list[Segment], start: int, end: int, check: Check
+    ) -> Iterator[Step]:
+        """What follows from all records from ``start`` to ``end``, step by step.
+
+        Ends at the first step that does not stop for want of room or at the end of a file.
+        """
+        for segment in segments:
+            at = max(start - segment.base, 0)
+            limit = min(end - segment.base, segment.size)
+            stop = Stop.FULL
+            while stop is Stop.FULL:
+                step = self.derive(segment, at, limit, check)
+                at, stop = step.position, step.stop
+                yield step
+            if stop is not Stop.BLANK:
+                return
+
+    def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
+        """What follows from at most ROWS_PER_STEP records of ``segment.view[at : limit]``."""
+        view = segment.view
+        rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
+        step = Step(segment, at, rows, position, Stop(stop))
+        if rows:
+            step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+            step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
+            if segment.base + position > self.queues_from:
+                step.runs = derive_runs(view, self._columns, rows, self._waits)
+            if self._keys and segment.base + position > self.index_from:
+                step.entries = list(self._index_entries(view, rows, step.first))
+        return step
+
+    def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
+        row = self._first_row(rows) if first < self.index_from else 0
+        while row < rows:
+            count, row = derive_entries(
+                view, self._columns.table, row, rows, self._entries, self.tags
+            )
+            if count:
+                yield self._entries[: 3 * count]
+
+    def _first_row(self, rows: int) -> int:
+        """The first row that the index does not have."""
+        offsets = self._columns.column(col.PHYSICAL_OFFSET)
+        return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
+
+
+def derive_runs(view: memoryview, columns: Columns, rows: int, waits: array[int]) -> list[Run]:
+    """The units of the first ``rows`` records of a scan of ``view``."""
+    units, runs = derive_units(view, columns.table, rows, waits)
+    content = memoryview(units)
+    topic_at = columns.column(col.TOPIC_AT)
+    topic_size = columns.column(col.TOPIC_SIZE)
+    queue_ids = columns.column(col.QUEUE_ID)
+    queue_offsets = columns.column(col.QUEUE_OFFSET)
+    return [
+        Run(
+            java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
+            queue_ids[row],
+            queue_offsets[row],
+            content[start : start + count * UNIT.size],
+        )
+        for row, count, start in runs
+    ]
+
+
+class Deriver(Derivation):
+    """Derives steps from segments and applies them."""
+
+    def __init__(
+        self, queues: QueueTable, index: Index | None, delays: DelayLevels, *, tags: bool = False
+    ) -> None:
+        super().__init__(delays, keys=index is not None, tags=tags)
+        self._queues = queues
+        self._index = index
+        self._unfinished: Step | None = None
 
     def step(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
         """Derive and apply the next records of ``segment.view[at : limit]``.
@@ -141,7 +216,7 @@ class Deriver:
 
         def derive_ahead() -> None:
             try:
-                for step in self._derive_all(segments, start, end, check):
+                for step in self.derive_all(segments, start, end, check):
                     ahead.put(step)
                     if ended.is_set():
                         return
@@ -163,62 +238,3 @@ class Deriver:
                 while not ahead.empty():
                     ahead.get()
                 thread.join(0.001)
-
-    def _derive_all(
-        self, segments: list[Segment], start: int, end: int, check: Check
-    ) -> Iterator[Step]:
-        for segment in segments:
-            at = max(start - segment.base, 0)
-            limit = min(end - segment.base, segment.size)
-            stop = Stop.FULL
-            while stop is Stop.FULL:
-                step = self.derive(segment, at, limit, check)
-                at, stop = step.position, step.stop
-                yield step
-            if stop is not Stop.BLANK:
-                return
-
-    def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
-        """What follows from at most ROWS_PER_STEP records of ``segment.view[at : limit]``."""
-        view = segment.view
-        rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
-        step = Step(segment, at, rows, position, Stop(stop))
-        if rows:
-            step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
-            step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
-            if segment.base + position > self.queues_from:
-                step._runs = self._units(view, rows)
-            if self._index is not None and segment.base + position > self.index_from:
-                step._entries = list(self._index_entries(view, rows, step.first))
-        return step
-
-    def _units(self, view: memoryview, rows: int) -> list[Run]:
-        units, runs = derive_units(view, self._columns.table, rows, self._waits)
-        content = memoryview(units)
-        topic_at = self._columns.column(col.TOPIC_AT)
-        topic_size = self._columns.column(col.TOPIC_SIZE)
-        queue_ids = self._columns.column(col.QUEUE_ID)
-        queue_offsets = self._columns.column(col.QUEUE_OFFSET)
-        return [
-            Run(
-                java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
-                queue_ids[row],
-                queue_offsets[row],
-                content[start : start + count * UNIT.size],
-            )
-            for row, count, start in runs
-        ]
-
-    def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
-        row = self._first_row(rows) if first < self.index_from else 0
-        while row < rows:
-            count, row = derive_entries(
-                view, self._columns.table, row, rows, self._entries, self.tags
-            )
-            if count:
-                yield self._entries[: 3 * count]
-
-    def _first_row(self, rows: int) -> int:
-        """The first row that the index does not have."""
-        offsets = self._columns.column(col.PHYSICAL_OFFSET)
-        return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
