@@ -47,20 +47,25 @@ class IndexFile:
 
         Raises DiskFullError, and then there is no file.
         """
-        system.files.make_folder(folder)
+        path = _free_path(system, folder, previous)
+        return cls.create_at(system, path, geometry, previous.header if previous else None)
+
+    @classmethod
+    def create_at(
+        cls, system: System, path: Path, geometry: IndexGeometry, before: IndexHeader | None
+    ) -> IndexFile:
+        """A new file called ``path`` that goes on where the one with the header ``before`` ends."""
+        system.files.make_folder(path.parent)
         size = index_file_size(geometry.slots, geometry.entries)
-        segment = Segment.create(
-            system, _free_path(system, folder, previous), 0, size, growth=_GROWTH
-        )
+        segment = Segment.create(system, path, 0, size, growth=_GROWTH)
         try:
             segment.allocate(entry_at(geometry.slots, 1))
         except BaseException:
             segment.destroy(0)
             raise
-        if previous is not None:
-            end = previous.header
+        if before is not None:
             header = IndexHeader(
-                end.end_timestamp, end.end_timestamp, end.end_offset, end.end_offset
+                before.end_timestamp, before.end_timestamp, before.end_offset, before.end_offset
             )
             encoded = encode_index_header(header)
             segment.view[: len(encoded)] = encoded
@@ -104,7 +109,7 @@ class IndexFile:
         """Whether no entry fits any more."""
         return self.header.next_entry >= self.entries
 
-    def append(self, entries: array[int], first: int, count: int) -> int:
+    def append(self, entries: array[int] | memoryview, first: int, count: int) -> int:
         """Append entries ``first`` to ``count`` as far as the file has room; the next one.
 
         Raises DiskFullError, and then none was appended.
