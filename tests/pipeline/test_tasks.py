@@ -3,6 +3,7 @@
 import os
 import time
 from operator import truediv
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import StoreDamagedError
 from firetrail.pipeline.tasks import run_tasks
+from tests.helpers import PATIENCE_S
 
 
 def triple(task: int) -> tuple[int, int]:
@@ -54,15 +56,26 @@ def test_a_bug_keeps_its_traceback(spark: SparkSession) -> None:
         run_tasks(spark, half, [1, 0], name="half")
 
 
-def slow(task: int) -> None:
-    time.sleep(0.5)
+def waiting(task: Path | None) -> None:
+    """Done when the file is there; it is the test's to make it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while task and not task.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
-def test_progress(spark: SparkSession) -> None:
+def test_progress_while_tasks_run_and_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
     heard: list[int] = []
-    run_tasks(spark, slow, range(4), name="slow", progress=heard.append)
+    go_on = tmp_path / "go on"
+
+    def progress(done: int) -> None:
+        heard.append(done)
+        if done == 3:
+            go_on.touch()
+
+    run_tasks(spark, waiting, [None, None, go_on, None], name="waiting", progress=progress)
     assert heard == sorted(heard)
-    assert set(heard) & {2, 3, 4}
+    assert 3 in heard
+    assert heard[-1] == 4
 
 
 def test_the_callers_job_description_stays(spark: SparkSession) -> None:

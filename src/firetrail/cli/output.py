@@ -75,10 +75,14 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """How far long work has come, on standard error if that is a terminal."""
+    """How far long work has come, on standard error if that is a terminal.
 
-    def __init__(self, what: str, total: int) -> None:
+    The total is bytes unless ``shown`` makes another text of it.
+    """
+
+    def __init__(self, what: str, total: int, shown: Callable[[int], str] = human_size) -> None:
         self._what = what
+        self._total_shown = shown(total)
         self._total = max(total, 1)
         self._shown = sys.stderr.isatty()
         self._next = time.monotonic() + _PROGRESS_EVERY_S
@@ -92,7 +96,7 @@ class Progress:
         self._drawn = True
         share = min(done / self._total, 1.0)
         print(
-            f"\r{self._what} {share:4.0%} of {human_size(self._total)} ",
+            f"\r{self._what} {share:4.0%} of {self._total_shown} ",
             end="",
             file=sys.stderr,
             flush=True,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
-import re
 import threading
 import uuid
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from firetrail.errors import FiretrailError
+from firetrail.pipeline.failures import carrier_of, original_errors
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _POLL_S = 0.2
-_CARRIED = re.compile(r"firetrail-error:([A-Za-z0-9+/=]+)")
 
 
 def run_tasks(
@@ -44,21 +39,19 @@ def run_tasks(
         return []
     context = spark.sparkContext
     work: RDD[Result] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))
-    with _job_group(context, name) as group, _watched(context, group, progress):
-        try:
-            return work.collect()
-        except (Py4JJavaError, PySparkException) as error:
-            original = carried_error(str(error))
-            if original is None:
-                raise
-            raise original from None
+    with (
+        original_errors(),
+        _job_group(context, name) as group,
+        _watched(context, group, progress),
+    ):
+        results = work.collect()
+    if progress is not None:
+        progress(len(tasks))
+    return results
 
 
 class _Carrier(Generic[Task, Result]):
-    """The function, with the errors that callers may catch made into text.
-
-    All that comes back from a failed task is the text of a traceback, in Java's exception.
-    """
+    """The function, with the errors that callers may catch packed for the way back."""
 
     def __init__(self, function: Callable[[Task], Result]) -> None:
         self._function = function
@@ -68,20 +61,6 @@ class _Carrier(Generic[Task, Result]):
             return self._function(task)
         except (FiretrailError, OSError) as error:
             raise carrier_of(error) from error
-
-
-def carrier_of(error: Exception) -> RuntimeError:
-    """What a task raises so that :func:`carried_error` finds ``error`` on the driver."""
-    return RuntimeError(f"firetrail-error:{b64encode(pickle.dumps(error)).decode()}")
-
-
-def carried_error(text: str) -> Exception | None:
-    """The error inside of the text of Spark's exception, None if there is none."""
-    match = _CARRIED.search(text)
-    if match is None:
-        return None
-    error: Exception = pickle.loads(b64decode(match[1]))
-    return error
 
 
 @contextmanager

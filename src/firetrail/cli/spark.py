@@ -1,0 +1,79 @@
+"""What the jobs of ``firetrail pipeline`` have in common: Spark's options, its session, progress.
+
+The pipeline's modules are imported when a job runs, not before: every other command works, and
+starts fast, without the extra ``spark``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from firetrail.cli.output import Progress, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where Spark runs, and its settings."""
+    group = parser.add_argument_group("Spark")
+    group.add_argument(
+        "--master",
+        metavar="URL",
+        default="local[*]",
+        help="where it runs (default: %(default)s, all cores of this machine)",
+    )
+    group.add_argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="a setting of Spark's, such as spark.driver.memory=4g; may be repeated",
+    )
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like spark.driver.memory=4g")
+    return key, value
+
+
+@contextmanager
+def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[SparkSession]:
+    """The session of a job; one that was active before stays so.
+
+    ``bar`` lets Spark itself show the progress of its stages on a terminal: for queries, whose
+    tasks only Spark knows.
+    """
+    from pyspark.sql import SparkSession
+
+    from firetrail.pipeline import session
+    from firetrail.pipeline.failures import original_errors
+
+    conf = dict(args.conf)
+    if bar and sys.stderr.isatty():
+        conf["spark.ui.showConsoleProgress"] = "true"
+    active = SparkSession.getActiveSession()
+    spark = active or session(args.master, **conf)
+    try:
+        with original_errors():
+            yield spark
+    finally:
+        if active is None:
+            spark.stop()
+
+
+@contextmanager
+def task_progress(what: str, tasks: int) -> Iterator[Progress]:
+    """Progress for ``run_tasks`` with so many tasks."""
+    progress = Progress(what, tasks, lambda total: counted(total, "task"))
+    try:
+        yield progress
+    finally:
+        progress.clear()

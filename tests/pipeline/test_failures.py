@@ -1,0 +1,63 @@
+"""What a caller sees of an error that happened in Spark."""
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from firetrail.errors import IllegalMessageError, PipelineError, StoreDamagedError
+from firetrail.pipeline.failures import carrier_of, original_errors
+
+DAMAGE = StoreDamagedError(
+    "commitlog/0", 332, 1332, "body CRC differs; twice", "run firetrail fsck"
+)
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "somewhere", line 3, in read
+{line}
+
+JVM stacktrace: …"""
+
+
+def told(error: Exception) -> Exception:
+    """What ``error`` is raised as."""
+    with pytest.raises(Exception) as caught, original_errors():
+        raise error
+    return caught.value
+
+
+def test_an_error_of_a_task() -> None:
+    original = IllegalMessageError("topic", "is empty")
+    carried = told(PySparkException(TRACEBACK.format(line=f"RuntimeError: {carrier_of(original)}")))
+    assert type(carried) is IllegalMessageError
+    assert vars(carried) == vars(original)
+
+
+@pytest.mark.parametrize(
+    "damage", [DAMAGE, StoreDamagedError("checkpoint", 0, None, "12 bytes", "remove it")]
+)
+def test_damage_that_the_data_source_met(damage: StoreDamagedError) -> None:
+    line = f"firetrail.errors.StoreDamagedError: {damage}"
+    found = told(PySparkException(TRACEBACK.format(line=line)))
+    assert isinstance(found, StoreDamagedError)
+    assert str(found) == str(damage)
+    assert (found.offset, found.physical_offset) == (damage.offset, damage.physical_offset)
+
+
+def test_an_error_of_the_data_source() -> None:
+    line = "firetrail.errors.ConfigError: view = 'x': queue or log"
+    found = told(PySparkException(TRACEBACK.format(line=line)))
+    assert type(found) is PipelineError
+    assert str(found) == "view = 'x': queue or log"
+
+
+def test_an_error_in_a_query() -> None:
+    text = "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7;\n'Project ['topi]\n+- …"
+    found = told(AnalysisException(text))
+    assert type(found) is PipelineError
+    assert str(found) == "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7"
+
+
+def test_everything_else_stays() -> None:
+    bug = PySparkException(TRACEBACK.format(line="ZeroDivisionError: division by zero"))
+    assert told(bug) is bug
+    other = KeyError("x")
+    assert told(other) is other
