@@ -22,6 +22,18 @@ _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
 
 
+class QueueGapError(StoreDamagedError):
+    """The log goes on in a queue behind messages that it does not have."""
+
+
+def gap_detail(topic: str, queue_id: int, units: int, number: int) -> str:
+    """What is wrong if a queue of so many units is to take message ``number``."""
+    return (
+        f"queue {topic}/{queue_id} has {units} units, the next message in the log is its number "
+        f"{number}"
+    )
+
+
 class ConsumeQueue:
     """Units of one queue. One thread appends; any thread reads."""
 
@@ -117,12 +129,11 @@ class ConsumeQueue:
             self._begin(segment, expected)
         there = segment.base + segment.wrote
         if expected > there:
-            raise StoreDamagedError(
+            raise QueueGapError(
                 str(segment.path),
                 segment.wrote,
                 _UNPACK(units)[0],
-                f"queue {self.topic}/{self.queue_id} has {there // UNIT_SIZE} units, the next "
-                f"message in the log is its number {offset}",
+                gap_detail(self.topic, self.queue_id, there // UNIT_SIZE, offset),
                 "rebuild the queue from the log: firetrail rebuild",
             )
         units = units[there - expected :]

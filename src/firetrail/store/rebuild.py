@@ -7,7 +7,8 @@ files are named after the time of their creation, whoever makes them).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,10 @@ from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
+from firetrail.format.names import LOCK
 from firetrail.storage.segment import Segment
-from firetrail.storage.system import System
+from firetrail.storage.system import Files, System
+from firetrail.store.consumequeue import QueueGapError
 from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
@@ -42,25 +45,48 @@ def rebuild(
 ) -> Rebuilt:
     """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 
-    Built under another name beside it and renamed when everything is on disk: ``target`` is
-    complete or not there. ``on_progress`` is told how many bytes of the log are done. Raises
-    StoreDamagedError if the log cannot be followed to its end; a message whose body is damaged is
-    no hindrance, for nothing is derived from bodies.
+    ``target`` is complete or not there, see :func:`built`. ``on_progress`` is told how many bytes
+    of the log are done. Raises StoreDamagedError if the log cannot be followed to its end; a
+    message whose body is damaged is no hindrance, for nothing is derived from bodies.
     """
-    files = view.system.files
+    with built(view.system.files, target) as building:
+        return _build(view, building, delays, on_progress)
+
+
+@contextmanager
+def built(files: Files, target: Path) -> Iterator[Path]:
+    """A folder to build in, which becomes ``target`` when everything in it is done.
+
+    It stands beside ``target`` under another name. What a build that was killed left there is
+    removed; a lock in it keeps others from building in the same place.
+    """
     if target.exists() and (not target.is_dir() or files.names(target)):
         raise StoreError(f"{target}: not an empty folder; rebuild writes to a new or empty one")
     building = target.with_name(f"{target.name}.building")
-    if building.exists():
-        shutil.rmtree(building)  # what a rebuild that was killed has left behind
     files.make_folder(building)
+    lock = files.open(building / LOCK, writable=True, create=True)
     try:
-        made = _build(view, building, delays, on_progress)
-        files.rename(building, target)  # an empty folder is replaced
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    return made
+        if not files.lock(lock):
+            owner = files.lock_owner(lock)
+            raise StoreError(f"{target}: process {owner} is making it; wait for it, or stop it")
+        try:
+            _clear(building)
+            yield building
+            files.remove(building / LOCK)
+            files.rename(building, target)  # an empty folder is replaced
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    finally:
+        files.close(lock)
+
+
+def _clear(building: Path) -> None:
+    for path in building.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def _build(
@@ -75,29 +101,28 @@ def _build(
     begin = position = view.log.min_offset
     messages = 0
     try:
-        for step in deriver.steps(_without_gap(view), begin, view.end, Check.NONE):
+        for step in deriver.steps(without_gap(view), begin, view.end, Check.NONE):
             messages += step.rows
             position = step.segment.base + step.position
             if step.stop is Stop.BLANK:
                 position = step.segment.base + view.log.segment_size
             on_progress(position - begin)
         if position < view.end:
-            raise _damage(view, position, "no good record here, so the log cannot be followed")
+            raise damage_at(view, position, "no good record here, so the log cannot be followed")
         queues.flush()
         if index.files:
             index.flush()
         return Rebuilt(messages, len(queues.pairs()), len(index.files))
-    except StoreDamagedError as error:
-        if error.physical_offset is None or error.remedy == REMEDY:
-            raise
+    except QueueGapError as error:
         # A queue cannot take a message because the one before it is not in the log.
-        raise _damage(view, error.physical_offset, error.detail) from error
+        assert error.physical_offset is not None
+        raise damage_at(view, error.physical_offset, error.detail) from error
     finally:
         queues.close()
         index.close()
 
 
-def _without_gap(view: StoreView) -> list[Segment]:
+def without_gap(view: StoreView) -> list[Segment]:
     """The files of the log up to the first one that is missing, or too short."""
     found: list[Segment] = []
     for segment in view.log.segments:
@@ -107,7 +132,8 @@ def _without_gap(view: StoreView) -> list[Segment]:
     return found
 
 
-def _damage(view: StoreView, offset: int, detail: str) -> StoreDamagedError:
+def damage_at(view: StoreView, offset: int, detail: str) -> StoreDamagedError:
+    """Why nothing can be rebuilt, and the place in the log."""
     segment = view.log.find(offset) or view.log.following(offset) or view.log.segments[-1]
     position = max(offset - segment.base, 0)
     return StoreDamagedError(str(segment.path), position, offset, detail, REMEDY)
