@@ -62,6 +62,7 @@ void = CType("void")
 const = CType("const")
 p_char = CType("char *")
 p_uchar = CType("unsigned char *")
+p_int = CType("int *")
 p_longlong = CType("long long *")
 p_void = CType("void *")
 

@@ -1,4 +1,7 @@
-"""Java's ``String.hashCode`` over text that stands in a buffer as UTF-8."""
+"""Text that stands in a buffer as UTF-8, read as Java reads it: its hash, and a copy of it.
+
+What is not UTF-8 is U+FFFD to Java, and so it is here: in the hash and in the copy.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels._bigendian import load_u64
+    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, load_u64
 else:
-    from firetrail.format.kernels._bigendian import load_u64
+    from firetrail.format.kernels._bigendian import copy_bytes, load_u64
 
 COMPILED = cython.compiled
 
@@ -111,3 +114,66 @@ def hash_utf8(
     if not cython.compiled:
         return h - 0x100000000 if h >= 0x80000000 else h
     return cython.cast(cython.int, h)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _ascii_until(
+    text: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Where the first byte of ``text[at : end]`` that is not ASCII stands, else ``end``."""
+    while end - at >= 8 and not load_u64(text, at) & _TOP_BITS:
+        at += 8
+    while at < end and text[at] < 0x80:
+        at += 1
+    return at
+
+
+def text_size(
+    text: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Bytes that :func:`copy_text` makes of ``text[at : at + count]``: at most three a byte."""
+    end: cython.Py_ssize_t = at + count
+    c: cython.uint
+    at = _ascii_until(text, at, end)
+    while at < end:
+        c = _character(text, at, end)
+        at += c & 7
+        if c >> 3 == _REPLACEMENT:
+            count += 3 - cython.cast(cython.Py_ssize_t, c & 7)
+        at = _ascii_until(text, at, end)
+    return count
+
+
+def copy_text(
+    out: cython.p_uchar,
+    to: cython.Py_ssize_t,
+    text: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy ``text[at : at + count]`` to ``out`` at ``to`` as valid UTF-8; the position behind."""
+    end: cython.Py_ssize_t = at + count
+    c: cython.uint
+    size: cython.Py_ssize_t
+    while at < end:
+        size = _ascii_until(text, at, end) - at
+        copy_bytes(out, to, text, at, size)
+        at += size
+        to += size
+        if at < end:
+            c = _character(text, at, end)
+            size = c & 7
+            if c >> 3 == _REPLACEMENT:
+                out[to] = 0xEF
+                out[to + 1] = 0xBF
+                out[to + 2] = 0xBD
+                to += 3
+            else:
+                copy_bytes(out, to, text, at, size)
+                to += size
+            at += size
+    return to

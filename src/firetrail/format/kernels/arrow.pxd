@@ -1,0 +1,13 @@
+# The attributes of Rows, as C sees them.
+
+cdef class Rows:
+    cdef readonly Py_ssize_t count
+    cdef const unsigned char[::1] _data
+    cdef long long[::1] _table
+    cdef long long[::1] _picks
+    cdef Py_ssize_t _capacity
+    cdef int _measured
+    cdef long long _items
+    cdef long long _bytes
+    cdef Py_ssize_t _start_of(self, Py_ssize_t column) except -1
+    cdef void _fits(self, long long room, long long needed) except *

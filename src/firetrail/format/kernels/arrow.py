@@ -1,0 +1,327 @@
+"""Gather the fields of scanned records into the buffers of Arrow arrays.
+
+A scan (:mod:`~firetrail.format.kernels.scan`) notes where everything stands; here numbers, bytes
+and text are copied from there into offsets and data, one column at a time and without an object a
+row. Text comes out as valid UTF-8, read as Java reads it. Offsets are int32: one batch holds
+less than 2 GiB a column. Lists and maps: :mod:`~firetrail.format.kernels.arrowlists`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+from firetrail.format import layout
+
+if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
+    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes
+    from cython.cimports.firetrail.format.kernels.hosttext import copy_hex, copy_host
+    from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
+else:
+    from firetrail.format.kernels import _constants as k
+    from firetrail.format.kernels._bigendian import copy_bytes
+    from firetrail.format.kernels.hosttext import copy_hex, copy_host
+    from firetrail.format.kernels.text import copy_text, text_size
+
+COMPILED = cython.compiled
+
+BODY = 0
+TOPIC = 1
+TAGS = 2
+MESSAGE_ID = 3
+"""The unique key of the producing client, else the offset id."""
+BORN_HOST = 4
+STORE_HOST = 5
+KEYS = 6
+PROPERTIES = 7
+
+_BODY = cython.declare(cython.int, BODY)
+_TOPIC = cython.declare(cython.int, TOPIC)
+_TAGS = cython.declare(cython.int, TAGS)
+_MESSAGE_ID = cython.declare(cython.int, MESSAGE_ID)
+_BORN_HOST = cython.declare(cython.int, BORN_HOST)
+_STORE_HOST = cython.declare(cython.int, STORE_HOST)
+_NOTHING = cython.declare(cython.int, -1)
+_NULL = cython.declare(cython.Py_ssize_t, -1)
+_FIXED = cython.declare(cython.longlong, layout.RECORD_SIZE_MIN - 3)
+_OFFSET_SIZE = cython.declare(cython.Py_ssize_t, 8)
+_SIZE_MAX = cython.declare(cython.longlong, 2**31 - 1)
+_MS_MAX = cython.declare(cython.longlong, (2**63 - 1) // 1000)
+HOST_TEXT_MAX = 64
+"""More than a bracketed IPv6 address and a port need."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _lies_in(at: cython.longlong, size: cython.longlong, length: cython.Py_ssize_t) -> cython.bint:
+    return size == 0 or (0 <= at <= length and 0 <= size <= length - at)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_of(
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.longlong,
+    length: cython.Py_ssize_t,
+) -> cython.bint:
+    """Whether a row may be of a scan of ``length`` bytes: nothing it points to is outside."""
+    if row < 0 or row >= capacity:
+        return False
+    body_at: cython.longlong = cells[k.COL_BODY_AT * capacity + row]
+    body_size: cython.longlong = cells[k.COL_BODY_SIZE * capacity + row]
+    sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
+    fixed: cython.longlong = _FIXED
+    if sys_flag & k.BORN_V6:
+        fixed += k.HOST_V6 - k.HOST_V4
+    if sys_flag & k.STORE_V6:
+        fixed += k.HOST_V6 - k.HOST_V4
+    if body_at < fixed or body_at > length or not 0 <= body_size <= length - body_at:
+        return False
+    return (
+        _lies_in(
+            cells[k.COL_TOPIC_AT * capacity + row], cells[k.COL_TOPIC_SIZE * capacity + row], length
+        )
+        and cells[k.COL_PROPERTIES_SIZE * capacity + row] <= k.PROPERTIES_MAX
+        and _lies_in(
+            cells[k.COL_PROPERTIES_AT * capacity + row],
+            cells[k.COL_PROPERTIES_SIZE * capacity + row],
+            length,
+        )
+        and _lies_in(
+            cells[k.COL_TAGS_AT * capacity + row], cells[k.COL_TAGS_SIZE * capacity + row], length
+        )
+        and _lies_in(
+            cells[k.COL_KEYS_AT * capacity + row], cells[k.COL_KEYS_SIZE * capacity + row], length
+        )
+        and _lies_in(
+            cells[k.COL_UNIQUE_KEY_AT * capacity + row],
+            cells[k.COL_UNIQUE_KEY_SIZE * capacity + row],
+            length,
+        )
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_value(
+    data: cython.pointer(cython.const[cython.uchar]),
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    kind: cython.int,
+    out: cython.p_uchar,
+    to: cython.Py_ssize_t,
+    write: cython.bint,
+) -> cython.Py_ssize_t:
+    """Write one value to ``out`` at ``to``; the position behind it, or _NULL.
+
+    Without ``write`` nothing but a host's text (:data:`HOST_TEXT_MAX` bytes at most) is written.
+    """
+    at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row]
+    size: cython.Py_ssize_t
+    if kind == _BODY:
+        size = cells[k.COL_BODY_SIZE * capacity + row]
+        if write:
+            copy_bytes(out, to, data, at, size)
+        return to + size
+    sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
+    store_host: cython.Py_ssize_t = k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4
+    if kind == _TOPIC:
+        at = cells[k.COL_TOPIC_AT * capacity + row]
+        size = cells[k.COL_TOPIC_SIZE * capacity + row]
+    elif kind == _TAGS:
+        at = cells[k.COL_TAGS_AT * capacity + row]
+        size = cells[k.COL_TAGS_SIZE * capacity + row]
+        if size == 0:
+            return _NULL
+    elif kind == _MESSAGE_ID:
+        size = cells[k.COL_UNIQUE_KEY_SIZE * capacity + row]
+        if size == 0:
+            at -= k.MIDDLE + store_host
+            size = store_host + _OFFSET_SIZE
+            if write:
+                copy_hex(out, to, data, at, store_host)
+                at -= k.STORE_TIME + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4) + k.HEAD
+                at += k.AT_PHYSICAL_OFFSET
+                copy_hex(out, to + 2 * store_host, data, at, _OFFSET_SIZE)
+            return to + 2 * size
+        at = cells[k.COL_UNIQUE_KEY_AT * capacity + row]
+    else:
+        at -= k.MIDDLE + store_host
+        if kind == _BORN_HOST:
+            at -= k.STORE_TIME + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4)
+            return copy_host(out, to, data, at, sys_flag & k.BORN_V6 != 0)
+        return copy_host(out, to, data, at, sys_flag & k.STORE_V6 != 0)
+    if write:
+        return copy_text(out, to, data, at, size)
+    return to + text_size(data, at, size)
+
+
+class Rows:
+    """The records ``picks[:count]`` of a scan of ``data`` into ``table``, as columns of a batch.
+
+    Buffers to fill come from the caller: ``offsets`` of count + 1 int32, ``valid`` a bitmap with a
+    bit a row. Sizes are asked for first.
+    """
+
+    def __init__(self, data: Any, table: Any, picks: Any, count: cython.Py_ssize_t) -> None:
+        self._data = data
+        self._table = table
+        self._picks = picks
+        self._capacity = len(self._table) // k.COLUMNS
+        self._measured = _NOTHING
+        self._items = self._bytes = 0  # room for what was measured last
+        if count < 0 or count > len(self._picks):
+            raise ValueError(f"{count} of {len(self._picks)} picks")
+        self.count = count
+        cells: cython.p_longlong
+        rows: cython.p_longlong
+        if cython.compiled:
+            cells = cython.address(self._table[0])
+            rows = cython.address(self._picks[0])
+        else:
+            cells = self._table
+            rows = self._picks
+        i: cython.Py_ssize_t
+        length: cython.Py_ssize_t = len(self._data)
+        foreign: cython.Py_ssize_t = -1
+        with cython.nogil:
+            for i in range(count):
+                if not _is_of(cells, self._capacity, rows[i], length):
+                    foreign = i
+                    break
+        if foreign >= 0:
+            raise ValueError(f"row {picks[foreign]} is not of a scan of these {length} bytes")
+
+    # -- numbers ------------------------------------------------------------------------------
+
+    def longs(self, column: cython.Py_ssize_t, out: cython.longlong[::1]) -> None:
+        """A column of the scan as int64."""
+        self._fits(len(out), self.count)
+        start: cython.Py_ssize_t = self._start_of(column)
+        i: cython.Py_ssize_t
+        for i in range(self.count):
+            out[i] = self._table[start + self._picks[i]]
+
+    def ints(self, column: cython.Py_ssize_t, out: cython.int[::1]) -> None:
+        """A column of the scan as int32, which is what stands in the record."""
+        self._fits(len(out), self.count)
+        start: cython.Py_ssize_t = self._start_of(column)
+        i: cython.Py_ssize_t
+        for i in range(self.count):
+            out[i] = self._table[start + self._picks[i]]
+
+    def micros(
+        self, column: cython.Py_ssize_t, out: cython.longlong[::1], valid: cython.uchar[::1]
+    ) -> int:
+        """A time in ms as one in µs; how many of them are beyond that range, and so null."""
+        self._fits(len(out), self.count)
+        self._fits(8 * len(valid), self.count)
+        start: cython.Py_ssize_t = self._start_of(column)
+        i: cython.Py_ssize_t
+        ms: cython.longlong
+        nulls: cython.Py_ssize_t = 0
+        for i in range(self.count):
+            ms = self._table[start + self._picks[i]]
+            if i & 7 == 0:
+                valid[i >> 3] = 0
+            if -_MS_MAX <= ms <= _MS_MAX:
+                out[i] = ms * 1000
+                valid[i >> 3] |= 1 << (i & 7)
+            else:
+                out[i] = 0
+                nulls += 1
+        return nulls
+
+    # -- bytes and text -----------------------------------------------------------------------
+
+    def measure(
+        self, kind: cython.int, offsets: cython.int[::1], valid: cython.uchar[::1]
+    ) -> tuple[int, int]:
+        """Fill the offsets and the bitmap of a column: (bytes that it takes, nulls)."""
+        if not _BODY <= kind <= _STORE_HOST:
+            raise ValueError(f"there is no column {kind} of bytes or text")
+        self._fits(len(offsets), self.count + 1)
+        self._fits(8 * len(valid), self.count)
+        scratch: cython.uchar[64]
+        cells: cython.p_longlong
+        source: cython.pointer(cython.const[cython.uchar])
+        spare: cython.p_uchar
+        if cython.compiled:
+            source = cython.address(self._data[0])
+            cells = cython.address(self._table[0])
+            spare = cython.address(scratch[0])  # noqa: F821 (C's array)
+        else:
+            source = self._data
+            cells = self._table
+            spare = memoryview(bytearray(HOST_TEXT_MAX))
+        i: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        total: cython.longlong = 0
+        nulls: cython.Py_ssize_t = 0
+        with cython.nogil:
+            offsets[0] = 0
+            for i in range(self.count):
+                size = _put_value(
+                    source, cells, self._capacity, self._picks[i], kind, spare, 0, False
+                )
+                if i & 7 == 0:
+                    valid[i >> 3] = 0
+                if size == _NULL:
+                    nulls += 1
+                else:
+                    valid[i >> 3] |= 1 << (i & 7)
+                    total += size
+                    if total > _SIZE_MAX:
+                        break
+                offsets[i + 1] = total
+        self._fits(_SIZE_MAX, total)
+        self._measured = kind
+        self._bytes = total
+        return total, nulls
+
+    def fill(self, kind: cython.int, out: cython.uchar[::1]) -> None:
+        """Write the values of the column that was measured last."""
+        if kind != self._measured:
+            raise ValueError(f"column {kind} was not measured")
+        self._fits(len(out), self._bytes)
+        cells: cython.p_longlong
+        source: cython.pointer(cython.const[cython.uchar])
+        target: cython.p_uchar
+        if cython.compiled:
+            source = cython.address(self._data[0])
+            cells = cython.address(self._table[0])
+            target = cython.address(out[0])
+        else:
+            source = self._data
+            cells = self._table
+            target = out
+        i: cython.Py_ssize_t
+        to: cython.Py_ssize_t = 0
+        behind: cython.Py_ssize_t
+        with cython.nogil:
+            for i in range(self.count):
+                behind = _put_value(
+                    source, cells, self._capacity, self._picks[i], kind, target, to, True
+                )
+                if behind != _NULL:
+                    to = behind
+
+    def _start_of(self, column: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        if column < 0 or column >= k.COLUMNS:
+            raise ValueError(f"a scan has no column {column}")
+        return column * self._capacity
+
+    def _fits(self, room: cython.longlong, needed: cython.longlong) -> cython.void:
+        if room < needed:
+            raise ValueError(f"room for {room}, {needed} needed")

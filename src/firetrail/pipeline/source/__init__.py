@@ -1,0 +1,1 @@
+"""The Spark data source ``rocketmq``: the log of a store as tables and streams."""

@@ -1,0 +1,110 @@
+"""From the columns of a scan to an Arrow batch: buffers are allocated here, filled by the kernels.
+
+Nothing is done a row. Buffers come from Arrow's own pool, which uses them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from firetrail.format.columns import Columns
+from firetrail.format.kernels.arrow import KEYS, PROPERTIES, Rows
+from firetrail.format.kernels.arrowlists import fill_keys, fill_properties, measure_items
+from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, Field
+
+_OFFSET = 4
+
+
+class Gatherer:
+    """Makes batches with certain columns of the records that a scan has noted."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self.schema = pa.schema([pa.field(field.name, field.arrow) for field in fields])
+
+    def batch(
+        self, data: memoryview, columns: Columns, picks: memoryview, count: int
+    ) -> pa.RecordBatch:
+        """The rows ``picks[:count]`` of a scan of ``data`` into ``columns``."""
+        rows = Rows(data, columns.table, picks, count)
+        arrays = [_array(field, rows) for field in self._fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _array(field: Field, rows: Rows) -> pa.Array:
+    kind = field.arrow
+    if pa.types.is_int32(kind):
+        values, view = _buffer(4 * rows.count, "i")
+        rows.ints(field.source, view)
+        return pa.Array.from_buffers(kind, rows.count, [None, values], 0)
+    if pa.types.is_int64(kind):
+        values, view = _buffer(8 * rows.count, "q")
+        rows.longs(field.source, view)
+        return pa.Array.from_buffers(kind, rows.count, [None, values], 0)
+    if pa.types.is_timestamp(kind):
+        return _times(field, rows)
+    if field.source == KEYS:
+        return _keys(rows)
+    if field.source == PROPERTIES:
+        return _properties(rows)
+    return _values(field, rows)
+
+
+def _buffer(size: int, code: Literal["B", "i", "q"] = "B") -> tuple[pa.Buffer, memoryview]:
+    """A buffer of ``size`` bytes, and a view of it as numbers (of a few more, never of none)."""
+    room = pa.allocate_buffer(-(-max(size, 1) // 8) * 8)
+    return room.slice(0, size), memoryview(room).cast("B").cast(code)
+
+
+def _times(field: Field, rows: Rows) -> pa.Array:
+    values, view = _buffer(8 * rows.count, "q")
+    valid, bits = _buffer(-(-rows.count // 8))
+    nulls = rows.micros(field.source, view, bits)
+    return pa.Array.from_buffers(field.arrow, rows.count, [valid if nulls else None, values], nulls)
+
+
+def _values(field: Field, rows: Rows) -> pa.Array:
+    offsets, ends = _buffer(_OFFSET * (rows.count + 1), "i")
+    valid, bits = _buffer(-(-rows.count // 8))
+    size, nulls = rows.measure(field.source, ends, bits)
+    text, view = _buffer(size)
+    rows.fill(field.source, view)
+    return pa.Array.from_buffers(
+        field.arrow, rows.count, [valid if nulls else None, offsets, text], nulls
+    )
+
+
+def _strings(count: int, offsets: pa.Buffer, ends: memoryview, text: pa.Buffer) -> pa.Array:
+    """The first ``count`` strings of buffers that have room for more."""
+    used = [None, offsets.slice(0, _OFFSET * (count + 1)), text.slice(0, ends[count])]
+    return pa.Array.from_buffers(pa.string(), count, used, 0)
+
+
+def _keys(rows: Rows) -> pa.Array:
+    items_max, size = measure_items(rows, KEYS)
+    lists, list_ends = _buffer(_OFFSET * (rows.count + 1), "i")
+    offsets, ends = _buffer(_OFFSET * (items_max + 1), "i")
+    text, view = _buffer(size)
+    count = fill_keys(rows, list_ends, ends, view)
+    child = _strings(count, offsets, ends, text)
+    return pa.Array.from_buffers(TEXTS, rows.count, [None, lists], 0, children=[child])
+
+
+def _properties(rows: Rows) -> pa.Array:
+    items_max, size = measure_items(rows, PROPERTIES)
+    lists, list_ends = _buffer(_OFFSET * (rows.count + 1), "i")
+    name_offsets, name_ends = _buffer(_OFFSET * (items_max + 1), "i")
+    value_offsets, value_ends = _buffer(_OFFSET * (items_max + 1), "i")
+    names, name_view = _buffer(size)
+    values, value_view = _buffer(size)
+    count = fill_properties(rows, list_ends, name_ends, name_view, value_ends, value_view)
+    children: list[Any] = [
+        _strings(count, name_offsets, name_ends, names),
+        _strings(count, value_offsets, value_ends, values),
+    ]
+    entries_type = pa.struct([TEXT_MAP.key_field, TEXT_MAP.item_field])
+    entries = pa.Array.from_buffers(entries_type, count, [None], 0, children=children)
+    return pa.Array.from_buffers(TEXT_MAP, rows.count, [None, lists], 0, children=[entries])

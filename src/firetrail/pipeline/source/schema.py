@@ -1,0 +1,78 @@
+"""The columns of the data source: their types in Spark and Arrow, and where they come from.
+
+Spark is strict about Arrow: plain strings and binaries, times in µs and UTC, every field nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from firetrail.errors import ConfigError
+from firetrail.format import columns as col
+from firetrail.format.kernels import arrow as gather
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column. ``source`` is a column of a scan for numbers, else a kind of the gather kernel."""
+
+    name: str
+    sql: str
+    arrow: pa.DataType
+    source: int
+
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TEXTS = pa.list_(pa.field("element", pa.string()))
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+
+FIELDS = (
+    Field("topic", "string", pa.string(), gather.TOPIC),
+    Field("queue_id", "int", pa.int32(), col.QUEUE_ID),
+    Field("queue_offset", "bigint", pa.int64(), col.QUEUE_OFFSET),
+    Field("physical_offset", "bigint", pa.int64(), col.PHYSICAL_OFFSET),
+    Field("msg_id", "string", pa.string(), gather.MESSAGE_ID),
+    Field("tags", "string", pa.string(), gather.TAGS),
+    Field("keys", "array<string>", TEXTS, gather.KEYS),
+    Field("properties", "map<string,string>", TEXT_MAP, gather.PROPERTIES),
+    Field("body", "binary", pa.binary(), gather.BODY),
+    Field("born_time", "timestamp", TIMESTAMP, col.BORN_TIME),
+    Field("store_time", "timestamp", TIMESTAMP, col.STORE_TIME),
+    Field("born_host", "string", pa.string(), gather.BORN_HOST),
+    Field("store_host", "string", pa.string(), gather.STORE_HOST),
+    Field("sys_flag", "int", pa.int32(), col.SYS_FLAG),
+    Field("flag", "int", pa.int32(), col.FLAG),
+    Field("reconsume_times", "int", pa.int32(), col.RECONSUME_TIMES),
+    Field("prepared_offset", "bigint", pa.int64(), col.PREPARED_OFFSET),
+    Field("size", "int", pa.int32(), col.SIZE),
+)
+NAMES = tuple(field.name for field in FIELDS)
+METADATA = tuple(name for name in NAMES if name != "body")
+"""Everything but the body: what a scan gives without reading most of the log."""
+_BY_NAME = {field.name: field for field in FIELDS}
+
+
+def fields(names: Sequence[str] = NAMES) -> tuple[Field, ...]:
+    """The fields called so, in this order; ConfigError names one that is none or comes twice."""
+    for name in names:
+        if name not in _BY_NAME:
+            raise ConfigError("columns", name, f"no such column; there are {', '.join(NAMES)}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise ConfigError("columns", twice, "named twice")
+    if not names:
+        raise ConfigError("columns", "", f"none is named; there are {', '.join(NAMES)}")
+    return tuple(_BY_NAME[name] for name in names)
+
+
+def arrow_schema(names: Sequence[str] = NAMES) -> pa.Schema:
+    """The schema of the batches with these columns."""
+    return pa.schema([pa.field(field.name, field.arrow) for field in fields(names)])
+
+
+def ddl(names: Sequence[str] = NAMES) -> str:
+    """The schema as Spark reads it: ``topic string, queue_id int, …``."""
+    return ", ".join(f"{field.name} {field.sql}" for field in fields(names))
