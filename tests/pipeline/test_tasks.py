@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.helpers import PATIENCE_S
 
 from firetrail.errors import StoreDamagedError
 from firetrail.pipeline.tasks import run_tasks
-from tests.helpers import PATIENCE_S
 
 
 def triple(task: int) -> tuple[int, int]:

@@ -21,7 +21,13 @@ class NoSuchError(FiretrailError):
 
 
 def add_parser(
-    subparsers: Subparsers, name: str, summary: str, description: str, examples: str
+    subparsers: Subparsers,
+    name: str,
+    summary: str,
+    description: str,
+    examples: str,
+    *,
+    store: type[Path] | type[str] = Path,
 ) -> argparse.ArgumentParser:
     """A subcommand's parser with its STORE argument and the examples of its help."""
     parser = subparsers.add_parser(
@@ -32,7 +38,7 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "store", metavar="STORE", type=Path, help="folder of the store, of RocketMQ or Firetrail"
+        "store", metavar="STORE", type=store, help="folder of the store, of RocketMQ or Firetrail"
     )
     return parser
 

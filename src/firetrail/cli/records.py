@@ -159,7 +159,7 @@ class Shower:
         text = (
             f"{row.physical_offset:>12}  {row.size:>7}  {human_time(row.store_time):24}  "
             f"{queue:24}  {row.queue_offset:>9}  {properties.get(TAGS, '-'):10}  "
-            f"{properties.get(KEYS, '-'):20}  {_preview(row.body)}"
+            f"{properties.get(KEYS, '-'):20}  {preview(row.body)}"
         )
         return text if row.crc_ok else f"{text}  {colour('WRONG CHECKSUM', 'red')}"
 
@@ -182,7 +182,7 @@ def _host_text(raw: bytes) -> str:
     return format_host(Host(unpack_ip(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True)))
 
 
-def _preview(body: memoryview) -> str:
+def preview(body: memoryview) -> str:
     """The beginning of a body: as text if it is some, else in hex."""
     start = bytes(body[: 2 * _PREVIEW])
     try:

@@ -10,12 +10,32 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firetrail.cli import common
+from firetrail.cli.command import Subparsers
 from firetrail.cli.output import Progress, counted
+from firetrail.storage.system import System
+from firetrail.store.folder import check_is_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def add_parser(
+    subparsers: Subparsers, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """The parser of a job that reads STORE: a folder, or the address of an archived one."""
+    parser = common.add_parser(subparsers, name, summary, description, examples, store=str)
+    add_options(parser)
+    return parser
+
+
+def check_store(store: str) -> None:
+    """Raise what is wrong with a folder before Spark starts, which takes seconds."""
+    if "://" not in store:
+        check_is_store(System(), Path(store))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,120 @@
+"""``firetrail pipeline sql``: a query over the store, as a table or for other programs."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from base64 import b64decode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firetrail.cli import spark
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import not_negative
+from firetrail.cli.output import counted, say, table
+from firetrail.cli.records import preview
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+DESCRIPTION = """\
+Run a SQL query over a store.
+
+Tables: messages, what consumers see, through the queues; log, every record as stored. Both have
+the columns topic, queue_id, queue_offset, physical_offset, msg_id, tags, keys (array), properties
+(map), body (binary), born_time, store_time, born_host, store_host, sys_flag, flag,
+reconsume_times, prepared_offset and size. Only the columns that a query uses are read."""
+EXAMPLES = """\
+  firetrail pipeline sql data "select topic, count(*) from messages group by topic"
+  firetrail pipeline sql data "select * from messages where topic = 'orders' limit 5" --json
+  firetrail pipeline sql data "select keys[0], decode(body, 'utf-8') from log" --parquet out"""
+DEFAULT_MAX = 100
+_CELL_MAX = 60
+_NUMBERS = {"byte", "short", "integer", "long", "decimal", "float", "double"}
+
+
+def add(subparsers: Subparsers) -> None:
+    """Name, help and arguments."""
+    parser = spark.add_parser(subparsers, "sql", "query a store", DESCRIPTION, EXAMPLES)
+    parser.add_argument("query", metavar="QUERY", help="a statement of Spark SQL")
+    parser.add_argument(
+        "--max",
+        metavar="N",
+        type=not_negative,
+        default=DEFAULT_MAX,
+        help="rows of the table on the terminal (default: %(default)s)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="one JSON object a line; binary columns in base64"
+    )
+    form.add_argument("--csv", action="store_true", help="comma-separated values with a header")
+    form.add_argument("--parquet", metavar="DIR", type=Path, help="Parquet files in a new folder")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run the query, and show all of its result or its beginning."""
+    spark.check_store(args.store)
+    with spark.spark_session(args, bar=True) as session:
+        from firetrail.pipeline.jobs.sql import json_lines, sql
+
+        frame = sql(session, args.store, args.query)
+        if args.json:
+            for line in json_lines(frame):
+                print(line)
+        elif args.csv:
+            _print_csv(frame)
+        elif args.parquet:
+            frame.write.parquet(str(args.parquet))
+            say(f"{args.parquet}: written")
+        else:
+            _print_table(frame, args.max)
+    return ExitCode.OK
+
+
+def _print_csv(frame: DataFrame) -> None:
+    from firetrail.pipeline.jobs.sql import json_rows
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(frame.columns)
+    for row in json_rows(frame):
+        writer.writerow(_plain(value) for value in row)
+
+
+def _print_table(frame: DataFrame, limit: int) -> None:
+    from firetrail.pipeline.jobs.sql import json_rows
+
+    rows = list(json_rows(frame.limit(limit + 1)))
+    types = [field.dataType for field in frame.schema]
+    heads = [
+        f"{name}>" if kind.typeName() in _NUMBERS else name
+        for name, kind in zip(frame.columns, types, strict=True)
+    ]
+    cells = [
+        [_cell(value, kind) for value, kind in zip(row, types, strict=True)] for row in rows[:limit]
+    ]
+    print("\n".join(table(heads, cells)))
+    if len(rows) > limit:
+        say(f"only the first {counted(limit, 'row')}; --max N shows more, --json and --csv all")
+
+
+def _cell(value: Any, kind: DataType) -> str:
+    """A value on the terminal: bytes as text where they are some, nothing too long."""
+    if value is None:
+        return "-"
+    if kind.typeName() == "binary":
+        return preview(memoryview(b64decode(value)))
+    text = str(_plain(value))
+    text = text if text.isprintable() else json.dumps(text)
+    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…"
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, maps and structs as JSON, everything else as it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

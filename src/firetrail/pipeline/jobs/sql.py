@@ -1,0 +1,97 @@
+"""SQL over a store: its views as tables, and only the columns that a query needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from firetrail.pipeline.failures import original_errors
+
+VIEWS = {"messages": "queue", "log": "log"}
+"""Name of each table, and the view of the data source behind it."""
+
+_CHEAPEST = "queue_id"
+"""The column that is read where a query needs none, as in ``count(*)``."""
+
+
+def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
+    """The result of a query over the tables ``messages`` and ``log`` of a store.
+
+    ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. Both
+    are temporary views of the session, replaced by each call.
+
+    Spark does not tell a Python data source which columns a query uses, and bodies cost most of a
+    scan: so the query is planned over all columns, and again over those that the plan uses.
+    """
+    with original_errors():
+        columns = _create_views(spark, store, None)
+        frame = spark.sql(query)
+        used = [name for name in columns if name in _names_used(frame)]
+        if len(used) < len(columns):
+            _create_views(spark, store, used or [_CHEAPEST])
+            frame = spark.sql(query)
+    return frame
+
+
+def _create_views(spark: SparkSession, store: str | Path, columns: list[str] | None) -> list[str]:
+    """Make the tables, with some or all columns; the columns."""
+    found: list[str] = []
+    for name, view in VIEWS.items():
+        reader = spark.read.format("rocketmq").option("view", view)
+        if columns is not None:
+            reader = reader.option("columns", ",".join(columns))
+        frame = reader.load(str(store))
+        frame.createOrReplaceTempView(name)
+        found = frame.columns
+    return found
+
+
+def _names_used(frame: DataFrame) -> set[str]:
+    """Names of all attributes that the optimized plan of a query refers to or returns."""
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    names: set[str] = set()
+    for root in [plan, *_items(plan.subqueriesAll())]:
+        names |= _names(root.output())
+        nodes = [root]
+        while nodes:
+            node = nodes.pop()
+            children = _items(node.children())
+            if children:
+                names |= _names(node.references().toSeq())
+            if node.nodeName() == "CTERelationDef":  # another part of the plan reads all it returns
+                names |= _names(node.output())
+            nodes += children
+    return names
+
+
+def _items(sequence: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
+def _names(attributes: Any) -> set[str]:
+    return {attribute.name() for attribute in _items(attributes)}
+
+
+def json_lines(frame: DataFrame) -> Iterator[str]:
+    """Each row as a JSON object, one partition in memory at a time.
+
+    Binary columns are base64 and timestamps ISO 8601 in the session's time zone, as Spark writes
+    them.
+    """
+    whole = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    with original_errors():
+        for row in frame.select(whole).toLocalIterator(prefetchPartitions=True):
+            yield row[0]
+
+
+def json_rows(frame: DataFrame) -> Iterator[list[Any]]:
+    """The values of each row as JSON has them; columns may have the same name."""
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    for line in json_lines(numbered):
+        yield list(json.loads(line).values())
