@@ -35,7 +35,7 @@ def write(pool: WriteBufferPool, segment: Segment, content: bytes) -> bool:
         return False
     at = segment.wrote - buffer.start
     buffer.view[at : at + len(content)] = content
-    pool.wrote_to(segment, segment.wrote + len(content))
+    segment.wrote += len(content)
     return True
 
 

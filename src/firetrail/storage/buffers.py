@@ -54,18 +54,21 @@ class WriteBufferPool:
         for buffer in self._buffers:
             self._system.files.lock_memory(buffer.memory)
 
+    @property
+    def current(self) -> WriteBuffer:
+        """The buffer that was reserved last. What was written to its segment since is in it."""
+        return self._waiting[-1]
+
     def reserve(self, segment: Segment, size: int) -> WriteBuffer | None:
         """The buffer in which the next ``size`` bytes of the segment go, None if all are in use.
 
-        They go to ``buffer.view[segment.wrote - buffer.start]``; then call :meth:`wrote_to`.
+        They go to ``buffer.view[segment.wrote - buffer.start]`` and count when ``segment.wrote``
+        is behind them.
         """
+        self._count_written(segment)
         if self._waiting:
-            current = self._waiting[-1]
-            if (
-                current.segment is segment
-                and current.start + current.used == segment.wrote
-                and current.used + size <= current.size
-            ):
+            current = self.current
+            if current.segment is segment and current.used + size <= current.size:
                 return current
         waiting = [buffer for buffer in self._waiting if not buffer.is_committed]
         if size > self.size:
@@ -79,14 +82,13 @@ class WriteBufferPool:
         self._waiting = [*waiting, fresh]
         return fresh
 
-    def wrote_to(self, segment: Segment, end: int) -> None:
-        """Note that the bytes that were reserved last are written, up to ``end`` of the segment."""
-        current = self._waiting[-1]
-        current.used = end - current.start
-        segment.wrote = end
+    def _count_written(self, segment: Segment) -> None:
+        if self._waiting and self.current.segment is segment:
+            self.current.used = segment.wrote - self.current.start
 
     def commit(self, segment: Segment) -> None:
         """Write all that waits to the segment's file, which makes it readable."""
+        self._count_written(segment)
         done = segment.committed
         parts = [
             buffer.view[max(done - buffer.start, 0) : buffer.used]

@@ -250,18 +250,22 @@ class CommitLog:
         if segment.base + end >= self._allocator.wake_at:
             self._allocator.wake()
         written.queue.next_offset = written.next_offset
-        if self._pool is not None:
-            self._pool.wrote_to(segment, end)
-            self._unfinished = None
-            return
-        segment.wrote_to(end)
+        if self._pool is None:
+            segment.wrote_to(end)
+        else:
+            segment.wrote = end
         self._unfinished = None  # before others go on from there
         plain_end = min(
             segment.allocated,
             segment.size - layout.BLANK.size,
             self._allocator.wake_at - segment.base,
         )
-        self.appender.attach(segment, self._active[1], segment.base, plain_end)
+        if self._pool is None:
+            self.appender.attach(segment, self._active[1], segment.base, plain_end)
+        else:
+            buffer = self._pool.current
+            plain_end = min(plain_end, buffer.start + buffer.size)
+            self.appender.attach(segment, buffer.writer, segment.base, plain_end, buffer.start)
 
     def _next_store_time(self) -> int:
         """The time, or that of the message before if the clock has stepped back a little."""

@@ -31,5 +31,7 @@ cdef class Appender:
     cdef RecordWriter _writer
     cdef long long _base
     cdef Py_ssize_t _end
+    cdef bint _buffered
+    cdef Py_ssize_t _writer_start
 
     cdef _append(self, Draft draft, object queue)

@@ -1,7 +1,7 @@
 """A put in its common form, from the message to the answer, in one step.
 
-Common is: the record fits into the mapped and allocated part of the active file, the clock has not
-gone back, nothing is delayed. Everything else is left to the caller, who has more to do then.
+Common is: the record fits into the allocated part of the active file and into the write buffer in
+use, the clock has not gone back, nothing is delayed. Everything else is left to the caller, who has more to do then.
 """
 
 from __future__ import annotations
@@ -168,12 +168,19 @@ class Appender:
         writer: RecordWriter,
         base: cython.longlong,
         end: cython.Py_ssize_t,
+        buffer_start: cython.Py_ssize_t = -1,
     ) -> None:
-        """Write with ``writer`` to ``segment`` (starting at ``base``) up to position ``end``."""
+        """Write with ``writer`` to ``segment`` (starting at ``base``) up to position ``end``.
+
+        From ``buffer_start`` on, if it is given, the writer has a buffer in which the bytes wait
+        for their commit; otherwise the file itself.
+        """
         self._segment = segment
         self._writer = writer
         self._base = base
         self._end = end
+        self._buffered = buffer_start >= 0
+        self._writer_start = max(buffer_start, 0)
 
     def pause(self) -> None:
         """Leave every put to the caller until the next :meth:`attach`."""
@@ -214,7 +221,7 @@ class Appender:
         counted: cython.bint = transaction == 0 or transaction == _COMMIT
         queue_offset: cython.longlong = queue.next_offset if counted else 0
         self._writer.write(
-            at,
+            at - self._writer_start,
             draft.size,
             draft.queue_id,
             draft.flag,
@@ -232,9 +239,10 @@ class Appender:
             draft.properties,
         )
         if self._rules.property_crc:
-            self._writer.seal(at, draft.size)
+            self._writer.seal(at - self._writer_start, draft.size)
         segment.wrote = end
-        segment.committed = end
+        if not self._buffered:
+            segment.committed = end
         if counted:
             queue.next_offset = queue_offset + 1
         self.last_store_time = now
