@@ -8,7 +8,8 @@
     ├── PipelineError                   bulk work that Spark cannot do as asked
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
     │   ├── JavaMissingError            no Java anywhere
-    │   └── JavaTooOldError             no Java that Spark runs on
+    │   ├── JavaTooOldError             no Java that Spark runs on
+    │   └── LakeError                   an archive that cannot be written or read so
     └── StoreError                      a store that cannot do what was asked
         ├── NotAStoreError              the folder holds no message store
         ├── StoreLockedError            another process has the store open          retry later
@@ -78,6 +79,10 @@ class JavaMissingError(PipelineError):
 
 class JavaTooOldError(PipelineError):
     """Every Java that was found is older than Spark needs."""
+
+
+class LakeError(PipelineError):
+    """The folder holds no archive, one of another store, one that is not whole, or other files."""
 
 
 class StoreError(FiretrailError):

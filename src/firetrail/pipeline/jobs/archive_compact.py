@@ -1,0 +1,83 @@
+"""Merging the small files of a lake: those of the same topic and day, in the order of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from firetrail.pipeline.jobs.archive_files import PartitionFile, file_schema
+from firetrail.pipeline.jobs.archive_lake import SUFFIX, Lake, partition
+from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest
+from firetrail.pipeline.jobs.archive_tables import Table
+from firetrail.pipeline.tasks import run_tasks
+
+SMALL_BYTES = 32 << 20
+"""A file of fewer bytes is worth merging with its neighbours."""
+FEW = 4
+"""So many of them are left alone: to merge two files a round would write everything often."""
+ROW_GROUP_ROWS = 128 << 10
+
+
+class Merge(NamedTuple):
+    """Files that become one."""
+
+    lake: Lake
+    files: tuple[DataFile, ...]
+    token: str
+    topic_column: bool
+
+
+def compact(
+    spark: SparkSession, lake: Lake, table: Table, manifest: Manifest, token: str
+) -> tuple[int, Manifest]:
+    """Merge what is worth it: how many files went, and the manifest then."""
+    merges = [Merge(lake, files, token, table.topic_column) for files in _worth(manifest)]
+    if not merges:
+        return 0, manifest
+    made = run_tasks(spark, merge_files, merges, name=f"compact {lake.place}")
+    old = [file for merge in merges for file in merge.files]
+    lake.sync_folders([file.path for file in made])
+    manifest = manifest.exchanged({file.path for file in old}, made)
+    table.publish(manifest, made, old)
+    return len(old), manifest
+
+
+def _worth(manifest: Manifest) -> Iterator[tuple[DataFile, ...]]:
+    """Runs of small files of a topic's day, as long as the file they make is not large."""
+    for _, files in groupby(manifest.files, key=lambda file: (file.topic, file.day)):
+        run: list[DataFile] = []
+        size = 0
+        for file in [*files, None]:
+            if file is None or file.size >= SMALL_BYTES or size + file.size > 4 * SMALL_BYTES:
+                if len(run) > FEW:
+                    yield tuple(run)
+                run, size = [], 0
+            if file is not None and file.size < SMALL_BYTES:
+                run.append(file)
+                size += file.size
+
+
+def merge_files(merge: Merge) -> DataFile:
+    """Write the rows of some files into one, a few row groups at a time."""
+    first = merge.files[0]
+    name = f"{partition(first.topic, first.day)}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
+    schema = file_schema(topic=merge.topic_column)
+    out = PartitionFile(merge.lake, name, first.topic, first.day, schema)
+    waiting: list[pa.Table] = []
+    rows = 0
+    for file in merge.files:
+        with pq.ParquetFile(merge.lake.path(file.path), filesystem=merge.lake.filesystem) as source:
+            for group in range(source.num_row_groups):
+                waiting.append(source.read_row_group(group).cast(schema))
+                rows += waiting[-1].num_rows
+                if rows >= ROW_GROUP_ROWS:
+                    out.write(pa.concat_tables(waiting))
+                    waiting, rows = [], 0
+    if waiting:
+        out.write(pa.concat_tables(waiting))
+    return out.close()

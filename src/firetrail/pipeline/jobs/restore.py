@@ -1,0 +1,294 @@
+"""Restore a store from a lake: its log as it was, and what follows from it.
+
+A range of an archive begins where a log file began and has no gap, so every record goes back to its
+old place: file by file, each by a task of its own, without sorting. Records come out byte for byte
+as they were archived, and with them all their fields, physical offsets, message ids and what
+refers to them. Queues, index and marks are then derived by the store itself, which looks at every
+record's checksum. The new folder appears when everything is in it.
+
+Not in an archive: what a broker keeps in ``config/`` (topics, consumer offsets), the bytes behind
+the end mark of a log file, and the next queue offset of queues whose messages were all deleted
+before the range begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from firetrail.errors import LakeError, StoreError
+from firetrail.format.delay import DelayLevels
+from firetrail.format.hosts import pack_ip, parse_host
+from firetrail.format.kernels.encode import RecordWriter
+from firetrail.format.names import COMMIT_LOG, segment_name
+from firetrail.pipeline.jobs.archive_lake import Lake
+from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest, Range
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+from firetrail.store.store import Store
+
+ROWS_AT_ONCE = 8192
+_FIELDS = (
+    "record",
+    "physical_offset",
+    "size",
+    "queue_id",
+    "flag",
+    "queue_offset",
+    "sys_flag",
+    "born_time",
+    "born_host",
+    "store_time",
+    "store_host",
+    "reconsume_times",
+    "prepared_offset",
+    "body",
+    "properties",
+    "properties_open",
+)
+
+
+class Restored(NamedTuple):
+    """What was made."""
+
+    store: str
+    messages: int
+    start: int
+    end: int
+    segments: int
+
+
+def restore(
+    spark: SparkSession,
+    lake: str | Path,
+    into: str | Path,
+    *,
+    part: int | None = None,
+    delays: DelayLevels | None = None,
+    on_plan: Callable[[int], Callable[[int], None] | None] = lambda tasks: None,
+) -> Restored:
+    """Make a store of the records in a lake, in a new or empty folder that all workers reach.
+
+    ``part`` chooses one of several ranges (0 is the oldest) where the archive has gaps. ``delays``
+    are the broker's delay levels, by which delayed messages are found in their queues.
+    """
+    source, target = Lake(str(lake)), Path(into).absolute()
+    manifest = source.require_manifest()
+    chosen = _choose(manifest, part, str(lake))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StoreError(f"{into}: not an empty folder; restore writes to a new or empty one")
+    making = target.with_name(f"{target.name}.restoring")
+    if making.exists():
+        shutil.rmtree(making)  # what a restore that was killed has left behind
+    try:
+        segments = _write_log(spark, source, manifest, chosen, making, on_plan)
+        _derive(making, manifest, chosen, delays)
+        System().files.rename(making, target)  # an empty folder is replaced
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    return Restored(str(into), chosen.messages, chosen.start, chosen.end, segments)
+
+
+def _choose(manifest: Manifest, part: int | None, lake: str) -> Range:
+    """The range to restore."""
+    ranges = manifest.ranges
+    if not ranges:
+        raise LakeError(f"{lake}: the archive is empty")
+    shown = ", ".join(
+        f"{number}: {found.start} to {found.end} ({found.messages} messages)"
+        for number, found in enumerate(ranges)
+    )
+    if part is None and len(ranges) > 1:
+        raise LakeError(f"{lake}: the archive has gaps; choose a part with --part from {shown}")
+    if part is not None and not 0 <= part < len(ranges):
+        raise LakeError(f"{lake}: no part {part}; there is {shown}")
+    return ranges[part or 0]
+
+
+def _write_log(
+    spark: SparkSession,
+    lake: Lake,
+    manifest: Manifest,
+    chosen: Range,
+    making: Path,
+    on_plan: Callable[[int], Callable[[int], None] | None],
+) -> int:
+    """Verify the files and write the segments; how many."""
+    files = [f for f in manifest.files if f.start < chosen.end and f.end > chosen.start]
+    size = manifest.store.segment_size
+    folder = making / COMMIT_LOG
+    System().files.make_folder(folder)
+    tasks: list[_Verify | _Fill] = [_Verify(lake, file) for file in files]
+    for base in range(chosen.start - chosen.start % size, chosen.end, size):
+        inside = tuple(f for f in files if f.start < base + size and f.end > base)
+        end = min(chosen.end - base, size)
+        tasks.append(_Fill(lake, str(folder / segment_name(base)), base, end, size, inside))
+    name = f"restore {lake.place}"
+    done = run_tasks(spark, _run_task, tasks, name=name, progress=on_plan(len(tasks)))
+    if sum(done) != chosen.messages:
+        raise LakeError(
+            f"{lake.place}: {sum(done)} messages in its files, {chosen.messages} in its manifest"
+        )
+    System().files.sync_folder(folder)
+    return len(tasks) - len(files)
+
+
+def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels | None) -> None:
+    """Let the store recover queues and index from the log, checksums included."""
+    facts = manifest.store
+    config = StoreConfig().for_files(
+        commit_log_file_size=facts.segment_size,
+        consume_queue_file_size=facts.queue_file_size,
+        index_slots=facts.index_slots,
+        index_entries=facts.index_entries,
+    )
+    config = config.replace(store_host=parse_host(facts.host), index_tags=facts.index_tags)
+    if delays is not None:
+        config = config.replace(delay_levels=delays)
+    with Store.open(making, config) as store:
+        found = store.recovery
+    if (found.end, found.messages_scanned) != (chosen.end, chosen.messages):
+        raise LakeError(
+            f"{making}: {found.messages_scanned} messages up to {found.end} came back of "
+            f"{chosen.messages} up to {chosen.end}: a file of the archive is not what it was"
+        )
+
+
+# -- in the tasks -----------------------------------------------------------------------------
+
+
+class _Verify(NamedTuple):
+    """Look whether a file is still what was archived."""
+
+    lake: Lake
+    file: DataFile
+
+
+class _Fill(NamedTuple):
+    """Write one file of the log."""
+
+    lake: Lake
+    path: str
+    base: int
+    end: int  # position behind the last record; the file's size if the log goes on behind it
+    size: int
+    files: tuple[DataFile, ...]
+
+
+def _run_task(task: _Verify | _Fill) -> int:
+    return _fill(task) if isinstance(task, _Fill) else _verify(task)
+
+
+def _verify(task: _Verify) -> int:
+    lake, file = task
+    found = hashlib.sha256()
+    try:
+        with lake.filesystem.open_input_stream(lake.path(file.path)) as stream:
+            while block := stream.read(1 << 20):
+                found.update(block)
+    except FileNotFoundError:
+        raise LakeError(f"{lake.show(file.path)}: missing; put it back") from None
+    if found.hexdigest() != file.sha256:
+        raise LakeError(
+            f"{lake.show(file.path)}: not the file that was archived (its SHA-256 differs); "
+            "put it back from a copy"
+        )
+    return 0
+
+
+def _fill(task: _Fill) -> int:
+    """Write the records of a segment to their places; how many there are."""
+    messages = behind = 0
+    with open(task.path, "wb+") as file:
+        file.truncate(task.size)
+        System().files.allocate(file.fileno(), 0, task.end)  # or a full disk would be a signal
+        with mmap.mmap(file.fileno(), task.size) as mapping:
+            view = memoryview(mapping)
+            writer = RecordWriter(view)
+            for data_file in task.files:
+                for batch in _rows(task, data_file):
+                    behind = max(behind, _write_rows(task, data_file.topic, batch, writer, view))
+                    messages += batch.num_rows
+            if task.end == task.size and behind < task.size:
+                writer.blank(behind, task.size - behind)
+            del writer
+            view.release()
+        System().files.sync(file.fileno())
+    return messages
+
+
+def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that belong into the segment."""
+    low, high = task.base, task.base + task.size
+    path = task.lake.path(data_file.path)
+    with pq.ParquetFile(path, filesystem=task.lake.filesystem) as source:
+        metadata = source.metadata
+        leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+        leaf = leaves.index("physical_offset")
+        known = [
+            metadata.row_group(n).column(leaf).statistics for n in range(metadata.num_row_groups)
+        ]
+        wanted = [n for n, found in enumerate(known) if found.min < high and found.max >= low]
+        for batch in source.iter_batches(ROWS_AT_ONCE, row_groups=wanted) if wanted else ():
+            offsets = batch.column("physical_offset")
+            kept = batch.filter(pc.and_(pc.greater_equal(offsets, low), pc.less(offsets, high)))
+            if kept.num_rows:
+                yield kept
+
+
+def _write_rows(
+    task: _Fill, topic: str, batch: pa.RecordBatch, writer: RecordWriter, view: memoryview
+) -> int:
+    """Write each row's record; the position behind the last one."""
+    encoded_topic = topic.encode()
+    hosts: dict[str, bytes] = {}
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for name in ("born_time", "store_time"):
+        columns[name] = columns[name].cast(pa.int64())
+    at = size = 0
+    for row in zip(*(columns[name].to_pylist() for name in _FIELDS), strict=True):
+        record, offset, size, queue_id, flag, queue_offset, sys_flag, *rest = row
+        at = offset - task.base
+        if record is not None:
+            view[at : at + size] = record
+            continue
+        born_time, born_host, store_time, store_host, reconsumed, prepared, body, items, opened = (
+            rest
+        )
+        properties = b"".join(b"%b\x01%b\x02" % (k.encode(), v.encode()) for k, v in items)
+        writer.write(
+            at,
+            size,
+            queue_id,
+            flag,
+            queue_offset,
+            offset,
+            sys_flag,
+            born_time // 1000,
+            hosts.get(born_host) or hosts.setdefault(born_host, _host(born_host)),
+            store_time // 1000,
+            hosts.get(store_host) or hosts.setdefault(store_host, _host(store_host)),
+            reconsumed,
+            prepared,
+            body,
+            encoded_topic,
+            properties[:-1] if opened else properties,
+        )
+    return at + size
+
+
+def _host(text: str) -> bytes:
+    """A host as records hold it."""
+    host = parse_host(text)
+    return pack_ip(host.ip) + host.port.to_bytes(4, "big")
