@@ -72,3 +72,6 @@ cdef inline Py_ssize_t find_byte(const unsigned char* b, int byte, Py_ssize_t at
 
 cdef inline bint same_bytes(const unsigned char* a, Py_ssize_t at, const unsigned char* b, Py_ssize_t other, Py_ssize_t count) noexcept nogil:
     return memcmp(&a[at], &b[other], count) == 0
+
+cdef inline bint lies_in(long long at, long long size, Py_ssize_t length) noexcept nogil:
+    return 0 <= at <= length and 0 <= size <= length - at

@@ -1,4 +1,4 @@
-"""Big-endian loads and stores for kernels that run uncompiled.
+"""Big-endian loads and stores, and looks at bytes, for kernels that run uncompiled.
 
 Compiled kernels take the same names from ``_bigendian.pxd``, where C can inline them.
 """
@@ -80,3 +80,8 @@ def find_byte(b: memoryview, byte: int, at: int, end: int) -> int:
 def same_bytes(a: memoryview, at: int, b: memoryview, other: int, count: int) -> bool:
     """Whether ``a`` at ``at`` and ``b`` at ``other`` hold the same ``count`` bytes."""
     return bool(a[at : at + count] == b[other : other + count])
+
+
+def lies_in(at: int, size: int, length: int) -> bool:
+    """Whether ``size`` bytes from ``at`` on are part of a buffer of ``length`` bytes."""
+    return 0 <= at <= length and 0 <= size <= length - at

@@ -1,4 +1,6 @@
-# The attributes of Rows, as C sees them.
+# What other kernels use, and the attributes of Rows as C sees them.
+
+cdef bint row_is_of(long long* cells, Py_ssize_t capacity, long long row, Py_ssize_t length) noexcept nogil
 
 cdef class Rows:
     cdef readonly Py_ssize_t count

@@ -19,12 +19,12 @@ from firetrail.format import layout
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
-    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes
+    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, lies_in
     from cython.cimports.firetrail.format.kernels.hosttext import copy_hex, copy_host
     from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
 else:
     from firetrail.format.kernels import _constants as k
-    from firetrail.format.kernels._bigendian import copy_bytes
+    from firetrail.format.kernels._bigendian import copy_bytes, lies_in
     from firetrail.format.kernels.hosttext import copy_hex, copy_host
     from firetrail.format.kernels.text import copy_text, text_size
 
@@ -60,14 +60,20 @@ HOST_TEXT_MAX = 64
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _lies_in(at: cython.longlong, size: cython.longlong, length: cython.Py_ssize_t) -> cython.bint:
-    return size == 0 or (0 <= at <= length and 0 <= size <= length - at)
+def _span_is_in(
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    at_column: cython.Py_ssize_t,
+    size_column: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+) -> cython.bint:
+    """Whether what two cells point to is part of a buffer of ``length`` bytes, or is nothing."""
+    size: cython.longlong = cells[size_column * capacity + row]
+    return size == 0 or lies_in(cells[at_column * capacity + row], size, length)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_of(
+def row_is_of(
     cells: cython.p_longlong,
     capacity: cython.Py_ssize_t,
     row: cython.longlong,
@@ -76,37 +82,21 @@ def _is_of(
     """Whether a row may be of a scan of ``length`` bytes: nothing it points to is outside."""
     if row < 0 or row >= capacity:
         return False
-    body_at: cython.longlong = cells[k.COL_BODY_AT * capacity + row]
-    body_size: cython.longlong = cells[k.COL_BODY_SIZE * capacity + row]
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
     fixed: cython.longlong = _FIXED
     if sys_flag & k.BORN_V6:
         fixed += k.HOST_V6 - k.HOST_V4
     if sys_flag & k.STORE_V6:
         fixed += k.HOST_V6 - k.HOST_V4
-    if body_at < fixed or body_at > length or not 0 <= body_size <= length - body_at:
-        return False
     return (
-        _lies_in(
-            cells[k.COL_TOPIC_AT * capacity + row], cells[k.COL_TOPIC_SIZE * capacity + row], length
-        )
+        cells[k.COL_BODY_AT * capacity + row] >= fixed
         and cells[k.COL_PROPERTIES_SIZE * capacity + row] <= k.PROPERTIES_MAX
-        and _lies_in(
-            cells[k.COL_PROPERTIES_AT * capacity + row],
-            cells[k.COL_PROPERTIES_SIZE * capacity + row],
-            length,
-        )
-        and _lies_in(
-            cells[k.COL_TAGS_AT * capacity + row], cells[k.COL_TAGS_SIZE * capacity + row], length
-        )
-        and _lies_in(
-            cells[k.COL_KEYS_AT * capacity + row], cells[k.COL_KEYS_SIZE * capacity + row], length
-        )
-        and _lies_in(
-            cells[k.COL_UNIQUE_KEY_AT * capacity + row],
-            cells[k.COL_UNIQUE_KEY_SIZE * capacity + row],
-            length,
-        )
+        and _span_is_in(cells, capacity, row, k.COL_BODY_AT, k.COL_BODY_SIZE, length)
+        and _span_is_in(cells, capacity, row, k.COL_TOPIC_AT, k.COL_TOPIC_SIZE, length)
+        and _span_is_in(cells, capacity, row, k.COL_PROPERTIES_AT, k.COL_PROPERTIES_SIZE, length)
+        and _span_is_in(cells, capacity, row, k.COL_TAGS_AT, k.COL_TAGS_SIZE, length)
+        and _span_is_in(cells, capacity, row, k.COL_KEYS_AT, k.COL_KEYS_SIZE, length)
+        and _span_is_in(cells, capacity, row, k.COL_UNIQUE_KEY_AT, k.COL_UNIQUE_KEY_SIZE, length)
     )
 
 
@@ -197,7 +187,7 @@ class Rows:
         foreign: cython.Py_ssize_t = -1
         with cython.nogil:
             for i in range(count):
-                if not _is_of(cells, self._capacity, rows[i], length):
+                if not row_is_of(cells, self._capacity, rows[i], length):
                     foreign = i
                     break
         if foreign >= 0:

@@ -21,6 +21,7 @@ if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         find_byte,
+        lies_in,
         same_bytes,
         store_i32,
         store_i64,
@@ -28,7 +29,13 @@ if cython.compiled:
     from cython.cimports.firetrail.format.kernels.text import hash_utf8
 else:
     from firetrail.format.kernels import _constants as k
-    from firetrail.format.kernels._bigendian import find_byte, same_bytes, store_i32, store_i64
+    from firetrail.format.kernels._bigendian import (
+        find_byte,
+        lies_in,
+        same_bytes,
+        store_i32,
+        store_i64,
+    )
     from firetrail.format.kernels.text import hash_utf8
 
 COMPILED = cython.compiled
@@ -40,15 +47,6 @@ _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _SCHEDULE_HASH = cython.declare(cython.longlong, java_hash(SCHEDULE_TOPIC))
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _lies_in(at: cython.longlong, size: cython.longlong, length: cython.Py_ssize_t) -> cython.bint:
-    """Whether ``size`` bytes from ``at`` on are part of a buffer of ``length`` bytes."""
-    return 0 <= at <= length and 0 <= size <= length - at
 
 
 @cython.cfunc
@@ -216,7 +214,7 @@ def derive_units(
     foreign: cython.Py_ssize_t = -1
     with cython.nogil:
         for row in range(rows):
-            if not _lies_in(
+            if not lies_in(
                 cells[k.COL_TOPIC_AT * capacity + row],
                 cells[k.COL_TOPIC_SIZE * capacity + row],
                 length,
@@ -300,13 +298,13 @@ def _add_row(
     end: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     if size > 0:
-        if not _lies_in(at, size, length):
+        if not lies_in(at, size, length):
             return -1
         count = _add_entry(out, count, hash_utf8(data, at, size, seed), offset, store_time)
     at = cells[k.COL_KEYS_AT * capacity + row]
     size = cells[k.COL_KEYS_SIZE * capacity + row]
     if size > 0:
-        if not _lies_in(at, size, length):
+        if not lies_in(at, size, length):
             return -1
         end = at + size
         while at < end:
@@ -319,7 +317,7 @@ def _add_row(
     at = cells[k.COL_TAGS_AT * capacity + row]
     size = cells[k.COL_TAGS_SIZE * capacity + row]
     if tags and size > 0:
-        if not _lies_in(at, size, length):
+        if not lies_in(at, size, length):
             return -1
         seed = hash_utf8(tag_mark, 1, 2, seed)
         count = _add_entry(out, count, hash_utf8(data, at, size, seed), offset, store_time)

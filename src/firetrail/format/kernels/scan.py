@@ -302,3 +302,66 @@ def scan(
             rows += 1
             stop = k.STOP_LIMIT
     return rows, at, stop
+
+
+def scan_units(
+    data: cython.const[cython.uchar][::1],
+    limit: cython.Py_ssize_t,
+    base: cython.longlong,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    table: cython.longlong[::1],
+    check: cython.int,
+) -> tuple[int, int]:
+    """Note the records in ``data[:limit]`` that units ``first`` to ``count`` point to: (rows, Stop).
+
+    ``base`` is the physical offset of ``data[0]``. Ends with LIMIT at the first unit that points
+    elsewhere, and when there are no more; at one whose record is bad or has another size (SIZE),
+    row ``rows`` may be filled as well.
+    """
+    rows: cython.Py_ssize_t = 0
+    capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
+    stop: cython.int = k.STOP_LIMIT
+    at: cython.longlong
+    if limit < 0 or limit > len(data):
+        raise ValueError(f"range 0:{limit} is outside of the buffer of {len(data)} bytes")
+    if base < 0 or base > _OFFSET_MAX - len(data):
+        raise ValueError(f"base {base} is no physical offset of {len(data)} bytes")
+    if first < 0 or first > count or count > len(units) // k.UNIT:
+        raise ValueError(f"units {first}:{count} of {len(units)} bytes")
+    source: cython.pointer(cython.const[cython.uchar])
+    pointers: cython.pointer(cython.const[cython.uchar])
+    cells: cython.p_longlong
+    if cython.compiled:
+        source = cython.address(data[0])
+        pointers = cython.address(units[0])
+        cells = cython.address(table[0])
+    else:
+        source = data
+        pointers = units
+        cells = table
+    with cython.nogil:
+        while first < count:
+            at = load_i64(pointers, first * k.UNIT)
+            if at < base or at - base > limit - k.BLANK:
+                break
+            if rows == capacity:
+                stop = k.STOP_FULL
+                break
+            at -= base
+            stop = note_record(source, at, limit, base, cells, capacity, rows)
+            if stop == _GOOD and check != k.CHECK_NONE:
+                stop = _check_sums(source, at, cells, capacity, rows, check)
+            if (
+                stop == _GOOD
+                and load_i32(pointers, first * k.UNIT + k.UNIT_SIZE)
+                != cells[k.COL_SIZE * capacity + rows]
+            ):
+                stop = k.STOP_SIZE
+            if stop != _GOOD:
+                break
+            rows += 1
+            first += 1
+            stop = k.STOP_LIMIT
+    return rows, stop
