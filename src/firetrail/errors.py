@@ -14,6 +14,7 @@
         ├── NotAStoreError              the folder holds no message store
         ├── StoreLockedError            another process has the store open          retry later
         ├── StoreDamagedError           data that was durable does not read back
+        ├── DataLostError               messages asked for that retention has deleted
         ├── StoreReadOnlyError          opened for reading, or writing was given up
         ├── StoreClosedError            used before open or after close
         ├── DiskFullError               no room for the next file                   retry later
@@ -117,6 +118,10 @@ class StoreDamagedError(StoreError):
     def __str__(self) -> str:
         record = "" if self.physical_offset is None else f" (record {self.physical_offset})"
         return f"{self.file} at offset {self.offset}{record}: {self.detail}; {self.remedy}"
+
+
+class DataLostError(StoreError):
+    """Messages that were asked for are no longer in the store: retention has deleted them."""
 
 
 class StoreReadOnlyError(StoreError):

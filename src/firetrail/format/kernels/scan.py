@@ -314,7 +314,9 @@ def scan_units(
     table: cython.longlong[::1],
     check: cython.int,
 ) -> tuple[int, int]:
-    """Note the records in ``data[:limit]`` that units ``first`` to ``count`` point to: (rows, Stop).
+    """Note the records in ``data[:limit]`` that units ``first`` to ``count`` point to.
+
+    Returns (rows, Stop).
 
     ``base`` is the physical offset of ``data[0]``. Ends with LIMIT at the first unit that points
     elsewhere, and when there are no more; at one whose record is bad or has another size (SIZE),

@@ -10,19 +10,29 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.format.kernels.arrow import KEYS, PROPERTIES, Rows
+from firetrail.format.kernels.arrow import BODY, KEYS, PROPERTIES, Rows
 from firetrail.format.kernels.arrowlists import fill_keys, fill_properties, measure_items
+from firetrail.pipeline.source.bodies import inflate
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, Field
 
 _OFFSET = 4
 
 
 class Gatherer:
-    """Makes batches with certain columns of the records that a scan has noted."""
+    """Makes batches with certain columns of the records that a scan has noted.
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    With ``decompress`` bodies are as they were before the producing client compressed them; one
+    that cannot be is an error, or null if ``lenient``.
+    """
+
+    def __init__(
+        self, fields: Sequence[Field], *, decompress: bool = False, lenient: bool = False
+    ) -> None:
         self._fields = fields
+        self._decompress = decompress
+        self._lenient = lenient
         self.schema = pa.schema([pa.field(field.name, field.arrow) for field in fields])
 
     def batch(
@@ -31,7 +41,19 @@ class Gatherer:
         """The rows ``picks[:count]`` of a scan of ``data`` into ``columns``."""
         rows = Rows(data, columns.table, picks, count)
         arrays = [_array(field, rows) for field in self._fields]
+        if self._decompress:
+            arrays = [
+                self._inflated(rows, array) if field.source == BODY else array
+                for field, array in zip(self._fields, arrays, strict=True)
+            ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _inflated(self, rows: Rows, bodies: pa.Array) -> pa.Array:
+        _, flags = _buffer(4 * rows.count, "i")
+        rows.ints(col.SYS_FLAG, flags)
+        _, places = _buffer(8 * rows.count, "q")
+        rows.longs(col.PHYSICAL_OFFSET, places)
+        return inflate(bodies, flags, places, lenient=self._lenient)
 
 
 def _array(field: Field, rows: Rows) -> pa.Array:

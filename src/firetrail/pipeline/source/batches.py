@@ -5,62 +5,239 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import accumulate
 
 import pyarrow as pa
 
-from firetrail.errors import StoreDamagedError
+from firetrail.errors import DataLostError, StoreDamagedError
 from firetrail.format import columns as col
-from firetrail.format.columns import Check
+from firetrail.format import layout
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.kernels.scan import scan_units
+from firetrail.format.names import queue_folder
+from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.places import is_remote, open_log
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.splits import Split
-from firetrail.storage.system import System
+from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, Split, UnitSplit
+from firetrail.pipeline.source.units import Chooser, open_queue, read_units
+from firetrail.store.problems import KIND_OF_STOP, Kind
 from firetrail.store.viewlog import ViewLog
-from firetrail.store.walk import ROWS_PER_BATCH, Batch, Damage, LogWalk
+from firetrail.store.walk import ROWS_PER_BATCH, Batch, Damage, LogWalk, explain
 
 BATCH_BYTES = 16 << 20
 """Of log a batch; one record may have more."""
 _ALL = memoryview(array("q", range(ROWS_PER_BATCH + 64)))
+_UNIT = layout.UNIT.struct
+_SIZE = layout.BLANK.struct.unpack_from
 
 
-def read_split(split: Split, columns: Sequence[str] = NAMES) -> Iterator[pa.RecordBatch]:
+def read_split(
+    split: Split,
+    columns: Sequence[str] = NAMES,
+    *,
+    permissive: bool = False,
+    decompress: bool = False,
+    allow_loss: bool = False,
+) -> Iterator[pa.RecordBatch]:
     """The messages of a split in batches of at most ROWS_PER_BATCH rows.
 
-    Bodies are verified if they are asked for; what is not read is not verified. Raises
-    StoreDamagedError at the first place that is no good record.
+    Bodies are verified if they are asked for; what is not read is not verified. At the first place
+    that is no good record StoreDamagedError is raised; ``permissive`` verifies everything and
+    passes over what is damaged. DataLostError says that retention has deleted a part meanwhile;
+    ``allow_loss`` passes over that. Compressed bodies are inflated if ``decompress`` says so.
     """
-    check = Check.RECORD if "body" in columns else Check.NONE
-    gatherer = Gatherer(fields(columns))
-    log = ViewLog(System(), Path(split.store))
-    log.load()
-    try:
-        for part in LogWalk(log, split.start, split.end, check):
-            damage = part if isinstance(part, Damage) else part.failed
-            if isinstance(part, Batch):
-                yield from _batches(part, gatherer)
-            if damage is not None:
-                raise _damaged(split, damage)
-    finally:
-        log.close()
+    check = Check.RECORD if permissive or "body" in columns else Check.NONE
+    gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
+    reader = _Reader(split.store, gatherer, check, permissive, allow_loss)
+    if isinstance(split, LogSplit):
+        return reader.log(split)
+    return reader.units(split) if isinstance(split, UnitSplit) else reader.places(split)
 
 
-def _batches(part: Batch, gatherer: Gatherer) -> Iterator[pa.RecordBatch]:
-    rows = part.rows - 1 if part.failed else part.rows
-    offsets = part.columns.column(col.PHYSICAL_OFFSET)
-    first = 0
-    while first < rows:
-        last = bisect_left(offsets, offsets[first] + BATCH_BYTES, first + 1, rows)
-        picks = _ALL[first:last]
-        yield gatherer.batch(part.segment.view, part.columns, picks, last - first)
-        first = last
+class _Reader:
+    """Reads splits of one store in one way."""
+
+    def __init__(
+        self, store: str, gatherer: Gatherer, check: Check, permissive: bool, allow_loss: bool
+    ) -> None:
+        self._store = store
+        self._gatherer = gatherer
+        self._check = check
+        self._permissive = permissive
+        self._allow_loss = allow_loss
+        self._picks = memoryview(array("q", bytes(8 * len(_ALL))))
+
+    # -- a range of the log -------------------------------------------------------------------
+
+    def log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        """Walk over the log and pick what is wanted."""
+        chooser = None
+        if split.queues is not None or split.wanted != EVERYTHING:
+            chooser = Chooser.of_log(
+                split.store, split.queues, split.wanted, split.start, split.end
+            )
+        lost = damaged = False
+        with open_log(split.store, split.start, split.end) as log:
+            for part in LogWalk(log, split.start, split.end, self._check):
+                if isinstance(part, Batch):
+                    rows = part.rows - 1 if part.failed else part.rows
+                    view = part.segment.view
+                    yield from self._batches(view, part.columns, rows, chooser)
+                damage = part if isinstance(part, Damage) else part.failed
+                if damage is None or self._is_end(log, damage):
+                    continue
+                if self._is_lost(damage):
+                    lost = True
+                else:
+                    damaged = True
+                    self._meet(damage)
+        if chooser is not None and not lost and not damaged:
+            self._check_all_seen(chooser)
+
+    def _is_end(self, log: ViewLog, damage: Damage) -> bool:
+        """Whether a remote log simply ends here: nothing but zeros in its last file."""
+        last = log.last
+        return (
+            is_remote(self._store)
+            and damage.kind is Kind.LOG_HOLE
+            and damage.resume is None
+            and last is not None
+            and damage.physical_offset >= last.base
+        )
+
+    def _is_lost(self, damage: Damage) -> bool:
+        """Whether retention has deleted what should be here; raises unless that is allowed."""
+        if damage.kind not in (Kind.FILE_MISSING, Kind.FILE_UNREADABLE):
+            return False
+        return self._is_gone(damage.physical_offset)
+
+    def _is_gone(self, physical_offset: int) -> bool:
+        with open_log(self._store, 0, 0) as log:
+            begin = log.min_offset
+        if physical_offset >= begin:
+            return False
+        if not self._allow_loss:
+            raise DataLostError(
+                f"{self._store}: the log begins at {begin} now, retention has deleted the messages "
+                f"from {physical_offset} on; read with failOnDataLoss=false to go without them"
+            )
+        return True
+
+    def _meet(self, damage: Damage) -> None:
+        """Raise at damage, unless it is to be passed over."""
+        if not self._permissive:
+            raise StoreDamagedError(
+                f"{self._store}/{damage.path.parent.name}/{damage.path.name}",
+                damage.position,
+                damage.physical_offset,
+                damage.detail,
+                "check the store with 'firetrail fsck', or read with mode=permissive to pass over "
+                "what is damaged",
+            )
+
+    def _check_all_seen(self, chooser: Chooser) -> None:
+        """Raise unless every unit has led to a record, or the queues are not to be trusted."""
+        missed = None if self._permissive else chooser.missed()
+        if missed is not None:
+            part, seen = missed
+            raise StoreDamagedError(
+                f"{self._store}/{queue_folder(part.topic, part.queue_id)}",
+                part.begin * UNIT_SIZE,
+                None,
+                f"of the units {part.begin} up to {part.end}, {part.count - seen} do not point to "
+                "a message of this queue",
+                "rebuild the queues with 'firetrail rebuild', or read with mode=permissive",
+            )
+
+    # -- single records -----------------------------------------------------------------------
+
+    def units(self, split: UnitSplit) -> Iterator[pa.RecordBatch]:
+        """Look up the messages of queues, one behind the other, through their units."""
+        queues = split.queues
+        with open_log(split.store, 0, 0) as log:
+            for part in queues.ranges:
+                with open_queue(split.store, part.topic, part.queue_id, queues.file_size) as queue:
+                    start = part.begin
+                    if self._allow_loss:
+                        start = max(start, queue.files.min_offset // UNIT_SIZE)
+                    for begin in range(start, part.end, ROWS_PER_BATCH):
+                        end = min(begin + ROWS_PER_BATCH, part.end)
+                        units = read_units(queue, begin, end)
+                        chooser = Chooser.of_units(part, begin, end, units, split.wanted)
+                        yield from self._look_up(log, units, chooser)
+                        self._check_all_seen(chooser)
+
+    def places(self, split: PlaceSplit) -> Iterator[pa.RecordBatch]:
+        """The records at given places."""
+        with open_log(split.store, 0, 0) as log:
+            units = bytearray()
+            for place in split.places:
+                segment = log.find(place)
+                view = log.look(segment) if segment is not None else None
+                if segment is None or view is None:
+                    self._is_gone(place)
+                    continue
+                units += _UNIT.pack(place, _SIZE(view, place - segment.base)[0], 0)
+            yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))
+
+    def _look_up(self, log: ViewLog, units: bytes, chooser: Chooser) -> Iterator[pa.RecordBatch]:
+        """The records that units point to."""
+        columns = Columns(ROWS_PER_BATCH)
+        first, count = 0, len(units) // UNIT_SIZE
+        while first < count:
+            place = _UNIT.unpack_from(units, first * UNIT_SIZE)[0]
+            segment = log.find(place)
+            view = log.look(segment) if segment is not None else None
+            if segment is None or view is None:
+                if not self._is_gone(place):
+                    self._meet(_no_file(log, place))
+                first += 1
+                continue
+            limit = log.length_of(segment)
+            rows, number = scan_units(
+                view, limit, segment.base, units, first, count, columns.table, self._check
+            )
+            yield from self._batches(view, columns, rows, chooser)
+            first += rows
+            stop = Stop(number)
+            if stop not in (Stop.LIMIT, Stop.FULL):
+                at = _UNIT.unpack_from(units, first * UNIT_SIZE)[0] - segment.base
+                detail = explain(view, at, limit, stop)
+                kind = KIND_OF_STOP.get(stop, Kind.UNIT_WRONG)
+                self._meet(Damage(segment.path, at, segment.base + at, kind, detail, None))
+                first += 1
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _batches(
+        self, view: memoryview, columns: Columns, rows: int, chooser: Chooser | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a scan, cut so that no batch becomes too large."""
+        picks, count = _ALL, rows
+        if chooser is not None:
+            picks = self._picks
+            count = chooser.picker.pick(view, columns.table, 0, rows, picks)
+        for first, last in self._pieces(columns, picks, count):
+            yield self._gatherer.batch(view, columns, picks[first:last], last - first)
+
+    def _pieces(self, columns: Columns, picks: memoryview, count: int) -> Iterator[tuple[int, int]]:
+        """Cut rows into pieces of about BATCH_BYTES of log."""
+        if count == 0:
+            return
+        offsets, sizes = columns.column(col.PHYSICAL_OFFSET), columns.column(col.SIZE)
+        if offsets[picks[count - 1]] - offsets[picks[0]] <= BATCH_BYTES:
+            yield 0, count
+            return
+        behind = list(accumulate(sizes[row] for row in picks[:count]))
+        first = 0
+        while first < count:
+            before = behind[first - 1] if first else 0
+            last = bisect_left(behind, before + BATCH_BYTES, first + 1, count)
+            yield first, last
+            first = last
 
 
-def _damaged(split: Split, damage: Damage) -> StoreDamagedError:
-    return StoreDamagedError(
-        damage.path.relative_to(split.store).as_posix(),
-        damage.position,
-        damage.physical_offset,
-        damage.detail,
-        f"see `firetrail fsck {split.store}`, or read with mode=permissive to pass over it",
-    )
+def _no_file(log: ViewLog, place: int) -> Damage:
+    path = log.path_of(place - place % log.segment_size if log.segment_size else 0)
+    return Damage(path, 0, place, Kind.FILE_MISSING, "the file is missing or cannot be read", None)

@@ -4,14 +4,62 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """The messages of a queue from offset ``begin`` up to ``end``."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a record must be for a reader to want it; everything by default.
+
+    Store times (ms) from ``since`` up to ``until``; one of the ``tags``, if there are any; the
+    ``key`` as one of its keys or its unique key; one of the ``topics``.
+    """
+
+    since: int = TIME_MIN
+    until: int = TIME_MAX
+    tags: tuple[str, ...] = ()
+    key: str = ""
+    topics: tuple[str, ...] | None = None
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    """Ranges of queues, and what it takes to open them."""
+
+    ranges: tuple[QueueRange, ...]
+    file_size: int  # of a queue's files; 0 if there are none at hand
+
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """The records of a store that begin in ``start`` up to ``end`` (physical offsets)."""
+    """The records that begin in ``start`` up to ``end`` (physical offsets), in their order.
+
+    With ``queues``, only those that are in these ranges.
+    """
 
     store: str
     start: int
     end: int
+    queues: QueueSet | None = None
+    wanted: Wanted = EVERYTHING
 
     @property
     def size(self) -> int:
@@ -19,4 +67,22 @@ class LogSplit:
         return self.end - self.start
 
 
-Split = LogSplit
+@dataclass(frozen=True, slots=True)
+class UnitSplit:
+    """The messages of ranges of queues, each looked up through its unit: for few of many."""
+
+    store: str
+    queues: QueueSet
+    wanted: Wanted = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSplit:
+    """The records that begin at these physical offsets."""
+
+    store: str
+    places: tuple[int, ...]
+    wanted: Wanted = EVERYTHING
+
+
+Split = LogSplit | UnitSplit | PlaceSplit

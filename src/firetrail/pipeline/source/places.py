@@ -1,0 +1,136 @@
+"""Where stores live: in local or mounted folders, or in any file system that Arrow or fsspec opens.
+
+A store with a URL (``s3://…``, ``hdfs://…``, ``zip://…``) is a row of archived log segments: nobody
+writes it, and of what else a store has nothing is needed. Its segments are fetched piece by piece:
+the mapping of a file is memory that holds only the range which a task reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from firetrail.errors import NotAStoreError, PipelineError
+from firetrail.format.names import COMMIT_LOG, parse_segment_name
+from firetrail.storage.system import Files, System
+from firetrail.store.viewlog import ViewLog
+
+FETCH_BYTES = 8 << 20
+"""Bytes a read of a remote file."""
+
+
+def is_remote(store: str) -> bool:
+    """Whether a store is named by a URL that is no local file's."""
+    return "://" in store and not store.startswith("file://")
+
+
+def local_path(store: str) -> Path:
+    """The folder of a store that is not remote."""
+    return Path(unquote(urlsplit(store).path)) if store.startswith("file://") else Path(store)
+
+
+class RemoteFiles(Files):
+    """A file system as the store sees it, for reading one range of the log.
+
+    ``start`` and ``end`` are physical offsets; bytes of segments outside of them are zeros.
+    """
+
+    def __init__(self, system: fs.FileSystem, start: int, end: int) -> None:
+        self._system = system
+        self._range = start, end
+        self._opened: dict[int, Path] = {}
+        self._numbers = count(1)
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        listed = self._system.get_file_info(fs.FileSelector(str(path), allow_not_found=True))
+        return sorted(info.base_name for info in listed)
+
+    def size(self, path: Path) -> int:
+        """Length of the file in bytes."""
+        info = self._system.get_file_info(str(path))
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"{path} is not there any more")
+        return int(info.size)
+
+    def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
+        """A number that stands for the file."""
+        if writable or create:
+            raise PermissionError(f"{path}: stores in remote file systems are read only")
+        number = next(self._numbers)
+        self._opened[number] = path
+        return number
+
+    def close(self, descriptor: int) -> None:
+        """Forget the number."""
+        del self._opened[descriptor]
+
+    def _filled(self, path: Path, size: int) -> tuple[int, int]:
+        """The part of a segment's file that is in the range."""
+        base = parse_segment_name(path.name) or 0
+        start, end = self._range
+        return min(max(start - base, 0), size), min(max(end - base, 0), size)
+
+    def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
+        """Memory with the fetched part of the file at its place; the rest takes no space."""
+        path = self._opened[descriptor]
+        mapping = mmap.mmap(-1, size)
+        at, end = self._filled(path, size)
+        if at < end:
+            with memoryview(mapping) as view, self._system.open_input_file(str(path)) as file:
+                while at < end:
+                    part = file.read_at(min(FETCH_BYTES, end - at), at)
+                    if not part:
+                        raise OSError(f"{path} ends at {at}, it was {size} bytes long")
+                    view[at : at + len(part)] = part
+                    at += len(part)
+        return mapping
+
+    def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
+        """The part of a range that was fetched."""
+        start, stop = self._filled(self._opened[descriptor], end)
+        if max(start, offset) < min(stop, end):
+            yield max(start, offset), min(stop, end)
+
+
+def file_system(store: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URL and the path in it: Arrow's own, or one of fsspec."""
+    try:
+        system, path = fs.FileSystem.from_uri(store)
+        return system, path
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass  # not a scheme of Arrow's
+    scheme = store.split("://")[0]
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    except ImportError:
+        raise PipelineError(
+            f"{store}: Arrow opens no {scheme}://, fsspec may: pip install fsspec"
+        ) from None
+    try:
+        system, path = url_to_fs(store)
+    except (ValueError, ImportError) as error:
+        raise PipelineError(f"{store}: no file system for {scheme}://: {error}") from error
+    return fs.PyFileSystem(fs.FSSpecHandler(system)), path
+
+
+@contextmanager
+def open_log(store: str, start: int, end: int) -> Iterator[ViewLog]:
+    """The log of a store, of which a range is to be read."""
+    if is_remote(store):
+        system, path = file_system(store)
+        log = ViewLog(System(files=RemoteFiles(system, start, end)), Path(path))
+    else:
+        log = ViewLog(System(), local_path(store))
+    with closing(log):
+        log.load()
+        if not log.segments and is_remote(store):
+            raise NotAStoreError(f"{store}: no log segments in {COMMIT_LOG}/ there")
+        yield log
