@@ -6,37 +6,26 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TextIO
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from firetrail.format.human import counted, human_size, human_time
+
+__all__ = [
+    "OnProgress",
+    "Progress",
+    "colour",
+    "counted",
+    "human_size",
+    "human_time",
+    "nothing",
+    "say",
+    "shortened",
+    "table",
+]
+
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
 _NAME_MAX = 40
 _PROGRESS_EVERY_S = 0.2
-
-
-def human_size(size: int) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    power = min((max(size, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
-    return f"{size / 1024**power:.1f} {_UNITS[power]}" if power else f"{size} B"
-
-
-def human_time(time_ms: int | None) -> str:
-    """A time of the store, UTC to the ms; ``-`` for none."""
-    if not time_ms or time_ms < 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03d}Z"
-
-
-def counted(number: int, thing: str) -> str:
-    """``1 file``, ``2 files``; ``1 entry``, ``2 entries``."""
-    if number == 1:
-        return f"1 {thing}"
-    return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
 
 
 def shortened(name: str) -> str:

@@ -1,0 +1,199 @@
+"""The figures of a report, aggregated by Spark.
+
+Each query reads the columns that it needs, and what comes back to the driver is bounded: by the
+queues of the store, by the classes of the plots, by how many tags and keys are shown.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from firetrail.format.columns import Check
+from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.jobs.report.figures import (
+    TOPICS_SHOWN,
+    Figures,
+    Flaw,
+    Hot,
+    MapAxis,
+    QueueFigures,
+    TimeAxis,
+    by_topic,
+)
+from firetrail.pipeline.source.planning import plan_log
+from firetrail.pipeline.source.splits import LogSplit
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.storage.system import System
+from firetrail.store.view import StoreView
+from firetrail.store.viewlog import ViewLog
+from firetrail.store.walk import Damage, LogWalk
+
+HOT_MAX = 12
+"""Tags and keys shown of each."""
+FLAWS_MAX = 200
+"""Damaged places kept of each task."""
+_ATTEMPTS_MAX = 16
+"""RocketMQ gives a message up after so many deliveries; more than that are one class."""
+
+
+def gather_figures(spark: SparkSession, store: Path) -> Figures:
+    """Everything about a store that its report shows."""
+    with StoreView.open(store) as view:
+        log_start, log_end = view.log.min_offset, view.end
+        segment_size = view.log.segment_size
+        state, segments = view.state.value, len(view.log.segments)
+        splits = plan_log(view)
+    with original_errors():
+        topics = by_topic(_queues(spark, store))
+        first = min((topic.first for topic in topics), default=0)
+        last = max((topic.last for topic in topics), default=0)
+        figures = Figures(
+            str(store),
+            state,
+            log_start,
+            log_end,
+            segments,
+            topics,
+            TimeAxis.over(first, last),
+            MapAxis.over(log_start, log_end, segment_size),
+        )
+        _add_classes(figures, spark, store)
+        figures.tags = _hot(_read(spark, store, "topic", "tags"), F.col("tags"))
+        figures.keys = _hot(_read(spark, store, "topic", "keys"), F.explode("keys"))
+        _add_flaws(figures, spark, splits)
+    return figures
+
+
+def _read(spark: SparkSession, store: Path, *columns: str) -> DataFrame:
+    """Some columns of every good record of the log."""
+    reader = spark.read.format("rocketmq").option("view", "log").option("mode", "permissive")
+    return reader.option("columns", ",".join(columns)).load(str(store))
+
+
+def _queues(spark: SparkSession, store: Path) -> list[QueueFigures]:
+    records = _read(spark, store, "topic", "queue_id", "store_time", "size")
+    time = F.unix_millis("store_time")
+    rows = records.groupBy("topic", "queue_id").agg(
+        F.count("*"), F.sum("size"), F.min(time), F.max(time)
+    )
+    return [QueueFigures(*row) for row in rows.collect()]
+
+
+def _add_classes(figures: Figures, spark: SparkSession, store: Path) -> None:
+    """All counts by small classes, in one pass over the log."""
+    names = ("topic", "physical_offset", "born_time", "store_time", "reconsume_times", "size")
+    classes = _read(spark, store, *names).select(
+        _topic_class(figures).alias("topic_class"),
+        _time_step(figures.times).alias("step"),
+        F.floor(F.log2("size") * 2).cast("int").alias("size_class"),
+        _latency_class().alias("latency_class"),
+        F.least("reconsume_times", F.lit(_ATTEMPTS_MAX)).alias("attempts"),
+        _map_cell(figures.map).alias("cell"),
+        "size",
+    )
+    by = {
+        "time": ["topic_class", "step"],
+        "size": ["topic_class", "size_class"],
+        "latency": ["step", "latency_class"],
+        "attempts": ["attempts"],
+        "map": ["topic_class", "cell"],
+    }
+    columns = list(dict.fromkeys(chain(*by.values())))
+    rows = classes.groupingSets(list(by.values()), *columns).agg(
+        F.grouping_id().alias("grouping"),
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+    )
+    # Bit by bit from the first column on, 1 where a column is not in the set.
+    kinds = {
+        int("".join("0" if column in names else "1" for column in columns), 2): kind
+        for kind, names in by.items()
+    }
+    heaviest: dict[int, int] = {}
+    for row in rows.collect():
+        _add_row(figures, kinds[row.grouping], row, heaviest)
+
+
+def _add_row(figures: Figures, kind: str, row: Row, heaviest: dict[int, int]) -> None:
+    if kind == "time":
+        figures.messages[row.topic_class, row.step] = row.messages
+        figures.bytes[row.topic_class, row.step] = row.bytes
+    elif kind == "size":
+        figures.sizes[row.topic_class, row.size_class] = row.messages
+    elif kind == "latency":
+        figures.latency[row.step, row.latency_class] = row.messages
+    elif kind == "attempts":
+        figures.attempts[row.attempts] = row.messages
+    elif row.bytes > heaviest.get(row.cell, 0):
+        heaviest[row.cell] = row.bytes
+        figures.cells[row.cell] = row.topic_class
+
+
+def _topic_class(figures: Figures) -> Column:
+    shown = F.create_map(
+        *(F.lit(x) for n, topic in enumerate(figures.shown) for x in (topic.name, n))
+    )
+    if not figures.shown:
+        return F.lit(TOPICS_SHOWN)
+    return F.coalesce(shown[F.col("topic")], F.lit(TOPICS_SHOWN))
+
+
+def _time_step(axis: TimeAxis) -> Column:
+    return F.floor((F.unix_millis("store_time") - axis.start) / axis.width).cast("int")
+
+
+def _latency_class() -> Column:
+    """-1 for a store time before the birth, 0 for none, n for 2 ** (n - 1) ms and more."""
+    ms = F.unix_millis("store_time") - F.unix_millis("born_time")
+    power = F.floor(F.log2(ms)) + 1
+    return F.when(ms < 0, -1).when(ms == 0, 0).otherwise(power).cast("int")
+
+
+def _map_cell(axis: MapAxis) -> Column:
+    """As :meth:`MapAxis.cell_of`."""
+    offset = F.col("physical_offset") - axis.start
+    row, inside = F.floor(offset / axis.row), offset % axis.row
+    return (row * axis.cells + F.floor(inside * axis.cells / axis.row)).cast("int")
+
+
+def _hot(records: DataFrame, text: Column) -> list[Hot]:
+    """The most frequent texts of a column, by topic; the same ones in every run."""
+    counted = records.select("topic", text.alias("text")).where("text != ''")
+    rows = counted.groupBy("topic", "text").agg(F.count("*").alias("messages"))
+    return [Hot(*row) for row in rows.orderBy(F.desc("messages"), "topic", "text").head(HOT_MAX)]
+
+
+def _add_flaws(figures: Figures, spark: SparkSession, splits: list[LogSplit]) -> None:
+    for total, flaws in run_tasks(spark, find_flaws, splits, name="verify"):
+        figures.flaws_total += total
+        figures.flaws += flaws
+
+
+def find_flaws(split: LogSplit) -> tuple[int, list[Flaw]]:
+    """Verify every record of a split: number of bad places, and the first of them."""
+    log = ViewLog(System(), Path(split.store))
+    log.load()
+    total, flaws = 0, list[Flaw]()
+    try:
+        for part in LogWalk(log, split.start, split.end, Check.RECORD):
+            damage = part if isinstance(part, Damage) else part.failed
+            if damage is not None:
+                total += 1
+                if len(flaws) < FLAWS_MAX:
+                    file = str(damage.path.relative_to(split.store))
+                    flaws.append(
+                        Flaw(
+                            file,
+                            damage.position,
+                            damage.physical_offset,
+                            damage.kind.value,
+                            damage.detail,
+                        )
+                    )
+    finally:
+        log.close()
+    return total, flaws

@@ -1,0 +1,282 @@
+"""The report as one HTML page that needs nothing else: no network, no fonts, no libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from firetrail import __version__
+from firetrail.format.human import counted, human_size
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.pipeline.jobs.report import charts
+from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures
+from firetrail.pipeline.jobs.report.svg import duration, moment, number, size
+
+_TABLE_MAX = 20
+_SKEW_TOPICS = 8
+_GROUPS_MAX = 6
+_SKEW_WORTH_A_WORD = 1.5
+_FINE = (
+    '<svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="11" '
+    'fill="currentColor" opacity=".16"/><path d="M7 12.5l3.4 3.4L17.2 8.9" fill="none" '
+    'stroke="currentColor" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"/>'
+    "</svg>"
+)
+
+
+def render(figures: Figures, made: datetime) -> str:
+    """The page; ``made`` is the time that its foot tells."""
+    template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
+    name = figures.store.rstrip("/").rsplit("/", 1)[-1]
+    when = made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return template.substitute(
+        title=f"{escape(name)} · Firetrail report",
+        store=escape(name),
+        subtitle=_subtitle(figures),
+        tiles="".join(_tiles(figures)),
+        sections="\n".join(_sections(figures)),
+        footer=f"Made by Firetrail {__version__} on {when} from "
+        f"<code>{escape(figures.store)}</code>. Times are UTC; messages count as the log has them.",
+    )
+
+
+def _subtitle(figures: Figures) -> str:
+    parts = [f"store {figures.state}", counted(figures.segments, "segment")]
+    if figures.topics:
+        first = min(topic.first for topic in figures.topics)
+        last = max(topic.last for topic in figures.topics)
+        parts.insert(0, f"{moment(first)} to {moment(last)}")
+    return escape(" · ".join(parts))
+
+
+def _tiles(figures: Figures) -> Iterator[str]:
+    """The numbers at the top."""
+    total = figures.total
+    average = figures.size / total if total else 0
+    yield _tile("Messages", f"{total:,}", f"{size(average)} on average")
+    written = figures.log_end - figures.log_start
+    amount, unit = human_size(written).split()
+    offsets = f"offsets {figures.log_start:,} to {figures.log_end:,}"
+    yield _tile("Log", amount, offsets, unit=unit)
+    busiest = figures.topics[0].name if figures.topics else "none"
+    queues = sum(len(topic.queues) for topic in figures.topics)
+    yield _tile(
+        "Topics", f"{len(figures.topics):,}", f"{counted(queues, 'queue')}, most: {busiest}"
+    )
+    rate, when = _peak(figures)
+    yield _tile("Peak", rate, when, unit="msg/s")
+    counts = charts.latency_counts(figures)
+    half, most = (duration(charts.percentile(counts, share)) for share in (0.5, 0.99))
+    yield _tile("Produce to store, p99", f"≤ {most}", f"half within {half}")
+    retried = sum(charts.groups_of(figures, RETRY_PREFIX).values())
+    yield _tile(
+        "Retries", f"{retried:,}", "messages in retry topics", "warn" if retried else "good"
+    )
+    dead = sum(charts.groups_of(figures, DLQ_PREFIX).values())
+    yield _tile("Dead letters", f"{dead:,}", "messages given up", "bad" if dead else "good")
+    flaws = figures.flaws_total
+    yield _tile(
+        "Damage",
+        f"{flaws:,}" if flaws else "none",
+        "places in the log" if flaws else "every checksum holds",
+        "bad" if flaws else "good",
+    )
+
+
+def _tile(name: str, value: str, note: str, style: str = "", unit: str = "") -> str:
+    shown = escape(value) + (f" <small>{escape(unit)}</small>" if unit else "")
+    return (
+        f'<div class="tile {style}"><span>{escape(name)}</span><b>{shown}</b>'
+        f"<em>{escape(note)}</em></div>"
+    )
+
+
+def _peak(figures: Figures) -> tuple[str, str]:
+    """The busiest step of the time axis, and when it was."""
+    by_step: dict[int, int] = {}
+    for (_, step), messages in figures.messages.items():
+        by_step[step] = by_step.get(step, 0) + messages
+    if not by_step:
+        return "0", "no messages"
+    step = max(by_step, key=lambda at: by_step[at])
+    rate = number(by_step[step] * 1000 / figures.times.width)
+    return rate, f"at {charts.step_time(figures.times, step)}"
+
+
+def _sections(figures: Figures) -> Iterator[str]:
+    legend = charts.legend(figures)
+    if figures.total:
+        rates = _plot(charts.over_time(figures, figures.messages, number, "Messages over time"))
+        loads = _plot(charts.over_time(figures, figures.bytes, size, "Bytes over time"))
+        yield _section(
+            "Throughput",
+            f"Messages and bytes a second by topic, in steps of {duration(figures.times.width)}.",
+            f"{legend}<h3>Messages</h3>{rates}<h3>Bytes of log</h3>{loads}",
+            wide=True,
+        )
+        yield _section("Topics", _topics_note(figures), _topics(figures), wide=True)
+        yield _section(
+            "Produce to store",
+            "From a message's birth at the producer to its place in the log; "
+            "the stronger the colour, the more messages.",
+            '<div class="legend"><span><i class="dash"></i>half are faster</span>'
+            '<span><i class="dash p99"></i>99 % are faster</span></div>'
+            + _plot(charts.latency(figures)),
+            wide=True,
+        )
+        yield _section("Queue skew", *_skew(figures), wide=True)
+        yield _section("Hot tags", "Most frequent, by topic.", _hot(figures, "tags"))
+        yield _section("Hot keys", "Most frequent, by topic.", _hot(figures, "keys"))
+        yield _section(
+            "Record sizes", "Bytes of a record in the log.", legend + _plot(charts.sizes(figures))
+        )
+        yield _section("Retries and dead letters", *_retries(figures))
+    if figures.map.rows:
+        yield _section(
+            "Segment map",
+            f"{_map_note(figures)} Colour: the topic with most bytes there.",
+            legend.replace(
+                "</div>",
+                '<span><i class="free"></i>not written</span>'
+                '<span><i class="bad"></i>damage</span></div>',
+            )
+            + _plot(charts.segment_map(figures)),
+            wide=True,
+        )
+    yield _section("Damage", *_damage(figures), wide=True)
+
+
+def _section(title: str, note: str, content: str, *, wide: bool = False) -> str:
+    style = ' class="wide"' if wide else ""
+    return f"<section{style}><h2>{escape(title)}</h2><p>{escape(note)}</p>{content}</section>"
+
+
+def _plot(svg: str) -> str:
+    return f'<div class="plot">{svg}</div>'
+
+
+def _fine(text: str, more: str) -> str:
+    return f'<div class="fine">{_FINE}<span><b>{escape(text)}</b> {escape(more)}</span></div>'
+
+
+def _topics_note(figures: Figures) -> str:
+    if len(figures.topics) <= _TABLE_MAX:
+        return "By bytes."
+    return f"By bytes; the first {_TABLE_MAX} of {len(figures.topics):,}."
+
+
+def _topics(figures: Figures) -> str:
+    rows = []
+    for place, topic in enumerate(figures.topics[:_TABLE_MAX]):
+        share = topic.size / figures.size
+        style = f"t{min(place, TOPICS_SHOWN)}"
+        rows.append(
+            f'<tr class="{style}"><td class="name"><i></i>{escape(topic.name)}</td>'
+            f'<td class="n">{topic.messages:,}</td><td class="n">{human_size(topic.size)}</td>'
+            f'<td class="meter"><span class="share" style="width:{share:.1%}"></span></td>'
+            f'<td class="n">{share:.1%}</td><td class="n">{size(topic.size / topic.messages)}</td>'
+            f'<td class="n">{len(topic.queues):,}</td>'
+            f'<td class="n nowrap">{moment(topic.last)}</td></tr>'
+        )
+    return (
+        '<div class="plot"><table><thead><tr><th>topic</th><th class="n">messages</th>'
+        '<th class="n">bytes</th><th colspan="2" class="n">share</th><th class="n">average</th>'
+        f'<th class="n">queues</th><th class="n">last stored</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _skew(figures: Figures) -> tuple[str, str]:
+    """Note and content: topics with several queues, as small plots."""
+    several = [
+        (place, topic)
+        for place, topic in enumerate(figures.topics)
+        if len(topic.queues) > 1 and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    ]
+    if not several:
+        return "Messages by queue.", _fine("Nothing to compare.", "No topic has several queues.")
+    parts = []
+    for place, topic in several[:_SKEW_TOPICS]:
+        skewed = topic.skew >= _SKEW_WORTH_A_WORD
+        text = f"busiest queue {topic.skew:.2g} times the mean"
+        note = f"<b>{text}</b>" if skewed else text
+        plot = charts.queues(topic, min(place, TOPICS_SHOWN))
+        parts.append(
+            f'<div><h3>{escape(topic.name)}</h3>{plot}<div class="note">{note}</div></div>'
+        )
+    return (
+        "Messages by queue; the dashed line is the mean.",
+        f'<div class="many">{"".join(parts)}</div>',
+    )
+
+
+def _hot(figures: Figures, what: str) -> str:
+    found = figures.tags if what == "tags" else figures.keys
+    if not found:
+        return _fine("None.", f"No message has {what}.")
+    classes = {topic.name: f"t{place}" for place, topic in enumerate(figures.shown)}
+    rows = [
+        (hot.text, hot.topic, hot.messages, classes.get(hot.topic, f"t{TOPICS_SHOWN}"))
+        for hot in found
+    ]
+    return charts.bars(rows, figures.total)
+
+
+def _retries(figures: Figures) -> tuple[str, str]:
+    """Note and content: consumer groups, and how often messages were delivered before."""
+    again = sum(count for times, count in figures.attempts.items() if times > 0)
+    rows = [
+        (group, what, count, style)
+        for prefix, what, style in (
+            (RETRY_PREFIX, "retries", "warn"),
+            (DLQ_PREFIX, "dead letters", "bad"),
+        )
+        for group, count in charts.groups_of(figures, prefix).items()
+    ]
+    note = "Messages that consumers could not handle, by consumer group."
+    if not rows and not again:
+        return note, _fine("None.", "No message was delivered again, and none was given up.")
+    content = ""
+    if rows:
+        most = sorted(rows, key=lambda row: -row[2])[:_GROUPS_MAX]
+        content = charts.bars(most, figures.total)
+    if again:
+        content += f"<h3>Earlier deliveries of a message</h3>{_plot(charts.attempts(figures))}"
+    return note, content
+
+
+def _map_note(figures: Figures) -> str:
+    rows = figures.map
+    row = (
+        "A row is a segment"
+        if rows.segments_per_row == 1
+        else (f"A row is {rows.segments_per_row} segments")
+    )
+    return f"{row}, a cell {size(rows.row / rows.cells)} of log."
+
+
+def _damage(figures: Figures) -> tuple[str, str]:
+    read = f"{figures.total:,} records of {human_size(figures.size)}"
+    if not figures.flaws_total:
+        return (
+            "Every record was read and its checksums compared.",
+            _fine("No damage.", f"{read}, all as they were written."),
+        )
+    rows = "".join(
+        f"<tr><td><code>{escape(flaw.file)}</code></td><td class=n>{flaw.position:,}</td>"
+        f"<td class=n>{flaw.physical_offset:,}</td><td>{escape(flaw.kind)}</td>"
+        f"<td>{escape(flaw.detail)}</td></tr>"
+        for flaw in figures.flaws[:_TABLE_MAX]
+    )
+    hidden = figures.flaws_total - min(len(figures.flaws), _TABLE_MAX)
+    more = f" {hidden:,} more are not listed." if hidden else ""
+    return (
+        f"Places that are no good record; {read} are good.{more} "
+        "What to do: firetrail fsck tells more and repairs.",
+        '<div class="plot"><table><thead><tr><th>file</th><th class="n">at</th>'
+        '<th class="n">offset in the log</th><th>kind</th><th>detail</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>",
+    )

@@ -1,0 +1,166 @@
+"""Parts of plots as SVG text: a plotting area with axes, bars, lines, and what hovering shows.
+
+Colours are classes of the page's style sheet (``t0`` and on for topics), so that one drawing serves
+the light and the dark page. Whatever comes from a store passes through :func:`escape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from math import ceil, floor, log10
+
+from firetrail.format.human import human_size
+
+_GLYPH_WIDTH = 6.2  # of the axis labels, on average
+_TIME_STEPS_MS = [
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(1_000 * n for n in (1, 2, 5, 10, 15, 30)),
+    *(60_000 * n for n in (1, 2, 5, 10, 15, 30)),
+    *(3_600_000 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400_000 * n for n in (1, 2, 7, 14, 28, 56, 91, 182, 364)),
+]
+
+
+def number(value: float) -> str:
+    """``1234567`` as ``1.23 M``: three digits or so, for labels."""
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            value /= 1e3 if unit == " k" else limit
+            return f"{value:.3g}{unit}" if value < 999.5 else f"{value:.0f}{unit}"
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.2g}"
+
+
+def size(value: float) -> str:
+    """Bytes, for labels."""
+    return human_size(int(value)).replace(".0 ", " ")
+
+
+def duration(ms: float) -> str:
+    """``90000`` as ``1.5 min``."""
+    for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if abs(ms) >= unit:
+            return f"{ms / unit:.3g} {name}"
+    return f"{ms:.3g} ms"
+
+
+def moment(ms: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A time of the store, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+
+
+def nice_ticks(top: float, count: int = 4, base: int = 10) -> list[float]:
+    """Round values from 0 up to the first that is not below ``top``."""
+    if top <= 0:
+        return [0.0, 1.0]
+    rough = top / count
+    if base == 2:
+        step = 2.0 ** ceil(log10(rough) / log10(2))
+    else:
+        power = 10.0 ** floor(log10(rough))
+        step = next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
+    return [step * n for n in range(ceil(top / step) + 1)]
+
+
+def time_ticks(start: float, end: float, width: float) -> list[tuple[float, str]]:
+    """Round moments of a range with their labels, as many as fit."""
+    most = max(width / 110, 2)
+    step = next((s for s in _TIME_STEPS_MS if (end - start) / s <= most), _TIME_STEPS_MS[-1])
+    if step >= 86_400_000:
+        form = "%d %b" if end - start < 300 * 86_400_000 else "%b %Y"
+    elif step >= 60_000:
+        form = "%H:%M"
+    else:
+        form = "%H:%M:%S"
+    ticks: list[tuple[float, str]] = []
+    day = ""
+    at = ceil(start / step) * step
+    while at <= end:
+        label = f"{moment(at, form)}{f'.{at % 1000:03.0f}' if step < 1000 else ''}"
+        if step < 86_400_000 and moment(at, "%d %b") != day:
+            day = moment(at, "%d %b")
+            label = f"{day} {label}"
+        ticks.append((at, label))
+        at += step
+    return ticks
+
+
+def tip(head: str, lines: Iterable[tuple[str, str, str]] = ()) -> str:
+    """The attribute with what hovering shows: a head, then (colour class, name, value)."""
+    parts = [head, *("\t".join(line) for line in lines)]
+    return f' data-tip="{escape(chr(10).join(parts))}"'
+
+
+@dataclass
+class Plot:
+    """A drawing with a plotting area inside of its margins."""
+
+    width: float
+    height: float
+    left: float = 52
+    right: float = 12
+    top: float = 10
+    bottom: float = 26
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def x1(self) -> float:
+        """Right edge of the area."""
+        return self.width - self.right
+
+    @property
+    def y1(self) -> float:
+        """Bottom edge of the area."""
+        return self.height - self.bottom
+
+    @property
+    def inner(self) -> tuple[float, float]:
+        """Width and height of the area."""
+        return self.x1 - self.left, self.y1 - self.top
+
+    def add(self, part: str) -> None:
+        """Draw something."""
+        self.parts.append(part)
+
+    def text(self, x: float, y: float, text: str, style: str = "tick", anchor: str = "") -> None:
+        """A label; ``anchor`` is ``middle`` or ``end``."""
+        at = f' text-anchor="{anchor}"' if anchor else ""
+        self.add(f'<text class="{style}" x="{x:.1f}" y="{y:.1f}"{at}>{escape(text)}</text>')
+
+    def y_axis(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+        """Horizontal lines at the ticks, the last of which is the upper edge."""
+        for value, label in zip(ticks, labels, strict=True):
+            y = self.y1 - value / ticks[-1] * self.inner[1]
+            style = "grid" if value else "axis"
+            self.add(f'<path class="{style}" d="M{self.left:.1f} {y:.1f}H{self.x1:.1f}"/>')
+            self.text(self.left - 8, y + 3.5, label, anchor="end")
+
+    def x_labels(self, labels: Iterable[tuple[float, str]]) -> None:
+        """Labels below the area, centred at their x; those that would overlap are left out."""
+        taken = float("-inf")
+        for x, label in labels:
+            half = len(label) * _GLYPH_WIDTH / 2
+            at = min(max(x, half), self.width - half)
+            if at - half < taken:
+                continue
+            taken = at + half + 10
+            self.text(at, self.y1 + 17, label, anchor="middle")
+
+    def svg(self, label: str) -> str:
+        """The drawing."""
+        return (
+            f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
+            f'aria-label="{escape(label)}">{"".join(self.parts)}</svg>'
+        )
+
+
+def box(x: float, y: float, width: float, height: float) -> str:
+    """A rectangle, as a part of a path."""
+    return f"M{x:.2f} {y:.2f}h{width:.2f}v{height:.2f}h{-width:.2f}z"
+
+
+def line(points: Sequence[tuple[float, float]]) -> str:
+    """A line through points, as a path."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
