@@ -1,28 +1,58 @@
 """RocketMQ's message store in Python, with Spark as its data pipeline."""
 
-from firetrail.errors import FiretrailError
+from firetrail.errors import (
+    DiskFullError,
+    FiretrailError,
+    FlushFailedError,
+    IllegalMessageError,
+    NotAStoreError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    StoreLockedError,
+    StoreReadOnlyError,
+)
+from firetrail.format.hosts import Host
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record
 from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.store.deriving import Arrival
 from firetrail.store.putting import Batch
 from firetrail.store.reading import Boundary
+from firetrail.store.recovery import RecoveryReport
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
+from firetrail.store.stats import Snapshot
 from firetrail.store.store import Store
+from firetrail.store.view import StoreView
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arrival",
     "Batch",
     "Boundary",
+    "DiskFullError",
     "FiretrailError",
+    "FlushFailedError",
     "FlushMode",
     "GetResult",
     "GetStatus",
+    "Host",
+    "IllegalMessageError",
     "Message",
+    "NotAStoreError",
     "PutResult",
     "PutStatus",
     "Record",
+    "RecoveryReport",
+    "Snapshot",
     "Store",
+    "StoreClosedError",
     "StoreConfig",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreLockedError",
+    "StoreReadOnlyError",
+    "StoreView",
     "__version__",
 ]

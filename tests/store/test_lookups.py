@@ -8,7 +8,7 @@ from tests.store.conftest import OpenStore
 from tests.store.reads import beheaded, numbered
 
 from firetrail import Boundary, Message, Store
-from firetrail.errors import FormatError
+from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import index_key_hash
@@ -51,6 +51,24 @@ class TestByPlace:
     def test_by_what_is_no_id(self, store: Store, message_id: str) -> None:
         with pytest.raises(FormatError):
             store.by_id(message_id)
+
+    def test_a_damaged_message_is_named(self, store: Store) -> None:
+        offsets = put_all(store, [b"good", b"bad!", b"fine"], keys=["k"])
+        mapping = store._engine.log.queue.segments[0].mapping
+        at = mapping.find(b"bad!")
+        mapping[at] ^= 1
+        reads = store.read("T")
+        assert next(reads).body == b"good"
+        for look in (
+            lambda: next(reads),
+            lambda: store.at(offsets[1]),
+            lambda: store.query("T", "k"),
+        ):
+            with pytest.raises(StoreDamagedError, match="body CRC.*firetrail fsck") as caught:
+                look()
+            assert caught.value.physical_offset == offsets[1]
+            assert caught.value.file.endswith("commitlog/00000000000000000000")
+        assert store.at(offsets[2]).body == b"fine"  # type: ignore[union-attr]
 
     def test_buffers_are_slices_of_the_mapping(self, store: Store) -> None:
         put_all(store, [b"abc"])

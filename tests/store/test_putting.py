@@ -288,6 +288,8 @@ class TestBatch:
             ([Message("A", b""), Message("A", b"", delay_level=1)], "delay_level"),
             ([Message("A", b"", sys_flag=layout.TRANSACTION_PREPARED)], "sys_flag"),
             ([Message("%RETRY%g", b"")], "topic"),
+            ([Message("A", b"", keys=["k"], properties={"KEYS": "l"})], "KEYS"),
+            ([Message("A", b"", tags="t", properties={"TAGS": "t"})], "TAGS"),
             ([Message("A", b"x" * 3000), Message("A", b"x" * 3000)], "batch"),
         ],
     )

@@ -16,18 +16,21 @@ from typing import Self
 
 from firetrail.errors import (
     FlushFailedError,
+    FormatError,
     StoreClosedError,
+    StoreDamagedError,
 )
-from firetrail.format.record import Record
+from firetrail.format.record import Record, decode_message
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.deriving import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
+from firetrail.store.logread import record_offset
 from firetrail.store.puts import Puts
 from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes
 from firetrail.store.recovery import RecoveryReport
-from firetrail.store.results import GetResult, decode_message
+from firetrail.store.results import GetResult
 from firetrail.store.stats import Snapshot
 
 CATCH_UP_S = 1.0
@@ -111,7 +114,7 @@ class Store(Puts):
         position = self.min_offset(topic, queue_id) if offset is None else offset
         while True:
             result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
-            for message in result.messages():
+            for message in map(self._decoded, result.buffers):
                 if names is None or message.tags in names:
                     yield message
             if result.next_offset <= position or position >= result.max_offset:
@@ -148,11 +151,13 @@ class Store(Puts):
 
     def by_id(self, message_id: str) -> Record | None:
         """The message with this offset message id."""
-        return _decoded(self._engine.reader.by_id(message_id))
+        buffer = self._engine.reader.by_id(message_id)
+        return None if buffer is None else self._decoded(buffer)
 
     def at(self, physical_offset: int) -> Record | None:
         """The message that begins at this offset of the log."""
-        return _decoded(self._engine.reader.at_offset(physical_offset))
+        buffer = self._engine.reader.at_offset(physical_offset)
+        return None if buffer is None else self._decoded(buffer)
 
     def query(
         self,
@@ -165,7 +170,24 @@ class Store(Puts):
         """Messages with this key or unique key, newest first; ``begin..end`` in ms."""
         self._catch_up()
         result = self._engine.reader.query(topic, key, begin, end, max_count)
-        return [decode_message(buffer) for buffer in result.buffers]
+        return [self._decoded(buffer) for buffer in result.buffers]
+
+    def _decoded(self, buffer: memoryview) -> Record:
+        """The message in a slice of the log; StoreDamagedError if its bytes are not as stored."""
+        try:
+            return decode_message(buffer)
+        except FormatError as error:
+            offset = record_offset(buffer)
+            segment = self._log.queue.find(offset)
+            if segment is None:
+                raise
+            raise StoreDamagedError(
+                str(segment.path),
+                offset - segment.base + error.offset,
+                offset,
+                f"{error.field}: {error.detail}",
+                "see all that is damaged with 'firetrail fsck'; other messages can be read",
+            ) from error
 
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
@@ -271,10 +293,6 @@ class Store(Puts):
     def on_arrival(self, listener: Callable[[list[Arrival]], None]) -> None:
         """Call ``listener`` in the dispatching thread whenever messages became readable."""
         self._dispatcher.listeners.append(listener)
-
-
-def _decoded(buffer: memoryview | None) -> Record | None:
-    return None if buffer is None else decode_message(buffer)
 
 
 def _tag_names(tags: str | Sequence[str] | None) -> set[str]:

@@ -1,7 +1,8 @@
 """A put in its common form, from the message to the answer, in one step.
 
 Common is: the record fits into the allocated part of the active file and into the write buffer in
-use, the clock has not gone back, nothing is delayed. Everything else is left to the caller, who has more to do then.
+use, the clock has not gone back, nothing is delayed. Everything else is left to the caller, who has
+more to do then.
 """
 
 from __future__ import annotations

@@ -132,7 +132,17 @@ class Message:
             # Something is in there that no property can hold: this says what, and in which one.
             values = {KEYS: KEY_SEPARATOR.join(self.keys), TAGS: self.tags}
             encode_properties({name: value for name, value in values.items() if value})
-        return encoded + encode_properties(self.properties) if self.properties else encoded
+        if not self.properties:
+            return encoded
+        self._refuse_twice(KEYS, self.keys)
+        self._refuse_twice(TAGS, self.tags)
+        self._refuse_twice(DELAY, self.delay_level)
+        return encoded + encode_properties(self.properties)
+
+    def _refuse_twice(self, name: str, value: object) -> None:
+        """A property that is given by its own field as well would be stored twice."""
+        if value and name in self.properties:
+            raise IllegalMessageError(name, "given both as a property and by its own field")
 
 
 @cython.cfunc
