@@ -1,0 +1,134 @@
+"""Which unit and which entry goes into which file: from their numbers, without a look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.names import index_name, queue_folder
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.assembling import Entries, IndexFiles, QueueFiles, Units
+from firetrail.pipeline.jobs.pieces import Piece, Staged, StagedFiles
+from firetrail.store.consumequeue import gap_detail
+from firetrail.store.rebuild import damage_at
+from firetrail.store.view import StoreView
+
+RANGE_BYTES = 64 << 20
+"""About so much of a queue is written by one task."""
+TASK_BYTES = 1 << 30
+"""A task should not have more than this to read and write."""
+TASKS_PER_SLOT = 2
+"""So many tasks for each slot, so that all slots end at about the same time."""
+
+
+class _Gap(NamedTuple):
+    """A message that a queue cannot take, for the one before it is not in the log."""
+
+    physical_offset: int
+    detail: str
+
+
+def queue_files(view: StoreView, staged: list[Staged]) -> Iterator[QueueFiles]:
+    """The files of all queues.
+
+    As the live dispatcher has it: a queue begins with its first message in the log, a message
+    with a number that was there before is passed over, and none may be missing.
+    """
+    queues: dict[tuple[str, int], list[tuple[str, Piece]]] = {}
+    for part in staged:
+        for piece in part.pieces:
+            queues.setdefault((piece.topic, piece.queue_id), []).append((part.units, piece))
+    gaps = [gap for found in queues.values() if (gap := _find_gap(found)) is not None]
+    if gaps:
+        first = min(gaps)
+        raise damage_at(view, first.physical_offset, first.detail)
+    files_per_range = max(RANGE_BYTES // view.queue_file_size, 1)
+    for (topic, queue_id), found in queues.items():
+        queue_folder(topic, queue_id)  # or it cannot be a queue
+        ranges: dict[int, list[Units]] = {}
+        for units in _new_units(found):
+            _cut(units, files_per_range * view.queue_file_size // UNIT_SIZE, ranges)
+        for units_of_range in ranges.values():
+            yield QueueFiles(topic, queue_id, view.queue_file_size, units_of_range)
+
+
+def _find_gap(found: list[tuple[str, Piece]]) -> _Gap | None:
+    end = found[0][1].offset
+    for _, piece in found:
+        if piece.offset > end:
+            detail = gap_detail(piece.topic, piece.queue_id, end, piece.offset)
+            return _Gap(piece.physical_offset, detail)
+        end = max(end, piece.offset + piece.length)
+    return None
+
+
+def _new_units(found: list[tuple[str, Piece]]) -> Iterator[Units]:
+    """The pieces of a queue, less the messages with numbers that were there before."""
+    end = found[0][1].offset
+    for path, piece in found:
+        known = end - piece.offset
+        if known < piece.length:
+            position = piece.position + known * UNIT_SIZE
+            yield Units(path, position, end, piece.length - known)
+            end = piece.offset + piece.length
+
+
+def _cut(units: Units, range_length: int, ranges: dict[int, list[Units]]) -> None:
+    """Put units into the ranges, of ``range_length`` queue offsets, that they belong to."""
+    path, position, offset, length = units
+    while length:
+        number = offset // range_length
+        inside = min(length, (number + 1) * range_length - offset)
+        ranges.setdefault(number, []).append(Units(path, position, offset, inside))
+        position += inside * UNIT_SIZE
+        offset += inside
+        length -= inside
+
+
+def index_files(
+    staged: list[Staged], geometry: IndexGeometry, created_ms: int
+) -> Iterator[IndexFiles]:
+    """The files of the index, the first of which is named after the time ``created_ms``."""
+    created = datetime.fromtimestamp(created_ms / 1000)
+    parts: list[Entries] = []
+    room = geometry.entries - 1
+    before: IndexHeader | None = None
+    for part in staged:
+        first, end = 0, part.entry_count
+        while first < end:
+            size = min(end - first, room)
+            parts.append(Entries(part.entries, first, first + size))
+            first += size
+            room -= size
+            if not room:
+                yield IndexFiles(index_name(created), geometry, before, parts)
+                before = _end_of(parts[-1])
+                created += timedelta(milliseconds=1)
+                parts, room = [], geometry.entries - 1
+    if parts:
+        yield IndexFiles(index_name(created), geometry, before, parts)
+
+
+def _end_of(entries: Entries) -> IndexHeader:
+    """What the header of an index file that ends with these entries says about its end."""
+    found = StagedFiles().entries(entries.path)
+    _, offset, time = found[3 * entries.end - 3 : 3 * entries.end]
+    return IndexHeader(end_timestamp=time, end_offset=offset)
+
+
+def shared_out(
+    wanted: list[QueueFiles | IndexFiles], slots: int
+) -> list[list[QueueFiles | IndexFiles]]:
+    """Shares of about the same weight, enough of them for all slots."""
+    weight = sum(files.weight for files in wanted)
+    count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(wanted))
+    shares: list[list[QueueFiles | IndexFiles]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for files in sorted(wanted, key=lambda files: files.weight, reverse=True):
+        load, number = heappop(heap)
+        shares[number].append(files)
+        heappush(heap, (load + files.weight, number))
+    return shares

@@ -1,0 +1,173 @@
+"""Consume queues and index files from the log alone, as Spark tasks.
+
+1. Tasks over the files of the log derive units and index entries with the functions of the live
+   dispatcher and leave them in pieces.
+2. The driver puts the pieces in order: where the messages of each queue stand, and which entries
+   belong into which index file, follows from their numbers alone.
+3. Tasks write the queue files and the index files, and sync them.
+4. The driver moves what the tasks that counted have made into one folder and gives that its name.
+
+Every attempt at a task writes to files of its own, so one that was killed, or that Spark took for
+dead and that went on, spoils nothing. Up to the last step only ``<target>.building`` exists.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from firetrail.errors import StoreError
+from firetrail.format.columns import Check, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.format.index import IndexGeometry
+from firetrail.format.names import INDEX
+from firetrail.pipeline.jobs.arranging import index_files, queue_files, shared_out
+from firetrail.pipeline.jobs.assembling import Assembly, IndexFiles, Made, QueueFiles, assemble
+from firetrail.pipeline.jobs.pieces import Stage, Staged
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import Files, System
+from firetrail.store.deriving import Derivation
+from firetrail.store.rebuild import Rebuilt, built, damage_at, without_gap
+from firetrail.store.tagentries import has_tag_entries
+from firetrail.store.view import StoreView
+
+PIECES = "pieces"
+PARTS = "parts"
+
+
+class DeriveTask(NamedTuple):
+    """A part of the log: the records from ``start`` to ``end`` of one file."""
+
+    path: str
+    base: int
+    size: int
+    start: int
+    end: int
+    folder: str
+    delays: DelayLevels
+    tags: bool
+
+
+class Derived(NamedTuple):
+    """What was derived from a part of the log."""
+
+    messages: int
+    position: int
+    """Physical offset behind the last record."""
+    stop: Stop
+    staged: Staged
+
+
+def rebuild(
+    spark: SparkSession,
+    view: StoreView,
+    target: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None] | None = None,
+) -> Rebuilt:
+    """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
+
+    Every worker must reach the store and the folder of ``target`` under the same path. Files and
+    errors are those of :func:`firetrail.store.rebuild.rebuild`. ``on_progress`` is told how many
+    bytes of the log are done.
+    """
+    files = view.system.files
+    with built(files, target.absolute()) as building:
+        (building / PIECES).mkdir()
+        derived = _derive(spark, view, building / PIECES, delays, on_progress)
+        staged = [part.staged for part in derived]
+        geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
+        wanted: list[QueueFiles | IndexFiles] = [
+            *queue_files(view, staged),
+            *index_files(staged, geometry, view.system.clock.now_ms()),
+        ]
+        (building / PARTS).mkdir()
+        slots = spark.sparkContext.defaultParallelism
+        tasks = [Assembly(str(building / PARTS), group) for group in shared_out(wanted, slots)]
+        made = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
+        queues, index = _gather(files, building, made)
+        shutil.rmtree(building / PIECES)
+        shutil.rmtree(building / PARTS)
+    return Rebuilt(sum(part.messages for part in derived), queues, index)
+
+
+def _derive(
+    spark: SparkSession,
+    view: StoreView,
+    folder: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None] | None,
+) -> list[Derived]:
+    """Derive from the whole log. Raises StoreDamagedError if it cannot be followed to its end."""
+    tags = has_tag_entries(view.index, view.log) or False
+    segments = [segment for segment in without_gap(view) if segment.base < view.end]
+    tasks = [
+        DeriveTask(
+            str(segment.path.absolute()),
+            segment.base,
+            segment.size,
+            segment.base,
+            view.end,
+            str(folder),
+            delays,
+            tags,
+        )
+        for segment in segments
+    ]
+    sizes = [view.log.length_of(segment) for segment in segments]
+
+    def progress(done: int) -> None:
+        if on_progress is not None:
+            on_progress(sum(sizes[:done]))
+
+    derived = run_tasks(spark, derive, tasks, name="rebuild: deriving", progress=progress)
+    position = view.log.min_offset
+    for segment, part in zip(segments, derived, strict=True):
+        position = part.position
+        if part.stop is not Stop.BLANK:
+            break
+        position = segment.base + view.log.segment_size
+    if position < view.end:
+        raise damage_at(view, position, "no good record here, so the log cannot be followed")
+    return derived
+
+
+def derive(task: DeriveTask) -> Derived:
+    """What follows from a part of the log, staged."""
+    messages, position, stop = 0, task.start, Stop.LIMIT
+    segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
+    derivation = Derivation(task.delays, tags=task.tags)
+    try:
+        with closing(segment), Stage(Path(task.folder)) as stage:
+            for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):
+                stage.add(step.runs, step.entries)
+                messages += step.rows
+                position, stop = segment.base + step.position, step.stop
+            return Derived(messages, position, stop, stage.finish())
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{task.path}: was deleted meanwhile, by retention perhaps; run the job again"
+        ) from error
+
+
+def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:
+    """Bring what the tasks have made together, durably: (queues, index files)."""
+    folders: dict[Path, int] = {}
+    for part in made:
+        for name in part.files:
+            path = building / name
+            if path.parent not in folders:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            folders[path.parent] = folders.get(path.parent, 0) + 1
+            (Path(part.folder) / name).rename(path)
+    for folder in sorted({folder for path in folders for folder in (path, *path.parents)}):
+        if folder.is_relative_to(building):
+            files.sync_folder(folder)
+    index = folders.pop(building / INDEX, 0)
+    return len(folders), index
