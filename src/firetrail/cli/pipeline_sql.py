@@ -17,8 +17,7 @@ from firetrail.cli.output import counted, say, table
 from firetrail.cli.records import preview
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from firetrail.pipeline.jobs.sql import Result
 
 DESCRIPTION = """\
 Run a SQL query over a store.
@@ -60,53 +59,49 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Run the query, and show all of its result or its beginning."""
     spark.check_store(args.store)
     with spark.spark_session(args, bar=True) as session:
-        from firetrail.pipeline.jobs.sql import json_lines, sql
+        from firetrail.pipeline.jobs.sql import Result, sql
 
-        frame = sql(session, args.store, args.query)
+        result = Result(sql(session, args.store, args.query))
         if args.json:
-            for line in json_lines(frame):
+            for line in result.lines():
                 print(line)
         elif args.csv:
-            _print_csv(frame)
+            _print_csv(result)
         elif args.parquet:
-            frame.write.parquet(str(args.parquet))
+            result.write_parquet(args.parquet)
             say(f"{args.parquet}: written")
         else:
-            _print_table(frame, args.max)
+            _print_table(result, args.max)
     return ExitCode.OK
 
 
-def _print_csv(frame: DataFrame) -> None:
-    from firetrail.pipeline.jobs.sql import json_rows
-
+def _print_csv(result: Result) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(frame.columns)
-    for row in json_rows(frame):
+    writer.writerow(result.names)
+    for row in result.rows():
         writer.writerow(_plain(value) for value in row)
 
 
-def _print_table(frame: DataFrame, limit: int) -> None:
-    from firetrail.pipeline.jobs.sql import json_rows
-
-    rows = list(json_rows(frame.limit(limit + 1)))
-    types = [field.dataType for field in frame.schema]
+def _print_table(result: Result, limit: int) -> None:
+    rows = list(result.rows(limit + 1))
     heads = [
-        f"{name}>" if kind.typeName() in _NUMBERS else name
-        for name, kind in zip(frame.columns, types, strict=True)
+        f"{name}>" if kind in _NUMBERS else name
+        for name, kind in zip(result.names, result.types, strict=True)
     ]
     cells = [
-        [_cell(value, kind) for value, kind in zip(row, types, strict=True)] for row in rows[:limit]
+        [_cell(value, kind) for value, kind in zip(row, result.types, strict=True)]
+        for row in rows[:limit]
     ]
     print("\n".join(table(heads, cells)))
     if len(rows) > limit:
         say(f"only the first {counted(limit, 'row')}; --max N shows more, --json and --csv all")
 
 
-def _cell(value: Any, kind: DataType) -> str:
+def _cell(value: Any, kind: str) -> str:
     """A value on the terminal: bytes as text where they are some, nothing too long."""
     if value is None:
         return "-"
-    if kind.typeName() == "binary":
+    if kind == "binary":
         return preview(memoryview(b64decode(value)))
     text = str(_plain(value))
     text = text if text.isprintable() else json.dumps(text)

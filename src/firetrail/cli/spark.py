@@ -20,7 +20,7 @@ from firetrail.storage.system import System
 from firetrail.store.folder import check_is_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from firetrail.pipeline.session import SparkSession
 
 
 def add_parser(
@@ -71,15 +71,13 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
     ``bar`` lets Spark itself show the progress of its stages on a terminal: for queries, whose
     tasks only Spark knows.
     """
-    from pyspark.sql import SparkSession
-
-    from firetrail.pipeline import session
     from firetrail.pipeline.failures import original_errors
+    from firetrail.pipeline.session import active_session, session
 
     conf = dict(args.conf)
     if bar and sys.stderr.isatty():
         conf["spark.ui.showConsoleProgress"] = "true"
-    active = SparkSession.getActiveSession()
+    active = active_session()
     spark = active or session(args.master, **conf)
     try:
         with original_errors():

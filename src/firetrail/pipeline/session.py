@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from firetrail.pipeline.java import find_java, java_home
 
+__all__ = ["SparkSession", "active_session", "session"]
+
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _DEFAULTS = {
     "spark.app.name": "firetrail",
@@ -25,6 +27,11 @@ _DEFAULTS = {
 }
 
 
+def active_session() -> SparkSession | None:
+    """The session that this process has, if any."""
+    return SparkSession.getActiveSession()
+
+
 def session(master: str = "local[*]", **conf: str) -> SparkSession:
     """The active session, or a new one on ``master``.
 
@@ -32,7 +39,7 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
     the defaults above; to an active session they are applied too, and Spark refuses those that
     cannot change any more.
     """
-    active = SparkSession.getActiveSession()
+    active = active_session()
     if active is not None:
         for key, value in conf.items():
             active.conf.set(key, value)

@@ -78,20 +78,37 @@ def _names(attributes: Any) -> set[str]:
     return {attribute.name() for attribute in _items(attributes)}
 
 
-def json_lines(frame: DataFrame) -> Iterator[str]:
-    """Each row as a JSON object, one partition in memory at a time.
+class Result:
+    """The rows of a query as JSON has them, one partition in memory at a time.
 
     Binary columns are base64 and timestamps ISO 8601 in the session's time zone, as Spark writes
     them.
     """
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self.names = frame.columns
+        self.types = [field.dataType.typeName() for field in frame.schema]
+        """Spark's names: ``string``, ``binary``, ``long``, …"""
+
+    def lines(self) -> Iterator[str]:
+        """Each row as a JSON object."""
+        return _lines(self._frame)
+
+    def rows(self, limit: int | None = None) -> Iterator[list[Any]]:
+        """The values of each row, or of the first ones; columns may have the same name."""
+        frame = self._frame.toDF(*(f"c{number}" for number in range(len(self.names))))
+        for line in _lines(frame if limit is None else frame.limit(limit)):
+            yield list(json.loads(line).values())
+
+    def write_parquet(self, folder: str | Path) -> None:
+        """All rows as Parquet files in a folder that is not there yet."""
+        with original_errors():
+            self._frame.write.parquet(str(folder))
+
+
+def _lines(frame: DataFrame) -> Iterator[str]:
     whole = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     with original_errors():
         for row in frame.select(whole).toLocalIterator(prefetchPartitions=True):
             yield row[0]
-
-
-def json_rows(frame: DataFrame) -> Iterator[list[Any]]:
-    """The values of each row as JSON has them; columns may have the same name."""
-    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-    for line in json_lines(numbered):
-        yield list(json.loads(line).values())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 
-from firetrail import __version__
 from firetrail.format.human import counted, human_size
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.pipeline.jobs.report import charts
@@ -38,7 +38,7 @@ def render(figures: Figures, made: datetime) -> str:
         subtitle=_subtitle(figures),
         tiles="".join(_tiles(figures)),
         sections="\n".join(_sections(figures)),
-        footer=f"Made by Firetrail {__version__} on {when} from "
+        footer=f"Made by Firetrail {version('firetrail')} on {when} from "
         f"<code>{escape(figures.store)}</code>. Times are UTC; messages count as the log has them.",
     )
 
