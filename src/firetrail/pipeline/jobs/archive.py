@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -41,6 +41,8 @@ from firetrail.store.archived import ArchiveMark, read_mark, write_mark
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreState, StoreView
 
+RETIRED_KEPT_MS = 7 * 86_400_000
+"""How long files that compaction has replaced stay for readers of a table's older states."""
 OnPlan = Callable[[int], Callable[[int], None] | None]
 """Told the number of tasks; gives what is to hear how many are done."""
 
@@ -94,16 +96,19 @@ def follow(
     store: str | Path,
     lake: str | Path,
     *,
-    table: str = "parquet",
     every_s: float = 60.0,
     rounds: int | None = None,
     on_round: Callable[[Archived], None] = lambda done: None,
+    **options: Any,
 ) -> None:
-    """Archive what is new every ``every_s`` seconds, until stopped or for some ``rounds``."""
+    """Archive what is new every ``every_s`` seconds, until stopped or for some ``rounds``.
+
+    ``options`` are those of :func:`archive`.
+    """
     number = 0
     while rounds is None or number < rounds:
         begun = time.monotonic()
-        on_round(archive(spark, store, lake, table=table))
+        on_round(archive(spark, store, lake, **options))
         number += 1
         if number != rounds:
             time.sleep(max(begun + every_s - time.monotonic(), 0))
@@ -252,8 +257,10 @@ class _Run:
     # -- around it ----------------------------------------------------------------------------
 
     def _remove_strays(self, manifest: Manifest) -> int:
-        """Remove the files that killed jobs have left."""
-        known = {file.path for file in manifest.files} | self._table.known_files()
+        """Remove the files that killed jobs have left, and those replaced long ago."""
+        kept_since_ms = time.time_ns() // 1_000_000 - RETIRED_KEPT_MS
+        manifest = manifest.without_retired_before(kept_since_ms)
+        known = {file.path for file in manifest.files} | {old.path for old in manifest.retired}
         strays = [name for name in self._lake.data_files() if name not in known]
         for name in strays:
             self._lake.remove(name)

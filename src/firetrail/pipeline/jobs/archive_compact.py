@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from firetrail.pipeline.jobs.archive_files import PartitionFile, file_schema
 from firetrail.pipeline.jobs.archive_lake import SUFFIX, Lake, partition
-from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest
+from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest, Retired
 from firetrail.pipeline.jobs.archive_tables import Table
 from firetrail.pipeline.tasks import run_tasks
 
@@ -42,7 +43,9 @@ def compact(
     made = run_tasks(spark, merge_files, merges, name=f"compact {lake.place}")
     old = [file for merge in merges for file in merge.files]
     lake.sync_folders([file.path for file in made])
-    manifest = manifest.exchanged({file.path for file in old}, made)
+    now_ms = time.time_ns() // 1_000_000
+    retired = tuple(Retired(file.path, now_ms) for file in old) if table.has_history else ()
+    manifest = manifest.exchanged({file.path for file in old}, made, retired)
     table.publish(manifest, made, old)
     return len(old), manifest
 

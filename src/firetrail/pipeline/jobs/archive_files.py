@@ -282,7 +282,8 @@ class PartitionFile:
     def __init__(self, lake: Lake, name: str, topic: str, day: str, schema: pa.Schema) -> None:
         self._name, self._topic, self._day = name, topic, day
         self._file: HashedFile = lake.create(name)
-        self._start, self._end, self._messages = -1, -1, 0
+        self._start = self._last = self._end = -1
+        self._messages = 0
         statistics = [field for field in schema.names if field not in _NO_STATISTICS]
         self._writer = pq.ParquetWriter(
             self._file,
@@ -299,7 +300,8 @@ class PartitionFile:
         offsets = table.column("physical_offset")
         if self._start < 0:
             self._start = offsets[0].as_py()
-        self._end = offsets[-1].as_py() + table.column("size")[-1].as_py()
+        self._last = offsets[-1].as_py()
+        self._end = self._last + table.column("size")[-1].as_py()
         self._messages += table.num_rows
         self._writer.write_table(table, row_group_size=table.num_rows)
 
@@ -312,6 +314,7 @@ class PartitionFile:
             self._topic,
             self._day,
             self._start,
+            self._last,
             self._end,
             self._messages,
             self._file.size,

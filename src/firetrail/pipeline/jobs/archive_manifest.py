@@ -35,10 +35,18 @@ class DataFile(NamedTuple):
     topic: str
     day: str
     start: int  # physical offset of its first record
-    end: int  # and behind its last one
+    last: int  # of its last one
+    end: int  # and behind that
     messages: int
     size: int
     sha256: str
+
+
+class Retired(NamedTuple):
+    """A file that compaction has replaced, kept for those who read an older state of the table."""
+
+    path: str
+    since_ms: int
 
 
 class Range(NamedTuple):
@@ -79,6 +87,7 @@ class Manifest:
     anchors: tuple[Anchor, ...] = ()
     ranges: tuple[Range, ...] = ()
     files: tuple[DataFile, ...] = ()
+    retired: tuple[Retired, ...] = ()
 
     @classmethod
     def new(cls, table: str, store: StoreFacts) -> Self:
@@ -110,15 +119,27 @@ class Manifest:
             files=_in_order([*self.files, *files]),
         )
 
-    def exchanged(self, old: set[str], new: list[DataFile]) -> Manifest:
+    def exchanged(
+        self, old: set[str], new: list[DataFile], retired: tuple[Retired, ...]
+    ) -> Manifest:
         """With other files for the same records."""
         kept = [file for file in self.files if file.path not in old]
-        return replace(self, sequence=self.sequence + 1, files=_in_order([*kept, *new]))
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            files=_in_order([*kept, *new]),
+            retired=(*self.retired, *retired),
+        )
+
+    def without_retired_before(self, time_ms: int) -> Manifest:
+        """With only those replaced files that are still to be kept."""
+        kept = tuple(old for old in self.retired if old.since_ms >= time_ms)
+        return replace(self, retired=kept)
 
     def encode(self) -> bytes:
         """The file's content."""
         content = {"firetrail_archive": VERSION} | asdict(self)
-        for name in ("anchors", "ranges", "files"):
+        for name in ("anchors", "ranges", "files", "retired"):
             content[name] = [part._asdict() for part in getattr(self, name)]
         content["store"] = self.store._asdict()
         return json.dumps(content, indent=1).encode()
@@ -146,6 +167,7 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
             tuple(Anchor(**anchor) for anchor in found["anchors"]),
             tuple(Range(**part) for part in found["ranges"]),
             tuple(DataFile(**file) for file in found["files"]),
+            tuple(Retired(**file) for file in found["retired"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(f"{place}: no manifest of an archive ({error}); put it back") from error

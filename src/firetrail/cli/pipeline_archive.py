@@ -1,0 +1,117 @@
+"""``firetrail pipeline archive``: the log into a lake, once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from firetrail.cli import common, spark
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import counted, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firetrail.pipeline.jobs.archive import Archived
+
+DESCRIPTION = """\
+Export every record of the log to a lake: Parquet files (zstd) by topic and day of the store time,
+in UTC, with a manifest that says which records are in which file.
+
+Each run goes on where the last one ended; a run that was killed is simply run again: nothing is
+exported twice and nothing is left out. The store may be in use. With the setting
+delete_archived_only, its retention deletes only what is in the lake.
+
+LAKE is a folder that all workers reach, or an address such as s3://bucket/lake."""
+EXAMPLES = """\
+  firetrail pipeline archive data --to lake
+  firetrail pipeline archive data --to lake --follow --every 300
+  firetrail pipeline archive data --to s3://bucket/lake --format delta"""
+
+
+def add(subparsers: Subparsers) -> None:
+    """Name, help and arguments."""
+    parser = spark.add_parser(subparsers, "archive", "export to a lake", DESCRIPTION, EXAMPLES)
+    parser.add_argument("--to", metavar="LAKE", required=True, help="an archive, or a new folder")
+    parser.add_argument(
+        "--format",
+        choices=("parquet", "delta", "iceberg"),
+        default="parquet",
+        help="kind of table (default: %(default)s); the others need the extra of their name",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on until stopped, archiving what is new"
+    )
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=common.not_negative,
+        default=60,
+        help="with --follow, how often to look (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allow-gap",
+        action="store_true",
+        help="go on although retention has deleted records that were not archived yet",
+    )
+    parser.add_argument("--no-compact", action="store_true", help="leave small files as they are")
+    common.add_json(parser, "one JSON object a round: what was done")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Archive, and say what was done."""
+    spark.check_store(args.store)
+    with spark.spark_session(args) as session, ExitStack() as shown:
+        from firetrail.pipeline.jobs.archive import archive, follow
+
+        def on_plan(tasks: int) -> Callable[[int], None]:
+            return shown.enter_context(spark.task_progress("archiving", tasks))
+
+        def tell(done: Archived) -> None:
+            shown.close()
+            _tell(args, done)
+
+        if args.follow:
+            follow(
+                session,
+                args.store,
+                args.to,
+                table=args.format,
+                allow_gap=args.allow_gap,
+                compaction=not args.no_compact,
+                every_s=args.every,
+                on_round=tell,
+                on_plan=on_plan,
+            )
+        else:
+            tell(
+                archive(
+                    session,
+                    args.store,
+                    args.to,
+                    table=args.format,
+                    allow_gap=args.allow_gap,
+                    compaction=not args.no_compact,
+                    on_plan=on_plan,
+                )
+            )
+    return ExitCode.OK
+
+
+def _tell(args: argparse.Namespace, done: Archived) -> None:
+    if args.json:
+        print(json.dumps(done._asdict()), flush=True)
+        return
+    extra = [f"{counted(done.removed, 'file')} of a killed run removed"] if done.removed else []
+    extra += [f"{counted(done.compacted, 'small file')} merged"] if done.compacted else []
+    print(
+        f"{done.lake}: {counted(done.messages, 'message')} archived up to {done.end}; "
+        f"{counted(done.total_messages, 'message')} in {counted(done.total_files, 'file')} in all"
+        + "".join(f"; {text}" for text in extra),
+        flush=True,
+    )
+    if not done.marked and done.total_messages:
+        say("the store cannot be written, so its retention does not know what is archived")
