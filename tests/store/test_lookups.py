@@ -64,7 +64,7 @@ class TestByPlace:
             lambda: store.at(offsets[1]),
             lambda: store.query("T", "k"),
         ):
-            with pytest.raises(StoreDamagedError, match="body CRC.*firetrail fsck") as caught:
+            with pytest.raises(StoreDamagedError, match=r"body CRC.*firetrail fsck") as caught:
                 look()
             assert caught.value.physical_offset == offsets[1]
             assert caught.value.file.endswith("commitlog/00000000000000000000")

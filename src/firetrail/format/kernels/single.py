@@ -18,14 +18,13 @@ from firetrail.format.javahash import java_text
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
-    from cython.cimports.firetrail.format.kernels._bigendian import load_i64, load_u32
+    from cython.cimports.firetrail.format.kernels._bigendian import load_i64, load_u32, same_bytes
     from cython.cimports.firetrail.format.kernels.checksum import crc31
     from cython.cimports.firetrail.format.kernels.scan import note_record
     from cython.cimports.firetrail.format.kernels.text import hash_utf8
-    from cython.cimports.libc.string import memcmp
 else:
     from firetrail.format.kernels import _constants as k
-    from firetrail.format.kernels._bigendian import load_i64, load_u32
+    from firetrail.format.kernels._bigendian import load_i64, load_u32, same_bytes
     from firetrail.format.kernels.checksum import crc31
     from firetrail.format.kernels.scan import note_record
     from firetrail.format.kernels.text import hash_utf8
@@ -105,23 +104,6 @@ def _bytes(
         return bytes(data[at:end])
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _equal(
-    data: cython.pointer(cython.const[cython.uchar]),
-    at: cython.Py_ssize_t,
-    wanted: cython.pointer(cython.const[cython.uchar]),
-    size: cython.Py_ssize_t,
-) -> cython.bint:
-    """Whether ``data[at : at + size]`` are the first ``size`` bytes wanted."""
-    if cython.compiled:
-        return memcmp(data + at, wanted, size) == 0
-    else:
-        return bytes(data[at : at + size]) == wanted[:size]
-
-
 class KeyQuestion:
     """Messages of a topic with a key or unique key, stored in ``begin..end`` (ms).
 
@@ -165,15 +147,15 @@ class KeyQuestion:
         if cells[k.COL_STORE_TIME] < self.begin or cells[k.COL_STORE_TIME] > self.end:
             return 0
         size: cython.Py_ssize_t = len(self._topic)
-        if cells[k.COL_TOPIC_SIZE] != size or not _equal(
-            source, cells[k.COL_TOPIC_AT], self._topic, size
+        if cells[k.COL_TOPIC_SIZE] != size or not same_bytes(
+            source, cells[k.COL_TOPIC_AT], self._topic, 0, size
         ):
             return 0
         size = len(self._key)
         if (
             size > 0
             and cells[k.COL_UNIQUE_KEY_SIZE] == size
-            and _equal(source, cells[k.COL_UNIQUE_KEY_AT], self._key, size)
+            and same_bytes(source, cells[k.COL_UNIQUE_KEY_AT], self._key, 0, size)
         ):
             return cells[k.COL_SIZE]
         if self._is_one_of(source, cells[k.COL_KEYS_AT], cells[k.COL_KEYS_SIZE]):
@@ -194,7 +176,7 @@ class KeyQuestion:
             return False
         while at <= end:
             if at == end or data[at] == _SPACE:
-                if at - start == size and _equal(data, start, self._key, size):
+                if at - start == size and same_bytes(data, start, self._key, 0, size):
                     return True
                 start = at + 1
             at += 1
