@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from firetrail.storage import system
 from firetrail.storage.system import Clock, Files, System
 
 files = Files()
@@ -188,6 +189,28 @@ descriptor = files.open(Path(sys.argv[1]), writable=True)
 print(files.lock(descriptor), files.lock_owner(descriptor), flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+class TestExchange:
+    @pytest.fixture(autouse=True)
+    def kernel(self, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        if not at_once:
+            monkeypatch.setattr(system, "_LIBC", object())
+
+    def test_two_folders_swap_their_names(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / f"of-{name}").touch()
+        files.exchange(tmp_path / "a", tmp_path / "b")
+        assert [path.name for path in sorted(tmp_path.rglob("of-*"))] == ["of-b", "of-a"]
+        assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+    def test_both_must_be_there(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        with pytest.raises(FileNotFoundError):
+            files.exchange(tmp_path / "a", tmp_path / "b")
+        assert os.listdir(tmp_path) == ["a"]
 
 
 class TestLock:

@@ -106,6 +106,18 @@ def test_a_repaired_store_goes_on(root: Path) -> None:
     assert main(["fsck", str(root), "--json"]) == 0
 
 
+def test_what_a_killed_repair_has_made_is_removed(root: Path) -> None:
+    for name in ("made", "made.building"):
+        (root / "repair-20260101T000000000Z" / name / "consumequeue").mkdir(parents=True)
+    repaired(root, Repair.REBUILD_DERIVED)
+    assert sorted(path.name for path in kept(root).iterdir()) == [
+        "consumequeue",
+        "firetrail.watermark",
+        "index",
+    ]
+    assert len(bodies(root)) == MESSAGES
+
+
 def test_a_good_log_is_not_cut(root: Path) -> None:
     with pytest.raises(StoreError, match="nothing to cut"):
         repaired(root, Repair.TRUNCATE_LOG)

@@ -10,8 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
-from firetrail.errors import StoreError
-from firetrail.store.rebuild import rebuild
+from firetrail.store.rebuild import Rebuilt, check_outside, rebuild
 
 DESCRIPTION = """\
 Make the consume queues and index files of a store anew, from its log alone, in another folder.
@@ -38,19 +37,23 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Rebuild, and say what was made."""
-    if args.into.resolve().is_relative_to(args.store.resolve()):
-        raise StoreError(f"{args.into}: inside of the store, which is only read; choose another")
+    check_outside(args.store, args.into)
     with open_view(args.store) as view:
         progress = Progress("rebuilding", view.end - view.log.min_offset)
         try:
             made = rebuild(view, args.into, args.delay_levels, progress)
         finally:
             progress.clear()
+    tell(args, args.into, made)
+    return ExitCode.OK
+
+
+def tell(args: argparse.Namespace, place: Path, made: Rebuilt) -> None:
+    """Say what was made, and where."""
     if args.json:
-        print(json.dumps({"into": str(args.into), **made._asdict()}))
+        print(json.dumps({"into": str(place), **made._asdict()}))
     else:
         print(
-            f"{args.into}: {counted(made.queues, 'queue')} and "
+            f"{place}: {counted(made.queues, 'queue')} and "
             f"{counted(made.index_files, 'index file')} of {counted(made.messages, 'message')}"
         )
-    return ExitCode.OK

@@ -27,6 +27,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
+_RENAME_EXCHANGE = 2  # Linux 3.15, glibc 2.28
+_AT_FDCWD = -100
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(1 << 20)
 _WRITEV_MAX = 1024  # IOV_MAX of Linux
@@ -206,6 +208,20 @@ class Files:
         os.rename(path, target)
         self.sync_folder(target.parent)
 
+    def exchange(self, path: Path, other: Path) -> None:
+        """Let two files or folders of one file system swap their names, durably.
+
+        At once, where the kernel and the file system can; elsewhere there is a moment in which
+        ``other`` is not there.
+        """
+        if not _swap(path, other):
+            aside = path.with_name(f"{path.name}.aside")
+            os.rename(other, aside)
+            os.rename(path, other)
+            os.rename(aside, path)
+        self.sync_folder(other.parent)
+        self.sync_folder(path.parent)
+
     def remove(self, path: Path) -> None:
         """Remove a file and make that durable. What is mapped stays readable."""
         os.unlink(path)
@@ -235,6 +251,19 @@ class Files:
             "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
         )
         return None if kind == fcntl.F_UNLCK else owner
+
+
+def _swap(path: Path, other: Path) -> bool:
+    """Swap two names at once; False where that is not to be had."""
+    rename = getattr(_LIBC, "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
 
 
 class Clock:

@@ -53,6 +53,12 @@ def rebuild(
         return _build(view, building, delays, on_progress)
 
 
+def check_outside(root: Path, target: Path) -> None:
+    """Raise StoreError if ``target`` lies in the store, which is only read."""
+    if target.resolve().is_relative_to(root.resolve()):
+        raise StoreError(f"{target}: inside of the store, which is only read; choose another")
+
+
 @contextmanager
 def built(files: Files, target: Path) -> Iterator[Path]:
     """A folder to build in, which becomes ``target`` when everything in it is done.

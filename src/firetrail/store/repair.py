@@ -14,11 +14,14 @@ a repair takes its lock. Interrupted at any point, it can be started again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from firetrail.errors import FormatError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
@@ -32,12 +35,26 @@ from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import FolderLock, check_is_store
 from firetrail.store.problems import Kind
 from firetrail.store.queues import QueueKey, QueueTable
-from firetrail.store.rebuild import rebuild
+from firetrail.store.rebuild import Rebuilt, rebuild
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreView
 from firetrail.store.walk import Batch, Damage
 
 COPY_STEP = 1 << 20
+MADE = "made"
+"""Where queues and index are made, in the folder of the repair."""
+
+
+class Rebuild(Protocol):
+    """Who makes queues and index: :func:`firetrail.store.rebuild.rebuild`, or as it does."""
+
+    def __call__(
+        self,
+        view: StoreView,
+        target: Path,
+        delays: DelayLevels,
+        on_progress: Callable[[int], None],
+    ) -> Rebuilt: ...
 
 
 class Repair(Enum):
@@ -47,15 +64,25 @@ class Repair(Enum):
     TRUNCATE_LOG = "truncate-log"
 
 
-def repair_store(system: System, root: Path, choice: Repair, delays: DelayLevels) -> list[str]:
+def repair_store(
+    system: System,
+    root: Path,
+    choice: Repair,
+    delays: DelayLevels,
+    make: Rebuild = rebuild,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> list[str]:
     """Repair a store that is not in use; what was done, a sentence each.
 
-    Raises StoreLockedError if it is in use, and StoreError if the repair would not help.
+    ``make`` makes the queues and the index, and tells ``on_progress``. Raises StoreLockedError if
+    the store is in use, and StoreError if the repair would not help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
-        return _Work(system, root, delays).run(choice)
+        return _Work(system, root, partial(make, delays=delays, on_progress=on_progress)).run(
+            choice
+        )
     finally:
         lock.release()
 
@@ -63,16 +90,19 @@ def repair_store(system: System, root: Path, choice: Repair, delays: DelayLevels
 class _Work:
     """One repair."""
 
-    def __init__(self, system: System, root: Path, delays: DelayLevels) -> None:
+    def __init__(
+        self, system: System, root: Path, make: Callable[[StoreView, Path], Rebuilt]
+    ) -> None:
         self._system = system
         self._files = system.files
         self._root = root
-        self._delays = delays
+        self._make = make
         now = datetime.fromtimestamp(system.clock.now_ms() / 1000, UTC)
         self._kept = root / f"repair-{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
         self._done: list[str] = []
 
     def run(self, choice: Repair) -> list[str]:
+        self._clear_leftovers()
         with self._view() as view:
             damage = _first_damage(view) if choice is Repair.TRUNCATE_LOG else None
             if choice is Repair.TRUNCATE_LOG and damage is None:
@@ -82,7 +112,7 @@ class _Work:
             if damage is not None:
                 self._truncate_log(view, damage)
         with self._view() as view:
-            self._rebuild_derived(view, self._kept / "made")
+            self._rebuild_derived(view, self._kept / MADE)
             self._correct_checkpoint(view)
         if damage is not None:
             self._keep(self._root / ABORT)  # nothing is left to recover
@@ -92,6 +122,14 @@ class _Work:
     def _view(self) -> Iterator[StoreView]:
         with StoreView.open(self._root, system=self._system, exclusive=True) as view:
             yield view
+
+    def _clear_leftovers(self) -> None:
+        """Remove what repairs that were killed have made and not put in its place."""
+        for kept in self._root.glob("repair-*"):
+            for made in kept.glob(f"{MADE}*"):
+                shutil.rmtree(made)
+            if not self._files.names(kept):
+                kept.rmdir()
 
     # -- the log ------------------------------------------------------------------------------
 
@@ -137,7 +175,7 @@ class _Work:
         """Make queues and index beside the old ones, then put them in their place."""
         self._files.make_folder(self._kept)
         try:
-            made = rebuild(view, made_in, self._delays, lambda done: None)
+            made = self._make(view, made_in)
         except BaseException:
             if not self._done:
                 self._kept.rmdir()  # nothing was changed
@@ -147,14 +185,22 @@ class _Work:
         # anew when it is opened, not one that is taken for complete.
         self._forget_watermark()
         for name in (INDEX, CONSUME_QUEUE):
-            self._keep(self._root / name)
-            if (made_in / name).is_dir():
-                self._files.rename(made_in / name, self._root / name)
+            self._put_in_place(self._root / name, made_in / name)
         made_in.rmdir()
         self._done.append(
             f"made anew from the {made.messages} messages of the log: queues {made.queues}, "
             f"index files {made.index_files}"
         )
+
+    def _put_in_place(self, path: Path, made: Path) -> None:
+        """Let ``made`` take the place of ``path``, which is kept; at no moment is neither there."""
+        if not made.is_dir():
+            self._keep(path)
+        elif not path.exists():
+            self._files.rename(made, path)
+        else:
+            self._files.exchange(made, path)
+            self._keep(path, made)
 
     def _carry_over(self, view: StoreView, made_in: Path) -> None:
         """Take over queues that have no messages in the log: they know their next queue offset."""
@@ -213,14 +259,16 @@ class _Work:
 
     # -- the folder of the repair -------------------------------------------------------------
 
-    def _keep(self, path: Path) -> None:
-        """Move a file or folder of the store to the same place in the folder of this repair."""
-        if not path.exists():
+    def _keep(self, path: Path, moved: Path | None = None) -> None:
+        """Move a file or folder of the store, which is at ``moved`` already if that is given, to
+        the same place in the folder of this repair."""
+        source = moved or path
+        if not source.exists():
             return
         target = self._kept / path.relative_to(self._root)
         self._files.make_folder(target.parent)
-        self._files.rename(path, target)
-        self._files.sync_folder(path.parent)
+        self._files.rename(source, target)
+        self._files.sync_folder(source.parent)
         self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import StoreError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.delay import DelayLevels
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
 from firetrail.pipeline.jobs.arranging import index_files, queue_files, shared_out
@@ -33,9 +33,10 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import Files, System
 from firetrail.store.deriving import Derivation
-from firetrail.store.rebuild import Rebuilt, built, damage_at, without_gap
+from firetrail.store.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
+from firetrail.store.repair import Repair, repair_store
 from firetrail.store.tagentries import has_tag_entries
-from firetrail.store.view import StoreView
+from firetrail.store.view import StoreState, StoreView
 
 PIECES = "pieces"
 PARTS = "parts"
@@ -66,17 +67,54 @@ class Derived(NamedTuple):
 
 def rebuild(
     spark: SparkSession,
+    store: str | Path,
+    into: str | Path | None = None,
+    *,
+    delays: DelayLevels | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Rebuilt:
+    """Make the consume queues and the index of a store anew, from its log alone.
+
+    With ``into``, a new or empty folder, the store is only read and may be in use. Without it, they
+    take the place of the store's own, which must be closed; those are kept in a folder
+    ``repair-<time>`` in it. ``delays`` are the broker's delay levels. ``on_progress`` is told how
+    many bytes of the log are done.
+
+    Every worker must reach the store, and the folder of ``into``, under the same path. Raises
+    StoreDamagedError if the log cannot be followed to its end, and then nothing has changed.
+    """
+    delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+    root = Path(store)
+    if into is not None:
+        target = Path(into)
+        check_outside(root, target)
+        with StoreView.open(root) as view:
+            return make(spark, view, target, delays, on_progress)
+    made: list[Rebuilt] = []
+
+    def make_closed(
+        view: StoreView, target: Path, delays: DelayLevels, on_progress: Callable[[int], None]
+    ) -> Rebuilt:
+        if view.state is not StoreState.CLOSED:
+            raise StoreError(
+                f"{root}: was not closed; open it once, which recovers it, or rebuild into another "
+                "folder"
+            )
+        made.append(make(spark, view, target, delays, on_progress))
+        return made[-1]
+
+    repair_store(System(), root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
+    return made[-1]
+
+
+def make(
+    spark: SparkSession,
     view: StoreView,
     target: Path,
     delays: DelayLevels,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None],
 ) -> Rebuilt:
-    """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
-
-    Every worker must reach the store and the folder of ``target`` under the same path. Files and
-    errors are those of :func:`firetrail.store.rebuild.rebuild`. ``on_progress`` is told how many
-    bytes of the log are done.
-    """
+    """As :func:`firetrail.store.rebuild.rebuild`, by tasks."""
     files = view.system.files
     with built(files, target.absolute()) as building:
         (building / PIECES).mkdir()
@@ -102,7 +140,7 @@ def _derive(
     view: StoreView,
     folder: Path,
     delays: DelayLevels,
-    on_progress: Callable[[int], None] | None,
+    on_progress: Callable[[int], None],
 ) -> list[Derived]:
     """Derive from the whole log. Raises StoreDamagedError if it cannot be followed to its end."""
     tags = has_tag_entries(view.index, view.log) or False
@@ -122,11 +160,13 @@ def _derive(
     ]
     sizes = [view.log.length_of(segment) for segment in segments]
 
-    def progress(done: int) -> None:
-        if on_progress is not None:
-            on_progress(sum(sizes[:done]))
-
-    derived = run_tasks(spark, derive, tasks, name="rebuild: deriving", progress=progress)
+    derived = run_tasks(
+        spark,
+        derive,
+        tasks,
+        name="rebuild: deriving",
+        progress=lambda done: on_progress(sum(sizes[:done])),
+    )
     position = view.log.min_offset
     for segment, part in zip(segments, derived, strict=True):
         position = part.position
