@@ -68,6 +68,16 @@ def test_wheel_has_the_kernels_sources(source: Path) -> None:
     assert "firetrail/py.typed" in names
 
 
+def test_wheel_has_what_spark_looks_for(source: Path) -> None:
+    """Beside the code: the module by which Spark finds the data source, logging, the report."""
+    wheel = build(source, "wheel", FIRETRAIL_NO_KERNELS="1")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "pyspark_rocketmq/__init__.py" in names
+    assert "firetrail/pipeline/log4j2.properties" in names
+    assert "firetrail/pipeline/jobs/report/page.html" in names
+
+
 def test_sdist_has_the_kernels_sources(source: Path) -> None:
     with tarfile.open(build(source, "sdist", FIRETRAIL_NO_KERNELS="1")) as archive:
         names = archive.getnames()
@@ -102,12 +112,19 @@ def pins(lines: list[str]) -> dict[str, str]:
     return found
 
 
+def release(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
 def test_the_tools_are_pinned_alike() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = pins([line for line in constraints if line and not line.startswith("#")])
     assert pins(project["optional-dependencies"]["dev"]).items() <= pinned.items()
+    for requirement in project["optional-dependencies"]["spark"]:
+        name, least = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement).groups()
+        assert release(pinned[name]) >= release(least)
 
 
 def test_no_runtime_dependency() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from firetrail.cli import common, spark
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.output import human_size
+from firetrail.cli.output import counted, human_size
+from firetrail.errors import PipelineError
 
 DESCRIPTION = """\
 Write one HTML page about a store: messages and bytes over time by topic, sizes, queue skew, hot
@@ -34,12 +35,12 @@ def add(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> ExitCode:
     """Make the page, and say where it is."""
     spark.check_store(str(args.store))
+    if not args.out.parent.is_dir():
+        raise PipelineError(f"{args.out.parent}: no such folder; make it, or name another --out")
     with spark.spark_session(args, bar=True) as session:
         from firetrail.pipeline.jobs.report import report
 
         figures = report(session, args.store, args.out)
-    print(
-        f"{args.out}: {figures.total:,} messages of {human_size(figures.size)}, "
-        f"{figures.flaws_total:,} damaged places"
-    )
+    damage = counted(figures.flaws_total, "damaged place") if figures.flaws_total else "no damage"
+    print(f"{args.out}: {figures.total:,} messages of {human_size(figures.size)}, {damage}")
     return ExitCode.PROBLEMS if figures.flaws_total else ExitCode.OK

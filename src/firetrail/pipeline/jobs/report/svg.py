@@ -26,10 +26,9 @@ _TIME_STEPS_MS = [
 
 def number(value: float) -> str:
     """``1234567`` as ``1.23 M``: three digits or so, for labels."""
-    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if abs(value) >= limit:
-            value /= 1e3 if unit == " k" else limit
-            return f"{value:.3g}{unit}" if value < 999.5 else f"{value:.0f}{unit}"
+    for limit, divisor, unit in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= limit:
+            return f"{value / divisor:.3g} {unit}"
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.2g}"
 
 
@@ -47,8 +46,11 @@ def duration(ms: float) -> str:
 
 
 def moment(ms: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A time of the store, in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    """A time of the store, in UTC; one that no calendar has, as a number."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms:.0f} ms"
 
 
 def nice_ticks(top: float, count: int = 4, base: int = 10) -> list[float]:
@@ -67,7 +69,8 @@ def nice_ticks(top: float, count: int = 4, base: int = 10) -> list[float]:
 def time_ticks(start: float, end: float, width: float) -> list[tuple[float, str]]:
     """Round moments of a range with their labels, as many as fit."""
     most = max(width / 110, 2)
-    step = next((s for s in _TIME_STEPS_MS if (end - start) / s <= most), _TIME_STEPS_MS[-1])
+    longest = _TIME_STEPS_MS[-1] * ceil((end - start) / most / _TIME_STEPS_MS[-1])
+    step = next((s for s in _TIME_STEPS_MS if (end - start) / s <= most), longest)
     if step >= 86_400_000:
         form = "%d %b" if end - start < 300 * 86_400_000 else "%b %Y"
     elif step >= 60_000:

@@ -1,0 +1,143 @@
+"""The report's figures against a count by hand, and the command that makes it."""
+
+from collections import Counter
+from math import floor, log2
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.helpers import small_config
+from tests.pipeline.shops import MESSAGES, make_shop
+from tests.stores import field_position, flip, log_file, records
+
+from firetrail import Store
+from firetrail.cli import main as cli
+from firetrail.cli.command import ExitCode
+from firetrail.format.properties import KEYS, TAGS
+from firetrail.pipeline.jobs.report import Figures, report
+from firetrail.pipeline.jobs.report.gather import HOT_MAX
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shop(tmp_path_factory.mktemp("shop") / "data")
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Figures:
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    figures = report(spark, shop, page)
+    assert "<h1>data</h1>" in page.read_text()
+    return figures
+
+
+def latency_class(ms: int) -> int:
+    return -1 if ms < 0 else 0 if ms == 0 else floor(log2(ms)) + 1
+
+
+def test_totals(made: Figures, shop: Path) -> None:
+    found = records(shop)
+    assert made.total == len(found) == MESSAGES
+    assert made.size == sum(record.size for record in found)
+    assert made.flaws_total == 0
+    assert made.state == "closed"
+    assert made.segments > 1
+    for topic in made.topics:
+        mine = [record for record in found if record.topic == topic.name]
+        assert topic.messages == len(mine)
+        assert topic.queues == Counter(record.queue_id for record in mine)
+        assert topic.first == mine[0].store_time
+        assert topic.last == mine[-1].store_time
+    assert [t.size for t in made.topics] == sorted((t.size for t in made.topics), reverse=True)
+
+
+def test_classes(made: Figures, shop: Path) -> None:
+    found = records(shop)
+    places = {topic.name: place for place, topic in enumerate(made.topics)}
+    steps = [(r.store_time - made.times.start) // made.times.width for r in found]
+    topics = [places[record.topic] for record in found]
+    assert made.messages == Counter(zip(topics, steps, strict=True))
+    assert made.sizes == Counter(
+        (topic, floor(2 * log2(r.size))) for topic, r in zip(topics, found, strict=True)
+    )
+    assert made.latency == Counter(
+        (step, latency_class(r.store_time - r.born_time))
+        for step, r in zip(steps, found, strict=True)
+    )
+    assert made.attempts == Counter(min(record.reconsume_times, 16) for record in found)
+    bytes_by = Counter[tuple[int, int]]()
+    for topic, step, record in zip(topics, steps, found, strict=True):
+        bytes_by[topic, step] += record.size
+    assert made.bytes == bytes_by
+
+
+def test_the_map(made: Figures, shop: Path) -> None:
+    places = {topic.name: place for place, topic in enumerate(made.topics)}
+    weights: dict[int, Counter[int]] = {}
+    for record in records(shop):
+        cell = made.map.cell_of(record.physical_offset)
+        weights.setdefault(cell, Counter())[places[record.topic]] += record.size
+    assert made.cells.keys() == weights.keys()
+    for cell, topic in made.cells.items():
+        assert weights[cell][topic] == max(weights[cell].values())
+
+
+@pytest.mark.parametrize(("name", "of"), [(TAGS, "tags"), (KEYS, "keys")])
+def test_hot(made: Figures, shop: Path, name: str, of: str) -> None:
+    counts = Counter(
+        (record.topic, text)
+        for record in records(shop)
+        for text in record.properties.get(name, "").split()
+    )
+    hot = getattr(made, of)
+    expected = sorted(counts.items(), key=lambda item: (-item[1], *item[0]))[:HOT_MAX]
+    assert [((h.topic, h.text), h.messages) for h in hot] == expected
+
+
+def test_damage_is_told_and_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    shop = make_shop(tmp_path / "data", seed=8)
+    bad = records(shop)[300]
+    path, at = log_file(shop, bad.physical_offset)
+    base = bad.physical_offset - at
+    flip(path, field_position(path.read_bytes(), base, at, "body"))
+    figures = report(spark, shop, tmp_path / "report.html")
+    (flaw,) = figures.flaws
+    assert figures.flaws_total == 1
+    assert (flaw.file, flaw.position) == (str(path.relative_to(shop)), at)
+    assert (flaw.kind, flaw.physical_offset) == ("body-crc", bad.physical_offset)
+    # Bodies are not read for the figures: a wrong one spoils none of them.
+    assert figures.total == MESSAGES
+
+
+def test_an_empty_store(spark: SparkSession, tmp_path: Path) -> None:
+    Store.open(tmp_path / "data", small_config()).close()
+    figures = report(spark, tmp_path / "data", tmp_path / "report.html")
+    assert (figures.total, figures.topics, figures.flaws) == (0, [], [])
+    assert "no messages" in (tmp_path / "report.html").read_text()
+
+
+def test_the_command(
+    spark: SparkSession, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    assert cli.main(["pipeline", "report", str(shop), "--out", str(page)]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert out.startswith(f"{page}: {MESSAGES} messages of ")
+    assert out.endswith(", no damage\n")
+    assert page.read_text().endswith("</html>\n")
+
+
+def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    arguments = ["pipeline", "report", str(tmp_path / "nowhere"), "--out", str(page)]
+    assert cli.main(arguments) == ExitCode.USAGE
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert not page.exists()
+
+
+def test_a_page_that_cannot_be_written(
+    tmp_path: Path, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "no folder" / "report.html"
+    assert cli.main(["pipeline", "report", str(shop), "--out", str(page)]) == ExitCode.USAGE
+    assert "no folder: no such folder" in capsys.readouterr().err

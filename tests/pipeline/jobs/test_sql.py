@@ -1,0 +1,212 @@
+"""SQL over a store: the tables, the columns that are read, the forms of the result."""
+
+import base64
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.pipeline.shops import MESSAGES, make_shop
+from tests.stores import records
+
+from firetrail.cli import main as cli
+from firetrail.cli.command import ExitCode
+from firetrail.errors import PipelineError
+from firetrail.pipeline import java
+from firetrail.pipeline.jobs.sql import Result, sql
+
+PER_TOPIC = (
+    "select topic, count(*) as n, sum(size) as bytes from messages group by topic order by topic"
+)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shop(tmp_path_factory.mktemp("shop") / "data")
+
+
+def per_topic(shop: Path) -> list[tuple[str, int, int]]:
+    count, size = Counter[str](), Counter[str]()
+    for record in records(shop):
+        count[record.topic] += 1
+        size[record.topic] += record.size
+    return [(topic, count[topic], size[topic]) for topic in sorted(count)]
+
+
+def columns_read(spark: SparkSession) -> list[str]:
+    """The columns that the tables have after a query."""
+    assert spark.table("messages").columns == spark.table("log").columns
+    return spark.table("log").columns
+
+
+@pytest.mark.parametrize("table", ["messages", "log"])
+def test_both_tables(spark: SparkSession, shop: Path, table: str) -> None:
+    rows = sql(spark, shop, PER_TOPIC.replace("messages", table)).collect()
+    assert [tuple(row) for row in rows] == per_topic(shop)
+    assert columns_read(spark) == ["topic", "size"]
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("select count(*) from messages", ["queue_id"]),
+        ("select queue_offset from messages where topic = 'orders'", ["topic", "queue_offset"]),
+        ("select q from (select *, queue_id as q from log) where size > 5", ["queue_id", "size"]),
+        (
+            "select topic from log where size > (select avg(flag) from log)",
+            ["topic", "flag", "size"],
+        ),
+        (
+            "with a as (select * from log where flag = 0) "
+            "select a.queue_id from a join a b on a.physical_offset = b.physical_offset",
+            ["queue_id", "physical_offset", "flag"],
+        ),
+        (
+            "select tags from messages union all select topic from log",
+            ["topic", "tags"],
+        ),
+        (
+            "select topic, row_number() over (partition by tags order by store_time) from log",
+            ["topic", "tags", "store_time"],
+        ),
+    ],
+)
+def test_only_what_a_query_needs_is_read(
+    spark: SparkSession, shop: Path, query: str, columns: list[str]
+) -> None:
+    rows = sql(spark, shop, query).count()
+    assert rows > 0
+    assert columns_read(spark) == columns
+
+
+def test_all_columns(spark: SparkSession, shop: Path) -> None:
+    row = sql(spark, shop, "select * from log order by physical_offset limit 1").collect()[0]
+    assert len(row) == 18
+    assert bytes(row.body) == bytes(records(shop)[0].body)
+
+
+def run(*arguments: str) -> int:
+    return cli.main(["pipeline", "sql", *arguments])
+
+
+def test_table(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(shop), PER_TOPIC) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["topic", "n", "bytes"]
+    assert [tuple(line.split()) for line in lines[1:]] == [
+        (topic, str(count), str(size)) for topic, count, size in per_topic(shop)
+    ]
+    assert len({line.rindex(" ") < line.rindex(line.split()[-1]) for line in lines}) == 1
+
+
+def test_cells_of_a_table(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = (
+        "select cast('text' as binary) a, X'00ff' b, array('x', 'y') c, map('k', 1) d, null e, "
+        "true f, 'a\nb' g, repeat('long', 30) h, timestamp'2026-11-15 12:00:00.5' i, 1 as a"
+    )
+    assert run(str(shop), query) == ExitCode.OK
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == [*"abcdefghi", "a"]
+    for cell in ("text  00ff", '["x", "y"]', '{"k": 1}', " - ", "true", '"a\\nb"', "longlo", "…"):
+        assert cell in row
+    assert "2026-11-15T12:00:00.500Z" in row
+
+
+def test_a_long_table_is_cut(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(str(shop), "select queue_id from log", "--max", "5") == ExitCode.OK
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 6
+    assert "only the first 5 rows" in shown.err
+
+
+def test_json(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select topic, keys, body, store_time, tags from log order by physical_offset"
+    assert run(str(shop), query, "--json") == ExitCode.OK
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = records(shop)
+    assert len(rows) == MESSAGES
+    for row, record in zip(rows, found, strict=True):
+        assert base64.b64decode(row["body"]) == bytes(record.body)
+        assert row["keys"] == record.properties["KEYS"].split()
+        assert row["tags"] == record.properties.get("TAGS")
+        assert row["store_time"].endswith("Z")
+
+
+def test_csv(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(shop), PER_TOPIC, "--csv") == ExitCode.OK
+    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert head == ["topic", "n", "bytes"]
+    assert [(topic, int(n), int(size)) for topic, n, size in rows] == per_topic(shop)
+
+
+def test_parquet(
+    spark: SparkSession, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out"
+    assert run(str(shop), PER_TOPIC, "--parquet", str(target)) == ExitCode.OK
+    table = pq.read_table(target)
+    assert sorted(zip(*table.to_pydict().values(), strict=True)) == per_topic(shop)
+    assert run(str(shop), PER_TOPIC, "--parquet", str(target)) == ExitCode.USAGE
+    assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("selec 1", "PARSE_SYNTAX_ERROR"),
+        ("select topi from messages", "`topi`.*Did you mean.*topic"),
+        ("select 1 from mesages", "TABLE_OR_VIEW_NOT_FOUND.*mesages"),
+        ("", "PARSE"),
+    ],
+)
+def test_bad_sql_is_one_line(
+    spark: SparkSession,
+    shop: Path,
+    query: str,
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(PipelineError, match=error):
+        sql(spark, shop, query)
+    assert run(str(shop), query) == ExitCode.USAGE
+    shown = capsys.readouterr().err
+    assert shown.startswith("firetrail: error: ")
+    assert len(shown.splitlines()) == 1
+
+
+def test_an_error_at_run_time_is_spark_s(spark: SparkSession, shop: Path) -> None:
+    result = Result(sql(spark, shop, "select raise_error('halt') from log"))
+    with pytest.raises(Exception, match="halt"):
+        list(result.lines())
+
+
+def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(tmp_path / "nowhere"), "select 1") == ExitCode.USAGE
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert run(str(tmp_path), "select 1") == ExitCode.USAGE
+    assert "not a message store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["spark.x", "driver.memory=1g"])
+def test_a_setting_that_is_none(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        run("data", "select 1", "--conf", setting)
+    assert exit.value.code == ExitCode.USAGE
+    assert "is not like spark.driver.memory=4g" in capsys.readouterr().err
+
+
+def test_no_java(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("firetrail.pipeline.session.active_session", lambda: None)
+    monkeypatch.setattr(java, "_candidates", lambda environment: [])
+    assert run(str(shop), "select 1") == ExitCode.USAGE
+    assert "Spark needs Java, and none is in JAVA_HOME or on PATH" in capsys.readouterr().err
