@@ -141,7 +141,7 @@ class Message:
 
     def _refuse_twice(self, name: str, value: object) -> None:
         """A property that is given by its own field as well would be stored twice."""
-        if value and name in self.properties:
+        if value and self.properties and name in self.properties:
             raise IllegalMessageError(name, "given both as a property and by its own field")
 
 
