@@ -58,6 +58,18 @@ _SEEN = cython.declare(cython.Py_ssize_t, 7)
 _WIDTH = cython.declare(cython.Py_ssize_t, 8)
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_unit(
+    cells: cython.p_longlong, capacity: cython.Py_ssize_t, row: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether the record gets a unit when it is dispatched."""
+    state: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row] & k.TRANSACTION
+    return state not in (k.PREPARED, k.ROLLBACK)
+
+
 @cython.cclass
 class Picker:
     """What is wanted; everything by default.
@@ -65,6 +77,7 @@ class Picker:
     ``queues`` are (topic, queue id, begin, end, position of the unit of ``begin`` in ``units``):
     only records of these are picked. ``tags`` are the tags of which a record has to have one,
     ``key`` one of its keys or its unique key. Store times (ms) from ``since`` up to ``until``.
+    ``dispatched`` records are those that have a unit, whatever queues are at hand.
     """
 
     _names: cython.const[cython.uchar][::1]
@@ -80,6 +93,7 @@ class Picker:
     _key_size: cython.Py_ssize_t
     _since: cython.longlong
     _until: cython.longlong
+    _dispatched: cython.bint
     _scratch: cython.uchar[::1]
 
     def __init__(
@@ -90,6 +104,7 @@ class Picker:
         key: str = "",
         since: cython.longlong = TIME_MIN,
         until: cython.longlong = TIME_MAX,
+        dispatched: cython.bint = False,
     ) -> None:
         names = bytearray(1)  # never empty, and nothing stands at 0
         self._count = -1 if queues is None else len(queues)
@@ -127,6 +142,7 @@ class Picker:
         self._names = names
         self._since = since
         self._until = until
+        self._dispatched = dispatched
         self._scratch = bytearray(_TEXT_MAX)
         for number in range(max(self._count, 0)):
             self._enter(number)
@@ -180,6 +196,8 @@ class Picker:
                 if not row_is_of(cells, capacity, row, length):
                     foreign = row
                     break
+                if self._dispatched and not _has_unit(cells, capacity, row):
+                    continue
                 if self._count >= 0 and not self._is_in_queue(source, cells, capacity, row):
                     continue
                 time = cells[k.COL_STORE_TIME * capacity + row]
@@ -254,13 +272,13 @@ class Picker:
                     self._queues[entry + _NAME_SIZE],
                 )
             ):
-                return not self._by_queue or self._has_unit(cells, capacity, row, entry)
+                return not self._by_queue or self._is_in_range(cells, capacity, row, entry)
         return False
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _has_unit(
+    def _is_in_range(
         self,
         cells: cython.p_longlong,
         capacity: cython.Py_ssize_t,
@@ -271,7 +289,6 @@ class Picker:
         offset: cython.longlong = cells[k.COL_QUEUE_OFFSET * capacity + row]
         begin: cython.longlong = self._queues[entry + _BEGIN]
         at: cython.longlong = self._queues[entry + _UNITS_AT]
-        state: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row] & k.TRANSACTION
         units: cython.pointer(cython.const[cython.uchar])
         if cython.compiled:
             units = cython.address(self._units[0])
@@ -279,7 +296,7 @@ class Picker:
             units = self._units
         if offset < begin or offset >= self._queues[entry + _END]:
             return False
-        if state in (k.PREPARED, k.ROLLBACK):
+        if not _has_unit(cells, capacity, row):
             return False
         if at >= 0:
             at += (offset - begin) * k.UNIT

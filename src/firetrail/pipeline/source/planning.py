@@ -10,8 +10,20 @@ import os
 from collections.abc import Iterator
 
 from firetrail.format.columns import Check, Stop
-from firetrail.pipeline.source.splits import LogSplit
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.source.ranges import sampled_bytes, span
+from firetrail.pipeline.source.splits import (
+    EVERYTHING,
+    LogSplit,
+    QueueRange,
+    QueueSet,
+    UnitSplit,
+    Wanted,
+)
+from firetrail.pipeline.source.units import first_behind
 from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.logread import store_time_at
 from firetrail.store.recovery import find_record
 from firetrail.store.view import StoreView
 
@@ -19,6 +31,8 @@ SPLIT_BYTES = 256 << 20
 """Size of a split of a large log."""
 SPLIT_BYTES_MIN = 32 << 20
 """What is worth a task of its own while processors idle."""
+SCAN_RATIO = 4
+"""The log is scanned unless it is this many times larger than what is wanted of it."""
 _QUEUES_ASKED = 8
 
 
@@ -30,6 +44,9 @@ def split_count(size: int, split_bytes: int | None = None, at_least: int = 1) ->
     return max(usual, min(size // SPLIT_BYTES_MIN, os.cpu_count() or 1), at_least, 1)
 
 
+# -- the log ----------------------------------------------------------------------------------
+
+
 def plan_log(
     view: StoreView,
     start: int | None = None,
@@ -37,6 +54,8 @@ def plan_log(
     *,
     split_bytes: int | None = None,
     at_least: int = 1,
+    queues: QueueSet | None = None,
+    wanted: Wanted = EVERYTHING,
 ) -> list[LogSplit]:
     """Splits of the log from ``start`` to ``end``, or of all of it; both are where records begin.
 
@@ -47,7 +66,7 @@ def plan_log(
     if stop <= begin:
         return []
     ranges = cut_range(view, begin, stop, split_count(stop - begin, split_bytes, at_least))
-    return [LogSplit(str(view.root), low, high) for low, high in ranges]
+    return [LogSplit(str(view.root), low, high, queues, wanted) for low, high in ranges]
 
 
 def cut_range(view: StoreView, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
@@ -58,12 +77,50 @@ def cut_range(view: StoreView, start: int, end: int, count: int) -> Iterator[tup
         target = start + (end - start) * number // count
         if target <= at:
             continue
-        cut = _record_at_or_behind(view, queues, target)
+        cut = _record_near(view, queues, target)
         if at < cut < end:
             yield at, cut
             at = cut
     if at < end:
         yield at, end
+
+
+def record_from(view: StoreView, offset: int) -> int:
+    """Where the first record at or behind ``offset`` begins; the end of the log if none does."""
+    if offset <= view.log.min_offset:
+        return view.log.min_offset
+    if offset >= view.end:
+        return view.end
+    if view.log.scan_one(offset, Check.NONE)[0] is Stop.LIMIT:
+        return offset
+    return min(_search(view, offset), view.end)
+
+
+def time_span(view: StoreView, since: int, until: int) -> tuple[int, int]:
+    """A part of the log with all records stored from ``since`` up to ``until`` (ms).
+
+    The longest queues are searched: before the end of a message that is too old, and from one on
+    that is too new, nothing is wanted, because store times do not decrease along the log.
+    """
+    start, end = view.log.min_offset, view.end
+    for queue in _longest_queues(view):
+        low, high = queue.min_offset(view.log.min_offset), queue.max_offset
+        if since > TIME_MIN:
+            first = view.reader.offset_at(queue.topic, queue.queue_id, since)
+            before = queue.unit(first - 1) if first > low else None
+            if before is not None and _time(view, before.physical_offset) < since:
+                start = max(start, before.physical_offset + before.size)
+        if until < TIME_MAX:
+            first = view.reader.offset_at(queue.topic, queue.queue_id, until)
+            after = queue.unit(first) if first < high else None
+            if after is not None and _time(view, after.physical_offset) >= until:
+                end = min(end, after.physical_offset)
+    return start, max(start, end)
+
+
+def _time(view: StoreView, physical_offset: int) -> int:
+    time = store_time_at(view.log, physical_offset)
+    return TIME_MIN if time is None else time
 
 
 def _longest_queues(view: StoreView) -> list[ConsumeQueue]:
@@ -73,19 +130,15 @@ def _longest_queues(view: StoreView) -> list[ConsumeQueue]:
     return [queue for queue in found if queue is not None]
 
 
-def _record_at_or_behind(view: StoreView, queues: list[ConsumeQueue], target: int) -> int:
+def _record_near(view: StoreView, queues: list[ConsumeQueue], target: int) -> int:
     """Where a record begins at ``target`` or not far behind it; the end of the log if none does."""
     known = []
     for queue in queues:
-        first = queue.files.min_offset // 20
-        offset = queue.first_where(
-            first, queue.max_offset, lambda unit: unit.physical_offset >= target
-        )
-        unit = queue.unit(offset)
-        if (
-            unit is not None
-            and view.log.scan_one(unit.physical_offset, Check.NONE)[0] is Stop.LIMIT
-        ):
+        first = queue.files.min_offset // UNIT_SIZE
+        unit = queue.unit(first_behind(queue, first, queue.max_offset, target))
+        if unit is None:
+            continue
+        if view.log.scan_one(unit.physical_offset, Check.NONE)[0] is Stop.LIMIT:
             known.append(unit.physical_offset)
     segment = view.log.find(target)
     if known and (segment is None or min(known) <= segment.end):
@@ -101,3 +154,78 @@ def _search(view: StoreView, target: int) -> int:
         return view.end if following is None else following.base
     found = find_record(segment, target - segment.base)
     return segment.end if found is None else segment.base + found
+
+
+# -- the queues -------------------------------------------------------------------------------
+
+
+def plan_queues(
+    view: StoreView,
+    ranges: list[QueueRange],
+    wanted: Wanted = EVERYTHING,
+    *,
+    split_bytes: int | None = None,
+    at_least: int = 1,
+) -> tuple[list[LogSplit] | list[UnitSplit], str]:
+    """Splits for ranges of queues, none of which is empty, and a word on why they are so.
+
+    The log is read from front to back and what is not wanted left out, as long as that is less
+    work than to look up every message on its own.
+    """
+    if not ranges:
+        return [], "no message is in the ranges asked for"
+    start, end = span(view, ranges)
+    sizes = [sampled_bytes(_queue(view, part), part) for part in ranges]
+    size, messages = sum(sizes), sum(part.count for part in ranges)
+    facts = f"{messages} messages of {len(ranges)} queues, about {size} of {end - start} bytes"
+    if (end - start) > SCAN_RATIO * max(size, 1):
+        count = split_count(size, split_bytes, at_least)
+        splits = _unit_splits(view, ranges, sizes, count, wanted)
+        return splits, f"{facts} of log: looked up through their units"
+    queues = QueueSet(tuple(ranges), view.queue_file_size)
+    found = plan_log(
+        view,
+        start,
+        end,
+        split_bytes=split_bytes,
+        at_least=at_least,
+        queues=queues,
+        wanted=wanted,
+    )
+    return found, f"{facts} of log: scanned in the order of the log"
+
+
+def _queue(view: StoreView, part: QueueRange) -> ConsumeQueue:
+    queue = view.queues.find(part.topic, part.queue_id)
+    assert queue is not None
+    return queue
+
+
+def _unit_splits(
+    view: StoreView, ranges: list[QueueRange], sizes: list[int], count: int, wanted: Wanted
+) -> list[UnitSplit]:
+    """Distribute ranges over splits of about the same bytes; a large range goes into several."""
+    room = -(-sum(sizes) // count)
+    splits: list[UnitSplit] = []
+    parts: list[QueueRange] = []
+    left = room
+
+    def close() -> None:
+        queues = QueueSet(tuple(parts), view.queue_file_size)
+        splits.append(UnitSplit(str(view.root), queues, wanted))
+        parts.clear()
+
+    for part, size in zip(ranges, sizes, strict=True):
+        mean = max(size // part.count, 1)
+        begin = part.begin
+        while begin < part.end:
+            taken = min(part.end - begin, max(-(-left // mean), 1))
+            parts.append(QueueRange(part.topic, part.queue_id, begin, begin + taken))
+            begin += taken
+            left -= taken * mean
+            if left <= 0:
+                close()
+                left = room
+    if parts:
+        close()
+    return splits

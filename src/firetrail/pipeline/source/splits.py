@@ -27,7 +27,8 @@ class Wanted:
     """What a record must be for a reader to want it; everything by default.
 
     Store times (ms) from ``since`` up to ``until``; one of the ``tags``, if there are any; the
-    ``key`` as one of its keys or its unique key; one of the ``topics``.
+    ``key`` as one of its keys or its unique key; one of the ``topics``; ``dispatched`` leaves out
+    what is in no queue: prepared and rolled back transactions.
     """
 
     since: int = TIME_MIN
@@ -35,6 +36,7 @@ class Wanted:
     tags: tuple[str, ...] = ()
     key: str = ""
     topics: tuple[str, ...] | None = None
+    dispatched: bool = False
 
 
 EVERYTHING = Wanted()

@@ -68,7 +68,13 @@ class Chooser:
         elif wanted.topics is not None:
             entries = [(topic, ANY_QUEUE, 0, 0, NO_UNITS) for topic in wanted.topics]
         self.picker = Picker(
-            entries, units or b"\0", wanted.tags, wanted.key, wanted.since, wanted.until
+            entries,
+            units or b"\0",
+            wanted.tags,
+            wanted.key,
+            wanted.since,
+            wanted.until,
+            wanted.dispatched,
         )
         self._ranges = ranges if has_units else None
 

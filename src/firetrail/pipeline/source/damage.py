@@ -1,0 +1,123 @@
+"""The corrupt-record table: ``view=damage`` gives a row for every place that is no good record.
+
+It is what a read with ``mode=permissive`` passes over: everything is verified, checksums included.
+Beside the log's own there are rows for queue and index files that cannot be read, and one if
+messages are missing at the log's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from firetrail.format.columns import Check
+from firetrail.pipeline.source.options import ReadOptions
+from firetrail.pipeline.source.places import is_remote, local_path, open_log
+from firetrail.pipeline.source.planning import plan_log
+from firetrail.pipeline.source.ranges import NO_BOUNDS
+from firetrail.pipeline.source.remote import plan_remote
+from firetrail.pipeline.source.splits import EVERYTHING, LogSplit
+from firetrail.store.problems import Kind, Problem
+from firetrail.store.tail import TailKind, read_tail
+from firetrail.store.view import StoreView
+from firetrail.store.walk import Damage, LogWalk
+
+SCHEMA = pa.schema(
+    [
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("physical_offset", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("resume_offset", pa.int64()),
+        pa.field("skipped", pa.int64()),
+    ]
+)
+DDL = (
+    "file string, offset bigint, physical_offset bigint, kind string, detail string, "
+    "resume_offset bigint, skipped bigint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSplit:
+    """What planning has found out already."""
+
+    problems: tuple[Problem, ...]
+
+
+DamageSplit = LogSplit | FoundSplit
+
+
+def plan_damage(options: ReadOptions) -> list[DamageSplit]:
+    """Splits that together look at every byte of the log."""
+    if is_remote(options.path):
+        splits, _ = plan_remote(options, NO_BOUNDS, EVERYTHING)
+        return [split for split in splits if isinstance(split, LogSplit)]
+    with StoreView.open(local_path(options.path)) as view:
+        problems = [*view.queue_faults.values(), *view.index_faults]
+        tail = read_tail(view)
+        if tail.kind is TailKind.DAMAGED and tail.found is not None:
+            end = tail.found
+            problems.append(
+                Problem(
+                    view.relative(end.path),
+                    end.position,
+                    end.physical_offset,
+                    end.kind,
+                    end.detail,
+                )
+            )
+        logs: list[DamageSplit] = list(plan_log(view, at_least=options.min_partitions))
+    return [FoundSplit(tuple(problems)), *logs] if problems else logs
+
+
+def read_damage(split: DamageSplit) -> Iterator[pa.RecordBatch]:
+    """The rows of a split."""
+    rows = (
+        [_row_of_problem(problem) for problem in split.problems]
+        if isinstance(split, FoundSplit)
+        else list(_walk(split))
+    )
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
+    with open_log(split.store, split.start, split.end) as log:
+        for part in LogWalk(log, split.start, split.end, Check.RECORD):
+            damage = part if isinstance(part, Damage) else part.failed
+            if damage is None:
+                continue
+            last = log.last
+            empty = damage.kind is Kind.LOG_HOLE and damage.resume is None
+            if is_remote(split.store) and empty and last and damage.physical_offset >= last.base:
+                continue  # where the last of the archived segments simply ends
+            yield _row(damage, split.end)
+
+
+def _row(damage: Damage, end: int) -> dict[str, object]:
+    resume = damage.resume if damage.resume is not None else end
+    return {
+        "file": f"{damage.path.parent.name}/{damage.path.name}",
+        "offset": damage.position,
+        "physical_offset": damage.physical_offset,
+        "kind": damage.kind.value,
+        "detail": damage.detail,
+        "resume_offset": resume,
+        "skipped": resume - damage.physical_offset,
+    }
+
+
+def _row_of_problem(problem: Problem) -> dict[str, object]:
+    return {
+        "file": problem.file,
+        "offset": problem.offset,
+        "physical_offset": problem.physical_offset,
+        "kind": problem.kind.value,
+        "detail": problem.detail,
+        "resume_offset": None,
+        "skipped": None,
+    }

@@ -1,0 +1,75 @@
+"""The data source ``rocketmq`` as Spark sees it.
+
+Spark makes it from the options alone, in a process of its own, and pickles it: nothing is opened
+before it is asked for a reader.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from firetrail.errors import ConfigError
+from firetrail.pipeline.source import damage
+from firetrail.pipeline.source.options import View, parse_options, parse_shape
+from firetrail.pipeline.source.reader import BatchReader, DamageReader, PruningReader
+from firetrail.pipeline.source.schema import NAMES, ddl, fields
+from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark refuses a reader with pushFilters unless the flag spark.sql.python.filterPushdown.enabled is
+# set, and does not tell the data source. If it is, planning runs in this program of Spark's.
+_PUSHDOWN_PROGRAM = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class RocketMqDataSource(DataSource):
+    """Messages of a RocketMQ store. Options: ``firetrail.pipeline.source.options``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``spark.read.format`` is given."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """The columns, or those of the option ``columns``."""
+        view, columns = parse_shape(self.options)
+        return damage.DDL if view is View.DAMAGE else ddl(columns or NAMES)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of batches, with the columns that the schema names."""
+        options = parse_options(self.options)
+        if options.view is View.DAMAGE:
+            return DamageReader(options)
+        columns = columns_of(schema)
+        pruning = _PUSHDOWN_PROGRAM in sys.modules
+        return (PruningReader if pruning else BatchReader)(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of micro-batches."""
+        options = parse_options(self.options, stream=True)
+        kind = LogStreamReader if options.view is View.LOG else QueueStreamReader
+        return kind(options, columns_of(schema))
+
+
+def columns_of(schema: StructType) -> Sequence[str]:
+    """The columns that a schema asks for. Raises ConfigError unless they are the source's own."""
+    names = schema.fieldNames()
+    for field, asked in zip(fields(names), schema.fields, strict=True):
+        if asked.dataType.simpleString() != field.sql:
+            raise ConfigError(
+                f"column {field.name}",
+                asked.dataType.simpleString(),
+                f"the source has it as {field.sql}; cast it in the query",
+            )
+    return names
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session, where Spark does not find it by itself."""
+    spark.dataSource.register(RocketMqDataSource)

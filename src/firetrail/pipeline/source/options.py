@@ -1,0 +1,276 @@
+"""The options of the data source: parsed, checked, and each with a line that says what it may be.
+
+Names follow Spark's Kafka source where it has the same thing. Spark hands option names over in
+lower case; errors give them as they are written in the documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from firetrail.errors import ConfigError, FiretrailError
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.schema import NAMES, fields
+
+EARLIEST = -2
+LATEST = -1
+"""The numbers that stand for the ends of a queue, as in Kafka."""
+
+Offsets = dict[str, dict[int, int]]
+
+
+class View(Enum):
+    """What the rows are."""
+
+    QUEUE = "queue"  # what consumers see, through the consume queues
+    LOG = "log"  # every record, as stored
+    DAMAGE = "damage"  # what is no good record
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where reading begins or ends in every queue: one of its ends, or offsets by queue."""
+
+    default: int
+    offsets: Offsets = field(default_factory=dict)
+
+    def of(self, topic: str, queue_id: int) -> int:
+        """The offset for a queue, EARLIEST or LATEST."""
+        return self.offsets.get(topic, {}).get(queue_id, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader was asked for."""
+
+    path: str
+    view: View = View.QUEUE
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    starting_offsets: Edge | None = None
+    ending_offsets: Edge | None = None
+    starting_timestamp: int = TIME_MIN
+    ending_timestamp: int = TIME_MAX
+    key: str = ""
+    tags: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    decompress: bool = False
+    permissive: bool = False
+    min_partitions: int = 1
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+
+    def follows(self, topic: str) -> bool:
+        """Whether a topic is one of those to be read."""
+        if self.subscribe is not None:
+            return topic in self.subscribe
+        pattern = self.subscribe_pattern
+        return pattern is None or re.fullmatch(pattern, topic) is not None
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError
+        return text.lower()
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _time(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _list(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError
+    return tuple(dict.fromkeys(names))
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split("||")]
+    if not all(names):
+        raise ValueError
+    return () if "*" in names else tuple(dict.fromkeys(names))
+
+
+def _pattern(text: str) -> str:
+    re.compile(text)
+    return text
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def parse_offsets(value: Any) -> Offsets:
+    """``{"topic": {"0": 5}}`` with numbers as keys. Raises ValueError for anything else."""
+    if not isinstance(value, dict):
+        raise ValueError
+    parsed: Offsets = {}
+    for topic, by_queue in value.items():
+        if not isinstance(by_queue, dict):
+            raise ValueError
+        parsed[topic] = {int(queue): _offset(offset) for queue, offset in by_queue.items()}
+    return parsed
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise ValueError
+    return value
+
+
+def _edge(default: int, *words: str) -> Callable[[str], Edge]:
+    numbers = {"earliest": EARLIEST, "latest": LATEST}
+
+    def parse(text: str) -> Edge:
+        if text.lower() in words:
+            return Edge(numbers[text.lower()])
+        return Edge(default, parse_offsets(json.loads(text)))
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How an option is called, what it sets, and what it may be."""
+
+    name: str
+    target: str
+    parse: Callable[[str], Any]
+    allowed: str
+
+
+_JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
+OPTIONS = (
+    Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
+    Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
+    Option("subscribe", "subscribe", _list, "topics, separated by commas"),
+    Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression of topics"),
+    Option(
+        "startingOffsets",
+        "starting_offsets",
+        _edge(EARLIEST, "earliest", "latest"),
+        f"earliest, latest or {_JSON}",
+    ),
+    Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
+    Option("startingTimestamp", "starting_timestamp", _time, "ms since 1970"),
+    Option("endingTimestamp", "ending_timestamp", _time, "ms since 1970"),
+    Option("key", "key", _text, "a key or unique key of messages"),
+    Option("tags", "tags", _tags, "tags, separated by ||"),
+    Option("columns", "columns", _list, f"some of {', '.join(NAMES)}, separated by commas"),
+    Option("decompress", "decompress", _flag, "true or false"),
+    Option("mode", "permissive", _choice("failfast", "permissive"), "failfast or permissive"),
+    Option("minPartitions", "min_partitions", _count, "a number from 1 on"),
+    Option(
+        "maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "a number of messages from 1 on"
+    ),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes from 1 on"),
+    Option("failOnDataLoss", "fail_on_data_loss", _flag, "true or false"),
+)
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "key")
+_TOGETHER = (
+    ("subscribe", "subscribePattern"),
+    ("startingOffsets", "startingTimestamp"),
+    ("endingOffsets", "endingTimestamp"),
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
+)
+_DAMAGE_ONLY = ("path", "view", "minPartitions")
+
+
+def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...] | None]:
+    """The view and the columns that options ask for, whatever else they say."""
+    named = _known(given)
+    view = _parse(_BY_KEY["view"], named.get("view", "queue"))
+    columns = named.get("columns")
+    return View(view), None if columns is None else _parse(_BY_KEY["columns"], columns)
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their documented names."""
+    named: dict[str, str] = {}
+    for key, text in given.items():
+        option = _BY_KEY.get(key.lower())
+        if option is None:
+            names = ", ".join(option.name for option in OPTIONS)
+            raise ConfigError(key, text, f"the source rocketmq has no such option; it has {names}")
+        named[option.name] = text
+    return named
+
+
+def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
+    """The options of a read. Raises ConfigError, which says what is allowed."""
+    named = _known(given)
+    if "path" not in named:
+        raise ConfigError("path", "", "name the store: .load(PATH) or .option('path', PATH)")
+    values: dict[str, Any] = {}
+    for name, text in named.items():
+        option = _BY_KEY[name.lower()]
+        values[option.target] = _parse(option, text)
+    values["permissive"] = values.get("permissive") == "permissive"
+    values["view"] = View(values.get("view", "queue"))
+    _check_together(named, values["view"], stream)
+    if values.get("columns") is not None:
+        fields(values["columns"])
+    return ReadOptions(**values)
+
+
+def _parse(option: Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except FiretrailError:
+        raise
+    except (ValueError, KeyError, TypeError, re.error) as error:
+        raise ConfigError(option.name, text, f"must be {option.allowed}") from error
+
+
+def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
+    """Options that exclude each other, or that mean nothing for this kind of read."""
+    given = set(named)
+    for one, other in _TOGETHER:
+        if one in given and other in given:
+            raise ConfigError(one, f"together with {other}", "only one of the two may be given")
+    for name in _BATCH_ONLY if stream else _STREAM_ONLY:
+        if name in given:
+            kind = "a stream" if stream else "a batch read"
+            raise ConfigError(name, "", f"not for {kind}")
+    if view is View.DAMAGE:
+        if stream:
+            raise ConfigError("view", "damage", "not for a stream; a stream has queue or log")
+        for name in sorted(given - set(_DAMAGE_ONLY)):
+            raise ConfigError(name, "", f"not for view=damage, which has {_DAMAGE_ONLY}")
+    if view is View.LOG:
+        for name in given & {"startingOffsets", "endingOffsets", "maxOffsetsPerTrigger"}:
+            remedy = "use startingTimestamp, maxBytesPerTrigger or a filter on physical_offset"
+            raise ConfigError(name, "", f"not for view=log, which has no queues: {remedy}")
+    if "key" in given and "subscribe" not in given:
+        raise ConfigError("key", "", "needs subscribe: the index knows keys by topic")

@@ -1,0 +1,226 @@
+"""Which messages of which queues are to be read: the queues of a store, cut to what was asked for.
+
+Offsets of a time, or of a place in the log, are found by bisection in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamagedError
+from firetrail.format.config_json import loads
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.format.names import CONFIG, OFFSET_MAX
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.source.options import EARLIEST, LATEST, Edge, ReadOptions
+from firetrail.pipeline.source.splits import QueueRange
+from firetrail.pipeline.source.units import first_behind
+from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.queues import QueueKey
+from firetrail.store.view import StoreView
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What predicates say about the rows: only such ones are asked for. Ends are excluded."""
+
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    queue_offsets: tuple[int, int] = (0, OFFSET_MAX)
+    places: tuple[int, int] = (0, OFFSET_MAX)  # physical offsets
+    times: tuple[int, int] = (TIME_MIN, TIME_MAX)
+    message_id: str | None = None
+
+
+NO_BOUNDS = Bounds()
+
+
+def known_topics(view: StoreView) -> list[str]:
+    """Topics with a queue, and those that the broker's configuration names."""
+    configured: Any = {}
+    with suppress(FileNotFoundError, FormatError, UnicodeDecodeError):
+        text = (view.root / CONFIG / "topics.json").read_text()
+        configured = loads(text)
+    table = configured.get("topicConfigTable", {}) if isinstance(configured, dict) else {}
+    return sorted({*view.queues.topics(), *(table if isinstance(table, dict) else ())})
+
+
+def check_topics(view: StoreView, options: ReadOptions) -> None:
+    """Raise ConfigError for a topic that does not exist."""
+    topics = known_topics(view)
+    for topic in options.subscribe or ():
+        if topic not in topics:
+            there = ", ".join(topics) or "none"
+            raise ConfigError("subscribe", topic, f"{view.root} has no such topic; it has {there}")
+
+
+def open_queues(
+    view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
+) -> list[ConsumeQueue]:
+    """The queues to be read from. Raises StoreDamagedError for one that cannot be opened."""
+    found = []
+    for topic, queue_id in view.queues.pairs():
+        if not options.follows(topic) or not _is_in(bounds, topic, queue_id):
+            continue
+        fault = view.queue_faults.get((topic, queue_id))
+        if fault is not None:
+            if options.permissive:
+                continue
+            raise StoreDamagedError(
+                f"{view.root}/{fault.file}",
+                fault.offset,
+                None,
+                fault.detail,
+                "rebuild the queues with 'firetrail rebuild', or read with mode=permissive to go "
+                "without this one",
+            )
+        queue = view.queues.find(topic, queue_id)
+        assert queue is not None
+        found.append(queue)
+    return found
+
+
+def _is_in(bounds: Bounds, topic: str, queue_id: int) -> bool:
+    topics: Collection[str] | None = bounds.topics
+    return (topics is None or topic in topics) and (
+        bounds.queue_ids is None or queue_id in bounds.queue_ids
+    )
+
+
+def queue_ends(view: StoreView, queue: ConsumeQueue) -> tuple[int, int]:
+    """The offsets of a queue whose messages the log has, as the view found it."""
+    low = queue.min_offset(view.log.min_offset)
+    tail = view.tails[queue.topic, queue.queue_id]
+    high = max(tail.max_offset, low)
+    if tail.last is not None and tail.last.physical_offset + tail.last.size > view.end:
+        high = first_behind(queue, low, high, view.end)
+    return low, high
+
+
+def batch_ranges(
+    view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
+) -> list[QueueRange]:
+    """What a batch read is asked for, as ranges of queues; those without a message left out."""
+    check_topics(view, options)
+    _check_edges(view, options)
+    ranges = []
+    for queue in open_queues(view, options, bounds):
+        begin, end = _asked_for(view, queue, options)
+        low, high = bounds.queue_offsets
+        begin, end = max(begin, low), min(end, high)
+        begin, end = by_place(queue, begin, end, bounds.places)
+        begin, end = by_time(view, queue, begin, end, bounds.times)
+        if begin < end:
+            ranges.append(QueueRange(queue.topic, queue.queue_id, begin, end))
+    return ranges
+
+
+def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:
+    """A range cut to the messages that stand in a part of the log."""
+    if begin < end and places[0] > 0:
+        begin = first_behind(queue, begin, end, places[0])
+    if begin < end and places[1] < OFFSET_MAX:
+        end = first_behind(queue, begin, end, places[1])
+    return begin, end
+
+
+def by_time(
+    view: StoreView, queue: ConsumeQueue, begin: int, end: int, times: tuple[int, int]
+) -> tuple[int, int]:
+    """A range cut to the messages stored in a part of time."""
+
+    def first_at(time: int, low: int) -> int:
+        found = view.reader.offset_at(queue.topic, queue.queue_id, time)
+        return min(max(found, low), end)
+
+    if begin < end and times[0] > TIME_MIN:
+        begin = first_at(times[0], begin)
+    if begin < end and times[1] < TIME_MAX:
+        end = first_at(times[1], begin)
+    return begin, end
+
+
+def _asked_for(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tuple[int, int]:
+    low, high = queue_ends(view, queue)
+    begin = resolve(queue, options.starting_offsets, low, high, low, options)
+    end = resolve(queue, options.ending_offsets, low, high, high, options)
+    times = (options.starting_timestamp, options.ending_timestamp)
+    return by_time(view, queue, begin, max(begin, end), times)
+
+
+def resolve(
+    queue: ConsumeQueue,
+    edge: Edge | None,
+    low: int,
+    high: int,
+    default: int,
+    options: ReadOptions,
+) -> int:
+    """The offset that an option gives for a queue that has ``low`` up to ``high``."""
+    if edge is None:
+        return default
+    wanted = edge.of(queue.topic, queue.queue_id)
+    if wanted in (EARLIEST, LATEST):
+        return low if wanted == EARLIEST else high
+    name = f"{queue.topic}/{queue.queue_id}"
+    if wanted > high:
+        raise ConfigError(
+            "offset", wanted, f"queue {name} has no such offset yet, it ends at {high}"
+        )
+    if wanted < low:
+        report_loss(options, name, wanted, low)
+        return low
+    return wanted
+
+
+def report_loss(options: ReadOptions, queue: str, wanted: int, low: int) -> None:
+    """Raise DataLostError, unless loss is allowed."""
+    if options.fail_on_data_loss:
+        raise DataLostError(
+            f"{options.path}: queue {queue} begins at {low} now, the offsets from {wanted} on were "
+            "deleted by retention; begin later, or read with failOnDataLoss=false to go without"
+        )
+
+
+def _check_edges(view: StoreView, options: ReadOptions) -> None:
+    """Raise ConfigError for offsets of queues that do not exist."""
+    pairs: set[QueueKey] = set(view.queues.pairs())
+    for name, edge in (
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+    ):
+        for topic, by_queue in (edge.offsets if edge else {}).items():
+            for queue_id in by_queue:
+                if (topic, queue_id) not in pairs:
+                    there = ", ".join(f"{t}/{q}" for t, q in sorted(pairs)) or "none"
+                    raise ConfigError(
+                        name, f"{topic}/{queue_id}", f"there is no such queue; there are {there}"
+                    )
+
+
+def span(view: StoreView, ranges: list[QueueRange]) -> tuple[int, int]:
+    """The part of the log that holds all messages of some ranges, none of which is empty."""
+    starts, ends = [], []
+    for part in ranges:
+        queue = view.queues.find(part.topic, part.queue_id)
+        first = queue.unit(part.begin) if queue is not None else None
+        last = queue.unit(part.end - 1) if queue is not None else None
+        if first is None or last is None:
+            raise DataLostError(
+                f"queue {part.topic}/{part.queue_id}: the units from {part.begin} to {part.end} "
+                "were deleted by retention meanwhile; read again"
+            )
+        starts.append(first.physical_offset)
+        ends.append(last.physical_offset + last.size)
+    return min(starts), max(ends)
+
+
+def sampled_bytes(queue: ConsumeQueue, part: QueueRange, samples: int = 16) -> int:
+    """About how many bytes of log the messages of a range are, from the sizes of a few."""
+    step = max(part.count // samples, 1)
+    units = [queue.unit(offset) for offset in range(part.begin, part.end, step)]
+    sizes = [unit.size for unit in units if unit is not None]
+    return part.count * sum(sizes) // len(sizes) if sizes else part.count * UNIT_SIZE

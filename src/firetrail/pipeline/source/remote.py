@@ -1,0 +1,94 @@
+"""Planning for archived segments in a remote file system: there is the log and nothing else.
+
+Sizes come from the listing; where a record begins is searched for in a small piece of the file.
+Queues are those that the log itself tells: a record is in one if it is neither prepared nor rolled
+back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from firetrail.errors import ConfigError
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.options import ReadOptions, View
+from firetrail.pipeline.source.places import open_log
+from firetrail.pipeline.source.planning import split_count
+from firetrail.pipeline.source.ranges import Bounds
+from firetrail.pipeline.source.splits import LogSplit, Split, Wanted
+from firetrail.store.logread import store_time_at
+from firetrail.store.recovery import find_record
+
+WINDOW = 8 << 20
+"""Bytes in which a whole record is found, if there is one no larger than 4 MiB."""
+_HEAD = 4096
+"""Bytes in which the fixed fields of a record are."""
+
+
+def plan_remote(
+    options: ReadOptions, bounds: Bounds, wanted: Wanted
+) -> tuple[list[Split], list[str]]:
+    """Splits of a remote log."""
+    for name, value in (
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+        ("subscribePattern", options.subscribe_pattern),
+    ):
+        if value is not None:
+            raise ConfigError(name, "", "not for remote stores, which have no queue files")
+    store = options.path
+    with open_log(store, 0, 0) as log:
+        bases = [segment.base for segment in log.segments]
+        ends = [segment.base + log.length_of(segment) for segment in log.segments]
+    kept = _prune(store, bases, ends, bounds, wanted)
+    total = sum(end - base for base, end in kept)
+    splits: list[Split] = []
+    count = split_count(total, at_least=options.min_partitions)
+    size = -(-total // count)
+    wanted = replace(wanted, dispatched=options.view is View.QUEUE)
+    for base, end in kept:
+        at = base
+        while at < end:
+            stop = _record_near(store, at + size, end) if at + size < end else end
+            splits.append(LogSplit(store, at, stop, None, wanted))
+            at = stop
+    note = f"log: {len(bases)} segments, {len(kept)} of them with {total} bytes are scanned"
+    return splits, [note]
+
+
+def _prune(
+    store: str, bases: list[int], ends: list[int], bounds: Bounds, wanted: Wanted
+) -> list[tuple[int, int]]:
+    """The segments that may hold something wanted, by their place and their first record's time."""
+    kept = [
+        (base, end)
+        for base, end in zip(bases, ends, strict=True)
+        if end > bounds.places[0] and base < bounds.places[1]
+    ]
+    if wanted.since == TIME_MIN and wanted.until == TIME_MAX:
+        return kept
+    times = [_first_time(store, base) for base, _ in kept]
+    found = []
+    for number, part in enumerate(kept):
+        begins = times[number]
+        ends_before = times[number + 1] if number + 1 < len(times) else None
+        too_new = begins is not None and begins >= wanted.until
+        too_old = ends_before is not None and ends_before < wanted.since
+        if not too_new and not too_old:
+            found.append(part)
+    return found
+
+
+def _first_time(store: str, base: int) -> int | None:
+    """Store time of the first record of a segment, None if that is not to be seen."""
+    with open_log(store, base, base + _HEAD) as log:
+        return store_time_at(log, base)
+
+
+def _record_near(store: str, target: int, end: int) -> int:
+    """Where a record begins at ``target`` or behind it, ``end`` if none is found."""
+    with open_log(store, target, target + WINDOW) as log:
+        segment = log.find(target)
+        assert segment is not None
+        found = find_record(segment, target - segment.base)
+    return end if found is None else min(segment.base + found, end)
