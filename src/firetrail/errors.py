@@ -5,6 +5,8 @@
     FiretrailError
     ├── FormatError (also ValueError)   bytes or text that are not what the format says
     ├── ConfigError (also ValueError)   a setting that is unknown or out of range
+    ├── ProtocolError (also ValueError) bytes on a connection that are no command
+    ├── RequestError                    a request that was answered with an error code
     ├── PipelineError                   bulk work that Spark cannot do as asked
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
     │   ├── JavaMissingError            no Java anywhere
@@ -51,6 +53,23 @@ class FormatError(FiretrailError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field} at offset {self.offset}: {self.detail}"
+
+
+class ProtocolError(FiretrailError, ValueError):
+    """Bytes on a connection that are no command, or a command that cannot be made sense of."""
+
+
+class RequestError(FiretrailError):
+    """A request that is answered with another code than success: raised by who has to answer it,
+    and again by who has asked."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.code = code
+        self.remark = remark
+
+    def __str__(self) -> str:
+        return f"code {self.code}: {self.remark}"
 
 
 class ConfigError(FiretrailError, ValueError):

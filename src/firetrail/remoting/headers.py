@@ -1,0 +1,266 @@
+"""Every header of requests and responses between clients, brokers and name servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from firetrail.remoting.header import Header, Long
+
+# -- send -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeader(Header):
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: Long
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+    batch: bool | None = None
+    broker_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeaderV2(SendHeader):
+    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2: the same with short names."""
+
+    SHORT: ClassVar[str] = "abcdefghijklmn"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponse(Header):
+    """Where a message went."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: Long
+    transaction_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK: a message that was not consumed, to be tried again later."""
+
+    offset: Long
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionHeader(Header):
+    """END_TRANSACTION: commit or roll back a half message."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTransactionHeader(Header):
+    """CHECK_TRANSACTION_STATE: ask a producer what became of its half message."""
+
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+# -- consume ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PullHeader(Header):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: Long
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullResponse(Header):
+    """Where to go on, whatever was found."""
+
+    suggest_which_broker_id: Long
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET and, with the new one, UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: Long | None = None
+    set_zero_if_not_found: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHeader(Header):
+    """A queue: GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: int
+    committed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: int
+    timestamp: Long
+    boundary_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResponse(Header):
+    """An offset of a queue."""
+
+    offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampResponse(Header):
+    """A store time in ms."""
+
+    timestamp: Long
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeader(Header):
+    """A consumer group: GET_CONSUMER_LIST_BY_GROUP, NOTIFY_CONSUMER_IDS_CHANGED and others."""
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterClientHeader(Header):
+    """UNREGISTER_CLIENT."""
+
+    client_i_d: str  # clientID on the wire
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+# -- query ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE: by key or unique key."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: Long
+    end_timestamp: Long
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageResponse(Header):
+    """How far the index reaches."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID: by physical offset, which the id contains."""
+
+    offset: Long
+
+
+# -- topics, groups, routes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHeader(Header):
+    """A topic: GET_ROUTEINFO_BY_TOPIC, DELETE_TOPIC_IN_BROKER, GET_TOPIC_STATS_INFO and others."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    topic_sys_flag: int | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET."""
+
+    topic: str
+    group: str
+    timestamp: Long
+    is_force: bool = False
+    queue_id: int | None = None
+    offset: Long | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerHeader(Header):
+    """REGISTER_BROKER and QUERY_DATA_VERSION."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+    ha_server_addr: str | None = None
+    compressed: bool = False
+    body_crc32: int | None = None
+    heartbeat_timeout_millis: Long | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerResponse(Header):
+    """Who is master, for a slave."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None

@@ -1,0 +1,100 @@
+"""The header of a frame as JSON.
+
+::
+
+    {"code":105,"extFields":{"topic":"T1"},"flag":0,"language":"JAVA","opaque":1,
+     "serializeTypeCurrentRPC":"JSON","version":409}
+
+Clients differ: field values come as text, numbers or booleans, the language as name or number, and
+some members not at all. What goes out has text only, for some clients drop a frame with a number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from firetrail.errors import ProtocolError
+from firetrail.remoting.codes import Language, Serialize
+from firetrail.remoting.command import Command
+
+_LANGUAGES = {language.name: language.value for language in Language}
+_NAMES = {language.value: language.name for language in Language}
+_OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
+
+
+def decode(header: bytes, body: bytes) -> Command:
+    """The command with this header and body."""
+    try:
+        members = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise ProtocolError(f"the header is no JSON: {reason}") from None
+    if not isinstance(members, dict):
+        raise ProtocolError(f"the header is a {type(members).__name__}, not an object")
+    fields = members.get("extFields") or {}
+    if not isinstance(fields, dict):
+        raise ProtocolError(f"extFields is a {type(fields).__name__}, not an object")
+    remark = members.get("remark")
+    if remark is not None and not isinstance(remark, str):
+        raise ProtocolError("the remark is no text")
+    return Command(
+        _integer(members, "code"),
+        {
+            name: value if type(value) is str else _text(name, value)
+            for name, value in fields.items()
+            if value is not None
+        },
+        body,
+        remark,
+        _integer(members, "opaque"),
+        _integer(members, "flag"),
+        _language(members.get("language")),
+        _integer(members, "version"),
+        Serialize.JSON,
+    )
+
+
+def encode(command: Command) -> bytes:
+    """The header of a command."""
+    members: dict[str, Any] = {"code": int(command.code)}
+    if command.fields:
+        members["extFields"] = command.fields
+    members["flag"] = int(command.flag)
+    members["language"] = _NAMES.get(command.language, Language.OTHER.name)
+    members["opaque"] = command.opaque
+    if command.remark is not None:
+        members["remark"] = command.remark
+    members["serializeTypeCurrentRPC"] = Serialize.JSON.name
+    members["version"] = int(command.version)
+    return _ENCODE(members).encode("utf-8", "replace")
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _integer(members: dict[str, Any], name: str) -> int:
+    value = members.get(name, 0)
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            value = None
+    if type(value) is not int or value not in _OPAQUE_RANGE:
+        raise ProtocolError(f"{name} is no 32-bit number: {members[name]!r:.50}")
+    return value
+
+
+def _language(value: object) -> int:
+    """Unknown ones are OTHER: nothing depends on it."""
+    if isinstance(value, str):
+        return _LANGUAGES.get(value, Language.OTHER)
+    return value if type(value) is int and value in _NAMES else Language.OTHER
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise ProtocolError(f"the field {name:.50} is a {type(value).__name__}, not text")
