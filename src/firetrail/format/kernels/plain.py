@@ -31,7 +31,7 @@ COMPILED = cython.compiled
 
 PLAIN = 0
 OPEN = 1
-"""Plain, but the last property lacks the separator at its end."""
+"""As PLAIN, but the last property lacks the separator at its end."""
 OTHER = 2
 
 _PLAIN = cython.declare(cython.int, PLAIN)

@@ -129,19 +129,28 @@ def _write_log(
     size = manifest.store.segment_size
     folder = making / COMMIT_LOG
     System().files.make_folder(folder)
-    tasks: list[_Verify | _Fill] = [_Verify(lake, file) for file in files]
-    for base in range(chosen.start - chosen.start % size, chosen.end, size):
-        inside = tuple(f for f in files if f.start < base + size and f.end > base)
-        end = min(chosen.end - base, size)
-        tasks.append(_Fill(lake, str(folder / segment_name(base)), base, end, size, inside))
-    name = f"restore {lake.place}"
-    done = run_tasks(spark, _run_task, tasks, name=name, progress=on_plan(len(tasks)))
+    tasks = [
+        _Fill(
+            lake,
+            str(folder / segment_name(base)),
+            base,
+            min(chosen.end - base, size),
+            size,
+            tuple(f for f in files if f.start < base + size and f.end > base),
+        )
+        for base in range(chosen.start - chosen.start % size, chosen.end, size)
+    ]
+    checks = [_Verify(lake, file) for file in files]
+    run_tasks(spark, _verify, checks, name=f"verify {lake.place}")
+    done = run_tasks(
+        spark, _fill, tasks, name=f"restore {lake.place}", progress=on_plan(len(tasks))
+    )
     if sum(done) != chosen.messages:
         raise LakeError(
             f"{lake.place}: {sum(done)} messages in its files, {chosen.messages} in its manifest"
         )
     System().files.sync_folder(folder)
-    return len(tasks) - len(files)
+    return len(tasks)
 
 
 def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels | None) -> None:
@@ -186,11 +195,7 @@ class _Fill(NamedTuple):
     files: tuple[DataFile, ...]
 
 
-def _run_task(task: _Verify | _Fill) -> int:
-    return _fill(task) if isinstance(task, _Fill) else _verify(task)
-
-
-def _verify(task: _Verify) -> int:
+def _verify(task: _Verify) -> None:
     lake, file = task
     found = hashlib.sha256()
     try:
@@ -204,7 +209,6 @@ def _verify(task: _Verify) -> int:
             f"{lake.show(file.path)}: not the file that was archived (its SHA-256 differs); "
             "put it back from a copy"
         )
-    return 0
 
 
 def _fill(task: _Fill) -> int:
@@ -214,16 +218,17 @@ def _fill(task: _Fill) -> int:
         file.truncate(task.size)
         System().files.allocate(file.fileno(), 0, task.end)  # or a full disk would be a signal
         with mmap.mmap(file.fileno(), task.size) as mapping:
-            view = memoryview(mapping)
-            writer = RecordWriter(view)
-            for data_file in task.files:
-                for batch in _rows(task, data_file):
-                    behind = max(behind, _write_rows(task, data_file.topic, batch, writer, view))
-                    messages += batch.num_rows
-            if task.end == task.size and behind < task.size:
-                writer.blank(behind, task.size - behind)
-            del writer
-            view.release()
+            writer = RecordWriter(mapping)
+            try:
+                for data_file in task.files:
+                    for batch in _rows(task, data_file):
+                        end = _write_rows(task, data_file.topic, batch, writer, mapping)
+                        behind = max(behind, end)
+                        messages += batch.num_rows
+                if task.end == task.size and behind < task.size:
+                    writer.blank(behind, task.size - behind)
+            finally:
+                del writer  # or the mapping could not be closed
         System().files.sync(file.fileno())
     return messages
 
@@ -248,7 +253,7 @@ def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
 
 
 def _write_rows(
-    task: _Fill, topic: str, batch: pa.RecordBatch, writer: RecordWriter, view: memoryview
+    task: _Fill, topic: str, batch: pa.RecordBatch, writer: RecordWriter, mapping: mmap.mmap
 ) -> int:
     """Write each row's record; the position behind the last one."""
     encoded_topic = topic.encode()
@@ -261,7 +266,7 @@ def _write_rows(
         record, offset, size, queue_id, flag, queue_offset, sys_flag, *rest = row
         at = offset - task.base
         if record is not None:
-            view[at : at + size] = record
+            mapping[at : at + size] = record
             continue
         born_time, born_host, store_time, store_host, reconsumed, prepared, body, items, opened = (
             rest

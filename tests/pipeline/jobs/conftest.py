@@ -1,0 +1,34 @@
+"""Small stores to archive, and the jobs without Spark around them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import small_config
+
+from firetrail import Message, Store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def put(root: Path) -> Callable[..., None]:
+    """Opens the store, puts messages and closes it."""
+    numbers = iter(range(1_000_000))
+
+    def put_some(count: int = 30, path: Path = root, **settings: Any) -> None:
+        with Store.open(path, small_config(**settings)) as store:
+            for number in _next(numbers, count):
+                topic = ("orders", "%RETRY%group", "123")[number % 3]
+                body = b"message %d" % number
+                store.put(Message(topic, body, tags="t", keys=[f"k{number}"], queue_id=number % 2))
+
+    return put_some
+
+
+def _next(numbers: Iterator[int], count: int) -> Iterator[int]:
+    return (next(numbers) for _ in range(count))

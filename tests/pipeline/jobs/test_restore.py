@@ -1,0 +1,185 @@
+"""Restoring: the log as it was, byte for byte, and what follows from it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.helpers import small_config, tree
+from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
+from tests.stores import copy_of, overwrite, records, truncate
+
+from firetrail import Message, Store
+from firetrail.errors import LakeError, StoreError
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.pipeline.jobs.archive import archive, archived_files
+from firetrail.pipeline.jobs.restore import restore
+from firetrail.store.fsck.check import check_store
+from firetrail.store.view import StoreView
+
+Put = Callable[..., None]
+GOLDEN = ["v4-clean", "v4-crashed", "v4-rebuilt", "v4-rolled", "v5-clean", "v5-propcrc"]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def back(tmp_path: Path) -> Path:
+    return tmp_path / "back"
+
+
+def log_bytes(root: Path) -> dict[str, bytes]:
+    """Every file of the log up to its end mark, behind which nobody reads, or the log's end."""
+    found = {}
+    with StoreView.open(root) as view:
+        for segment in view.log.segments:
+            content = bytes(segment.view)
+            last = [r for r in records(root) if segment.base <= r.physical_offset < segment.end]
+            end = last[-1].physical_offset + last[-1].size - segment.base if last else 0
+            closed = segment.end <= view.end
+            if end:
+                found[segment.path.name] = content[: min(end + 8 * closed, len(content))]
+    return found
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_stores(
+    spark: SparkSession, name: str, lake: Path, back: Path, tmp_path: Path
+) -> None:
+    store = copy_of(name, tmp_path / "data")
+    archive(spark, store, lake, split_bytes=4096)
+    made = restore(spark, lake, back)
+    assert made.messages == len(records(store)) == len(records(back))
+    assert log_bytes(back) == log_bytes(store)
+    assert records(back) == records(store)
+
+
+def test_queues_and_index_as_they_were(
+    spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
+) -> None:
+    put(120, index_tags=True)
+    with Store.open(root, small_config()) as store:
+        store.put(Message("delayed", b"later", delay_level=3))
+    archive(spark, root, lake)
+    restore(spark, lake, back)
+    assert log_bytes(back) == log_bytes(root)
+    assert _derived(back) == _derived(root)
+    with Store.open(back) as store:
+        assert store.config.store_host.port == 10911
+        assert [m.body for m in store.query("orders", "k117")] == [b"message 117"]
+        assert store.put(Message("orders", b"next", queue_id=0)).ok
+
+
+def test_a_log_that_does_not_begin_at_its_beginning(
+    spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
+) -> None:
+    put(120)
+    with Store.open(root, small_config(delete_batch_max=1)) as store:
+        assert store.delete_expired(forced=True) == 1
+    archive(spark, root, lake)
+    assert restore(spark, lake, back).start == 4096
+    assert log_bytes(back) == log_bytes(root)
+    with StoreView.open(back) as new, StoreView.open(root) as old:
+        assert new.tails == old.tails
+        for pair in old.queues.pairs():
+            ends = [view.reader.get(*pair, 0, 1) for view in (new, old)]
+            assert ends[0].min_offset == ends[1].min_offset > 0
+
+
+def _derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
+    """Consume queues by name; contents of the index files, which are named after the clock."""
+    return tree(root / "consumequeue"), [
+        content[40:] for _, content in sorted(tree(root / "index").items())
+    ]
+
+
+def test_records_that_no_put_makes(spark: SparkSession, root: Path, lake: Path, back: Path) -> None:
+    odd = [r for r in ODD_RECORDS if r.get("topic", b"T").isascii()]  # a folder must have its name
+    write_log(root, PLAIN_RECORDS + odd)
+    archive(spark, root, lake)
+    restore(spark, lake, back)
+    assert log_bytes(back) == log_bytes(root)
+
+
+def test_what_was_restored_can_be_archived_on(
+    spark: SparkSession, root: Path, lake: Path, back: Path, put: Put, tmp_path: Path
+) -> None:
+    """It is the same store to the lake: the records say so."""
+    put(40)
+    archive(spark, root, lake)
+    restore(spark, lake, back)
+    put(5, path=back)
+    assert archive(spark, back, lake).messages == 5
+    with StoreView.open(back) as view:
+        report = check_store(view, DelayLevels.parse(DEFAULT_DELAY_LEVELS))
+    assert report.ok
+
+
+class TestRefused:
+    def test_a_folder_that_is_not_empty(
+        self, spark: SparkSession, root: Path, lake: Path, put: Put
+    ) -> None:
+        put(1)
+        archive(spark, root, lake)
+        with pytest.raises(StoreError, match="not an empty folder"):
+            restore(spark, lake, root)
+
+    def test_no_archive(self, spark: SparkSession, lake: Path, back: Path) -> None:
+        with pytest.raises(LakeError, match="no archive"):
+            restore(spark, lake, back)
+
+    def test_an_empty_archive(
+        self, spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
+    ) -> None:
+        put(0)
+        (root / "commitlog").mkdir(exist_ok=True)
+        archive(spark, root, lake)
+        with pytest.raises(LakeError, match="the archive is empty"):
+            restore(spark, lake, back)
+
+    @pytest.mark.parametrize("harm", ["missing", "cut", "changed"])
+    def test_a_file_that_is_not_what_it_was(
+        self, spark: SparkSession, root: Path, lake: Path, back: Path, put: Put, harm: str
+    ) -> None:
+        put(9)
+        archive(spark, root, lake)
+        path = lake / archived_files(lake)[0].path
+        if harm == "missing":
+            path.unlink()
+        elif harm == "cut":
+            truncate(path, 100)
+        else:
+            overwrite(path, 60, b"\xff")
+        with pytest.raises(LakeError, match="put it back"):
+            restore(spark, lake, back)
+        assert not back.exists() and not back.with_name("back.restoring").exists()
+
+    def test_a_gap(self, spark: SparkSession, root: Path, lake: Path, back: Path, put: Put) -> None:
+        put(30)
+        archive(spark, root, lake)
+        put(90)
+        with Store.open(root, small_config(delete_batch_max=100)) as store:
+            store.delete_expired(forced=True)
+        archive(spark, root, lake, allow_gap=True)
+        with pytest.raises(LakeError, match="has gaps; choose a part with --part from 0: 0 to"):
+            restore(spark, lake, back)
+        with pytest.raises(LakeError, match="no part 2"):
+            restore(spark, lake, back, part=2)
+        restore(spark, lake, back, part=1)
+        assert log_bytes(back) == log_bytes(root)
+
+
+def test_killed_before_it_was_done(
+    spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
+) -> None:
+    put(9)
+    archive(spark, root, lake)
+    left = back.with_name("back.restoring")
+    (left / "commitlog").mkdir(parents=True)
+    (left / "commitlog" / "00000000000000000000").write_bytes(b"half")
+    restore(spark, lake, back)
+    assert records(back) == records(root)
+    assert not left.exists()
