@@ -78,3 +78,16 @@ def field_position(content: bytes, base: int, at: int, field: str) -> int:
     columns = Columns(1)
     assert scan(memoryview(content), at, len(content), base, columns.table, 0)[0] == 1
     return columns.row(0)[f"{field}_at"]
+
+
+def derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
+    """What is derived from a store's log: queue files by name, index files in order.
+
+    Without files that were only made ahead; index files are named after the time.
+    """
+    queues = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted((root / "consumequeue").rglob("*"))
+        if path.is_file() and any(path.read_bytes())
+    }
+    return queues, [path.read_bytes() for path in sorted((root / "index").glob("*"))]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.stores import derived
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
@@ -16,16 +17,6 @@ from firetrail.store.view import StoreView
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-
-
-def derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
-    """Queue files by name, index files in order."""
-    queues = {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted((root / "consumequeue").rglob("*"))
-        if path.is_file() and any(path.read_bytes())
-    }
-    return queues, [path.read_bytes() for path in sorted((root / "index").glob("*"))]
 
 
 def rebuilt(store: Path, target: Path) -> Rebuilt:
