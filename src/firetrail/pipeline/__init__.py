@@ -7,7 +7,9 @@ the store's folder at the same path.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from firetrail.errors import MissingExtraError
 
@@ -18,4 +20,23 @@ if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is Non
 
 from firetrail.pipeline.session import session
 
-__all__ = ["session"]
+if TYPE_CHECKING:
+    from firetrail.pipeline.jobs.report import report
+    from firetrail.pipeline.jobs.sql import sql
+    from firetrail.pipeline.source.datasource import register
+
+__all__ = ["register", "report", "session", "sql"]
+
+# Where the others are. They are imported when they are asked for: Spark's workers import this
+# package too, each of them anew, and need one job at most.
+_HOMES = {
+    "register": "source.datasource",
+    "report": "jobs.report",
+    "sql": "jobs.sql",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

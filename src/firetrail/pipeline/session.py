@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from firetrail.pipeline.java import find_java, java_home
@@ -25,6 +26,10 @@ _DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+# They print errors that are raised as well, with the JVM's stack, as one line of JSON.
+_LOUD_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def active_session() -> SparkSession | None:
@@ -50,6 +55,8 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    for name in _LOUD_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     with _environment(JAVA_HOME=str(java_home(find_java(os.environ)))):
         return builder.getOrCreate()
 

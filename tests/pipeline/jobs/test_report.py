@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.helpers import small_config
 from tests.pipeline.shops import MESSAGES, make_shop
 from tests.stores import field_position, flip, log_file, records
 
-from firetrail import Store
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.format.properties import KEYS, TAGS
@@ -105,12 +103,11 @@ def test_damage_is_told_and_left_out(spark: SparkSession, tmp_path: Path) -> Non
     assert figures.flaws_total == 1
     assert (flaw.file, flaw.position) == (str(path.relative_to(shop)), at)
     assert (flaw.kind, flaw.physical_offset) == ("body-crc", bad.physical_offset)
-    # Bodies are not read for the figures: a wrong one spoils none of them.
-    assert figures.total == MESSAGES
+    assert figures.total == MESSAGES - 1
 
 
 def test_an_empty_store(spark: SparkSession, tmp_path: Path) -> None:
-    Store.open(tmp_path / "data", small_config()).close()
+    (tmp_path / "data" / "commitlog").mkdir(parents=True)
     figures = report(spark, tmp_path / "data", tmp_path / "report.html")
     assert (figures.total, figures.topics, figures.flaws) == (0, [], [])
     assert "no messages" in (tmp_path / "report.html").read_text()

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -206,7 +207,9 @@ def test_a_setting_that_is_none(setting: str, capsys: pytest.CaptureFixture[str]
 def test_no_java(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("firetrail.pipeline.session.active_session", lambda: None)
+    # Not by its dotted name: the package has a function of the module's name.
+    module = sys.modules["firetrail.pipeline.session"]
+    monkeypatch.setattr(module, "active_session", lambda: None)
     monkeypatch.setattr(java, "_candidates", lambda environment: [])
     assert run(str(shop), "select 1") == ExitCode.USAGE
     assert "Spark needs Java, and none is in JAVA_HOME or on PATH" in capsys.readouterr().err

@@ -288,7 +288,8 @@ def segment_map(figures: Figures) -> str:
     names = topic_names(figures)
     left = 152.0
     plot = Plot(left + axis.cells * _PITCH, axis.rows * (_PITCH + 5) + 6)
-    flawed = Counter(axis.cell_of(flaw.physical_offset) for flaw in figures.flaws)
+    offsets = (flaw.physical_offset for flaw in figures.flaws)
+    flawed = Counter(axis.cell_of(offset) for offset in offsets if offset is not None)
     used_to = axis.cell_of(figures.log_end - 1)
     for row in range(axis.rows):
         y = 4 + row * (_PITCH + 5)

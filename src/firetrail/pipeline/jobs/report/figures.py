@@ -133,11 +133,11 @@ class MapAxis:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A place in the log that is no good record."""
+    """A place that is no good record, or a file that cannot be read (without an offset)."""
 
     file: str
     position: int
-    physical_offset: int
+    physical_offset: int | None
     kind: str
     detail: str
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from firetrail.format.columns import Check
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.report.figures import (
     TOPICS_SHOWN,
@@ -24,18 +23,12 @@ from firetrail.pipeline.jobs.report.figures import (
     TimeAxis,
     by_topic,
 )
-from firetrail.pipeline.source.planning import plan_log
-from firetrail.pipeline.source.splits import LogSplit
-from firetrail.pipeline.tasks import run_tasks
-from firetrail.storage.system import System
 from firetrail.store.view import StoreView
-from firetrail.store.viewlog import ViewLog
-from firetrail.store.walk import Damage, LogWalk
 
 HOT_MAX = 12
 """Tags and keys shown of each."""
 FLAWS_MAX = 200
-"""Damaged places kept of each task."""
+"""Damaged places kept."""
 _ATTEMPTS_MAX = 16
 """RocketMQ gives a message up after so many deliveries; more than that are one class."""
 
@@ -46,7 +39,6 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
         log_start, log_end = view.log.min_offset, view.end
         segment_size = view.log.segment_size
         state, segments = view.state.value, len(view.log.segments)
-        splits = plan_log(view)
     with original_errors():
         topics = by_topic(_queues(spark, store))
         first = min((topic.first for topic in topics), default=0)
@@ -64,7 +56,7 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
         _add_classes(figures, spark, store)
         figures.tags = _hot(_read(spark, store, "topic", "tags"), F.col("tags"))
         figures.keys = _hot(_read(spark, store, "topic", "keys"), F.explode("keys"))
-        _add_flaws(figures, spark, splits)
+        _add_flaws(figures, spark, store)
     return figures
 
 
@@ -167,33 +159,13 @@ def _hot(records: DataFrame, text: Column) -> list[Hot]:
     return [Hot(*row) for row in rows.orderBy(F.desc("messages"), "topic", "text").head(HOT_MAX)]
 
 
-def _add_flaws(figures: Figures, spark: SparkSession, splits: list[LogSplit]) -> None:
-    for total, flaws in run_tasks(spark, find_flaws, splits, name="verify"):
-        figures.flaws_total += total
-        figures.flaws += flaws
-
-
-def find_flaws(split: LogSplit) -> tuple[int, list[Flaw]]:
-    """Verify every record of a split: number of bad places, and the first of them."""
-    log = ViewLog(System(), Path(split.store))
-    log.load()
-    total, flaws = 0, list[Flaw]()
-    try:
-        for part in LogWalk(log, split.start, split.end, Check.RECORD):
-            damage = part if isinstance(part, Damage) else part.failed
-            if damage is not None:
-                total += 1
-                if len(flaws) < FLAWS_MAX:
-                    file = str(damage.path.relative_to(split.store))
-                    flaws.append(
-                        Flaw(
-                            file,
-                            damage.position,
-                            damage.physical_offset,
-                            damage.kind.value,
-                            damage.detail,
-                        )
-                    )
-    finally:
-        log.close()
-    return total, flaws
+def _add_flaws(figures: Figures, spark: SparkSession, store: Path) -> None:
+    """Everything is verified for this; the other figures are of what needs no checksum."""
+    damage = spark.read.format("rocketmq").option("view", "damage").load(str(store))
+    order = F.asc_nulls_first("physical_offset"), "file", "offset"
+    rows = damage.orderBy(*order).head(FLAWS_MAX + 1)
+    figures.flaws = [
+        Flaw(row.file, row.offset, row.physical_offset, row.kind, row.detail)
+        for row in rows[:FLAWS_MAX]
+    ]
+    figures.flaws_total = len(rows) if len(rows) <= FLAWS_MAX else damage.count()

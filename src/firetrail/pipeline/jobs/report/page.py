@@ -12,7 +12,7 @@ from string import Template
 from firetrail.format.human import counted, human_size
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.pipeline.jobs.report import charts
-from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures
+from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures, Flaw
 from firetrail.pipeline.jobs.report.svg import duration, moment, number, size
 
 _TABLE_MAX = 20
@@ -265,12 +265,7 @@ def _damage(figures: Figures) -> tuple[str, str]:
             "Every record was read and its checksums compared.",
             _fine("No damage.", f"{read}, all as they were written."),
         )
-    rows = "".join(
-        f"<tr><td><code>{escape(flaw.file)}</code></td><td class=n>{flaw.position:,}</td>"
-        f"<td class=n>{flaw.physical_offset:,}</td><td>{escape(flaw.kind)}</td>"
-        f"<td>{escape(flaw.detail)}</td></tr>"
-        for flaw in figures.flaws[:_TABLE_MAX]
-    )
+    rows = "".join(map(_flaw, figures.flaws[:_TABLE_MAX]))
     hidden = figures.flaws_total - min(len(figures.flaws), _TABLE_MAX)
     more = f" {hidden:,} more are not listed." if hidden else ""
     return (
@@ -279,4 +274,13 @@ def _damage(figures: Figures) -> tuple[str, str]:
         '<div class="plot"><table><thead><tr><th>file</th><th class="n">at</th>'
         '<th class="n">offset in the log</th><th>kind</th><th>detail</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>",
+    )
+
+
+def _flaw(flaw: Flaw) -> str:
+    offset = "" if flaw.physical_offset is None else f"{flaw.physical_offset:,}"
+    return (
+        f'<tr><td><code>{escape(flaw.file)}</code></td><td class="n">{flaw.position:,}</td>'
+        f'<td class="n">{offset}</td><td>{escape(flaw.kind)}</td>'
+        f"<td>{escape(flaw.detail)}</td></tr>"
     )

@@ -1,0 +1,8 @@
+"""Where Spark finds the data source ``rocketmq``: it looks into every package named ``pyspark_*``.
+
+So ``spark.read.format("rocketmq")`` works wherever Firetrail is installed, without registration.
+"""
+
+from firetrail.pipeline.source.datasource import RocketMqDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
