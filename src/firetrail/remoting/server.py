@@ -1,0 +1,211 @@
+"""A server: connections, and who answers what.
+
+Requests are handled in the order of their arrival, those that keep clients alive (heartbeats and
+the like) before all others. After each slice of work the event loop gets its turn, so a flood of
+requests delays nothing but itself. Who sends more than can be held is not read from for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from firetrail.remoting.answering import Answer, Handler, answer_to, outcome_of
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.frames import Limits
+
+URGENT = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    }
+)
+BUSY = "[OVERLOAD]system busy, start flow control for a while"
+_SLICE = 128
+_HELD = "too much is waiting"
+_SWEEP_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What all clients together, and each of them, may take."""
+
+    connections: int = 10_000
+    waiting_bytes: int = 256 << 20
+    """Bodies of requests that wait or are being answered."""
+    idle_s: float = 120.0
+    """A connection on which nothing comes for so long is closed."""
+    frame_s: float = 30.0
+    """A frame has to arrive completely within this time."""
+    waiting_requests: int = 10_000
+    """How many requests of one code may be awaited at once; more are told to come later."""
+    running: Mapping[int, int] = field(default_factory=dict)
+    """The same for single codes."""
+    frames: Limits = field(default_factory=Limits)
+
+
+class Server:
+    """Listens, and lets handlers answer."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        limits: ServerLimits | None = None,
+        on_closed: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._limits = limits or ServerLimits()
+        self._on_closed = on_closed
+        self._listeners: list[asyncio.Server] = []
+        self.connections: set[Connection] = set()
+        self._urgent: deque[tuple[Connection, Command]] = deque()
+        self._ordinary: deque[tuple[Connection, Command]] = deque()
+        self._at_work = False
+        self._waiting_bytes = 0
+        self._running: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which is a free one for 0. May be called for several addresses."""
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(
+            lambda: Connection(self, self._limits.frames), host, port, backlog=1024
+        )
+        self._listeners.append(listener)
+        if self._sweeper is None:
+            self._sweeper = loop.create_task(self._sweep())
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self, grace_s: float = 3.0) -> None:
+        """Take nothing new, answer what was asked, close all connections."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in self.connections:
+            connection.hold("the server stops")
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while (self._urgent or self._ordinary or self._tasks) and (
+            asyncio.get_running_loop().time() < deadline
+        ):
+            await asyncio.sleep(0.005)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.close()
+        for listener in self._listeners:
+            await listener.wait_closed()
+        while self.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            connection.abort()
+
+    # -- connections --------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """Take the connection, or refuse it if there are too many."""
+        if len(self.connections) >= self._limits.connections:
+            _log.warning("%s: refused, %d are connected", connection.peer, len(self.connections))
+            connection.abort()
+            return
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection, error: Exception | None) -> None:
+        """Forget the connection."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            if self._on_closed is not None:
+                self._on_closed(connection)
+
+    def received(self, connection: Connection, requests: Sequence[Command]) -> None:
+        """Line the requests up."""
+        for request in requests:
+            line = self._urgent if request.code in URGENT else self._ordinary
+            line.append((connection, request))
+            self._waiting_bytes += len(request.body)
+        if self._waiting_bytes > self._limits.waiting_bytes:
+            self._hold(self.connections)
+        if not self._at_work:
+            self._at_work = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _hold(self, connections: Iterable[Connection]) -> None:
+        for connection in connections:
+            connection.hold(_HELD)
+
+    async def _sweep(self) -> None:
+        """Close connections that are idle, or on which a frame does not come to its end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = loop.time()
+            for connection in list(self.connections):
+                began = connection.unfinished_since
+                if began is not None and now - began > self._limits.frame_s:
+                    _log.warning("%s: a frame took too long; closed", connection.peer)
+                    connection.abort()
+                elif now - connection.last_heard > self._limits.idle_s:
+                    connection.close()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        for _ in range(_SLICE):
+            if self._urgent:
+                connection, request = self._urgent.popleft()
+            elif self._ordinary:
+                connection, request = self._ordinary.popleft()
+            else:
+                self._at_work = False
+                return
+            self._handle(connection, request)
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def _handle(self, connection: Connection, request: Command) -> None:
+        code = request.code
+        answer: Answer
+        if self._running[code] >= self._limits.running.get(code, self._limits.waiting_requests):
+            answer = request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
+        else:
+            answer = answer_to(self._handlers, connection, request)
+        if answer is None or isinstance(answer, Command):
+            self._finish(connection, request, answer)
+        else:
+            self._running[code] += 1
+            task = asyncio.ensure_future(self._await(connection, request, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _await(
+        self, connection: Connection, request: Command, answer: Awaitable[Command | None]
+    ) -> None:
+        response: Command | None = None
+        try:
+            response = await outcome_of(request, answer)
+        finally:
+            self._running[request.code] -= 1
+            self._finish(connection, request, response)
+
+    def _finish(self, connection: Connection, request: Command, response: Command | None) -> None:
+        if response is not None:
+            connection.reply(request, response)
+        full = self._waiting_bytes > self._limits.waiting_bytes
+        self._waiting_bytes -= len(request.body)
+        if full and self._waiting_bytes <= self._limits.waiting_bytes:
+            for held in self.connections:
+                held.release(_HELD)

@@ -1,0 +1,335 @@
+"""Server and client over real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from firetrail.errors import RequestError
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import CommandFlag, RequestCode, ResponseCode, Serialize
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.frames import FrameReader, Limits, encode_frame
+from firetrail.remoting.server import BUSY, Server, ServerLimits
+
+ECHO, SLOW, FAIL, BROKEN = 1, 2, 3, 4
+
+
+def echo(connection: Connection, request: Command) -> Command:
+    return request.answer(fields=request.fields, body=request.body)
+
+
+async def slow(connection: Connection, request: Command) -> Command:
+    await asyncio.sleep(0.05)
+    return request.answer(remark="at last")
+
+
+def fail(connection: Connection, request: Command) -> Command:
+    raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+
+def broken(connection: Connection, request: Command) -> Command:
+    raise ZeroDivisionError("a bug")
+
+
+HANDLERS: dict[int, Handler] = {ECHO: echo, SLOW: slow, FAIL: fail, BROKEN: broken}
+
+
+class Serving:
+    """A server with its address, and a client."""
+
+    def __init__(self, server: Server, port: int, client: Client) -> None:
+        self.server = server
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self.client = client
+
+    async def ask(self, code: int, **fields: Any) -> Command:
+        return await self.client.request(self.address, Command(code, **fields))
+
+    @asynccontextmanager
+    async def raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+def serving(
+    test: Callable[[Serving], Awaitable[None]],
+    limits: ServerLimits | None = None,
+    on_closed: Callable[[Connection], None] | None = None,
+    client_handlers: Mapping[int, Handler] | None = None,
+) -> None:
+    async def run() -> None:
+        server = Server(HANDLERS, limits, on_closed)
+        client = Client(client_handlers)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(20):
+                await test(Serving(server, port, client))
+        finally:
+            await client.close()
+            await server.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("serialize", Serialize)
+def test_request_and_response(serialize: Serialize) -> None:
+    async def test(s: Serving) -> None:
+        answer = await s.ask(ECHO, fields={"a": "b"}, body=b"x" * 100_000, serialize=serialize)
+        assert (answer.code, answer.fields, len(answer.content)) == (0, {"a": "b"}, 100_000)
+        assert answer.serialize is serialize
+
+    serving(test)
+
+
+def test_many_at_once_on_one_connection() -> None:
+    async def test(s: Serving) -> None:
+        answers = await asyncio.gather(
+            *(s.ask(SLOW if n % 3 else ECHO, body=b"%d" % n) for n in range(300))
+        )
+        assert len(s.server.connections) == 1
+        for n, answer in enumerate(answers):
+            assert (answer.remark == "at last") if n % 3 else (answer.content == b"%d" % n)
+
+    serving(test)
+
+
+class TestFailures:
+    def test_an_error_code(self) -> None:
+        async def test(s: Serving) -> None:
+            with pytest.raises(RequestError, match="no such topic") as caught:
+                await s.client.ask(s.address, Command(FAIL))
+            assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+        serving(test)
+
+    def test_a_bug_is_answered_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def test(s: Serving) -> None:
+            answer = await s.ask(BROKEN)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == "ZeroDivisionError: a bug"
+            assert (await s.ask(ECHO)).code == 0
+
+        serving(test)
+        assert "request 4 failed" in caplog.text
+
+    def test_an_unknown_code(self) -> None:
+        async def test(s: Serving) -> None:
+            answer = await s.ask(4711)
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert answer.remark == " request type 4711 not supported"
+
+        serving(test)
+
+    def test_nobody_listens(self) -> None:
+        async def run() -> None:
+            client = Client()
+            with pytest.raises(OSError):
+                await client.request("127.0.0.1:1", Command(ECHO))
+            await client.close()
+
+        asyncio.run(run())
+
+    def test_a_timeout_and_a_late_answer(self) -> None:
+        async def test(s: Serving) -> None:
+            with pytest.raises(TimeoutError):
+                await s.client.request(s.address, Command(SLOW), 0.001)
+            assert (await s.ask(ECHO, body=b"still fine")).content == b"still fine"
+
+        serving(test)
+
+    def test_the_server_goes_away(self) -> None:
+        async def test(s: Serving) -> None:
+            asked = asyncio.ensure_future(s.ask(SLOW))
+            while not s.server.connections:
+                await asyncio.sleep(0.001)
+            next(iter(s.server.connections)).abort()
+            with pytest.raises(ConnectionError, match="lost"):
+                await asked
+            assert (await s.ask(ECHO)).code == 0  # on a new connection
+
+        serving(test)
+
+
+def test_one_way_is_not_answered() -> None:
+    async def test(s: Serving) -> None:
+        async with s.raw() as (reader, writer):
+            for flag in (CommandFlag.ONE_WAY, 0):
+                writer.writelines(encode_frame(Command(ECHO, opaque=int(flag), flag=flag)))
+            (answer,) = FrameReader().feed(await reader.read(1000))
+            assert answer.opaque == 0
+
+    serving(test)
+
+
+def test_the_server_asks_its_client() -> None:
+    told: list[Command] = []
+
+    def note(connection: Connection, request: Command) -> None:
+        told.append(request)
+
+    async def test(s: Serving) -> None:
+        await s.ask(ECHO)
+        (connection,) = s.server.connections
+        connection.tell(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}))
+        answer = await connection.request(Command(ECHO, body=b"you too"), 5)
+        assert answer.content == b"you too"
+        assert (await connection.request(Command(99), 5)).code == 3
+        assert told[0].fields == {"consumerGroup": "G"}
+
+    handlers: dict[int, Handler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note, ECHO: echo}
+    serving(test, client_handlers=handlers)
+
+
+def test_who_leaves_is_noticed() -> None:
+    gone: list[str] = []
+
+    async def test(s: Serving) -> None:
+        async with s.raw() as (_, writer):
+            mine = "{}:{}".format(*writer.get_extra_info("sockname"))
+            await asyncio.sleep(0.01)
+        while not gone:
+            await asyncio.sleep(0.001)
+        assert gone == [mine]
+
+    serving(test, on_closed=lambda connection: gone.append(connection.peer))
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        "garbage",
+        [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\xff" * 9, b"\0" * 9],
+        ids=["http", "tls", "ones", "zeros"],
+    )
+    def test_garbage_closes_the_connection(self, garbage: bytes) -> None:
+        async def test(s: Serving) -> None:
+            async with s.raw() as (reader, writer):
+                writer.write(garbage.ljust(16, b"\0"))
+                assert await reader.read(100) == b""
+            assert (await s.ask(ECHO)).code == 0
+
+        serving(test)
+
+    def test_what_came_before_the_garbage_is_answered(self) -> None:
+        async def test(s: Serving) -> None:
+            handled = asyncio.Event()
+
+            def note(connection: Connection, request: Command) -> None:
+                handled.set()
+
+            HANDLERS[50] = note
+            async with s.raw() as (_, writer):
+                writer.write(b"".join(encode_frame(Command(50))) + b"\xff" * 20)
+                await handled.wait()
+            del HANDLERS[50]
+
+        serving(test)
+
+    def test_connections(self) -> None:
+        async def test(s: Serving) -> None:
+            async with s.raw(), s.raw(), s.raw() as (reader, _):
+                assert await reader.read(1) == b""
+            assert len(s.server.connections) <= 2
+
+        serving(test, ServerLimits(connections=2))
+
+    def test_frames_that_never_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+
+        async def test(s: Serving) -> None:
+            frame = b"".join(encode_frame(Command(ECHO, body=b"x" * 500)))
+            async with s.raw() as (reader, writer):
+                closed = asyncio.ensure_future(reader.read(1))
+                for byte in frame:  # a byte now and then does not help
+                    if closed.done():
+                        break
+                    writer.write(bytes([byte]))
+                    await asyncio.sleep(0.005)
+                assert await closed == b""
+
+        serving(test, ServerLimits(frame_s=0.1))
+
+    def test_idle_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+
+        async def test(s: Serving) -> None:
+            async with s.raw() as (reader, _):
+                assert await reader.read(1) == b""
+
+        serving(test, ServerLimits(idle_s=0.05))
+
+    def test_requests_of_one_code(self) -> None:
+        async def test(s: Serving) -> None:
+            answers = await asyncio.gather(*(s.ask(SLOW) for _ in range(5)))
+            busy = [a for a in answers if a.code == ResponseCode.SYSTEM_BUSY]
+            assert [a.remark for a in busy] == [BUSY] * 3
+            assert (await s.ask(SLOW)).code == 0  # later there is room again
+
+        serving(test, ServerLimits(running={SLOW: 2}))
+
+    def test_waiting_bytes(self) -> None:
+        """More than fits is read later, not lost."""
+
+        async def test(s: Serving) -> None:
+            answers = await asyncio.gather(*(s.ask(SLOW, body=b"x" * 1000) for _ in range(20)))
+            assert {a.remark for a in answers} == {"at last"}
+
+        serving(test, ServerLimits(waiting_bytes=3000))
+
+    def test_frames(self) -> None:
+        async def test(s: Serving) -> None:
+            with pytest.raises(ConnectionError):
+                await s.ask(ECHO, body=b"x" * 2000)
+
+        serving(test, ServerLimits(frames=Limits(frame=1000)))
+
+
+def test_heartbeats_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+
+    def note(connection: Connection, request: Command) -> Command:
+        order.append(request.code)
+        return request.answer()
+
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, note)
+    monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, note)
+
+    async def test(s: Serving) -> None:
+        flood = [Command(RequestCode.PULL_MESSAGE, opaque=n) for n in range(1000)]
+        heartbeat = Command(RequestCode.HEART_BEAT, opaque=5000)
+        data = b"".join(b"".join(encode_frame(c)) for c in (*flood, heartbeat))
+        async with s.raw() as (reader, writer):
+            writer.write(data)
+            frames, got = FrameReader(), 0
+            while got < 1001:
+                got += len(list(frames.feed(await reader.read(1 << 16))))
+        assert order.index(RequestCode.HEART_BEAT) < 1000
+
+    serving(test)
+
+
+def test_stopping_answers_what_was_asked() -> None:
+    async def run() -> None:
+        server, client = Server(HANDLERS), Client()
+        port = await server.start("127.0.0.1", 0)
+        asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", Command(SLOW)))
+        while not server._tasks:
+            await asyncio.sleep(0.001)
+        await server.stop()
+        assert (await asked).remark == "at last"
+        assert not server.connections
+        with pytest.raises(OSError):
+            await client.request(f"127.0.0.1:{port}", Command(ECHO))
+        await client.close()
+
+    asyncio.run(run())
