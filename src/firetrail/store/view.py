@@ -16,7 +16,7 @@ Where the log ends
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
@@ -27,28 +27,13 @@ from firetrail.errors import ConfigError, SegmentSizeError, StoreDamagedError, S
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Stop
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import (
-    ABORT,
-    ARCHIVED_PREFIX,
-    CHECKPOINT,
-    COMMIT_LOG,
-    CONFIG,
-    CONSUME_QUEUE,
-    INDEX,
-    LOCK,
-    SINK,
-    WATERMARK,
-    is_folder_name,
-    parse_index_name,
-    parse_queue_id,
-    parse_segment_name,
-    queue_folder,
-)
+from firetrail.format.names import INDEX, parse_index_name, queue_folder
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import AbortFile, check_is_store, lock_owner
+from firetrail.store.foreign import foreign_names
 from firetrail.store.indexes import Index
 from firetrail.store.indexfile import IndexFile
 from firetrail.store.problems import Kind, Problem
@@ -81,6 +66,17 @@ class LogEnd(NamedTuple):
     last_record: int
 
 
+class Known(NamedTuple):
+    """What one look at a store has found out, so that others see the same store."""
+
+    state: StoreState
+    owner: int | None
+    queue_file_size: int
+    tails: dict[QueueKey, QueueTail]
+    queue_faults: dict[QueueKey, Problem]
+    end: LogEnd
+
+
 class Claim(NamedTuple):
     """A record that should be in the log, because something else points to it."""
 
@@ -92,19 +88,24 @@ _QUEUE_FAULTS: dict[type[Exception], Kind] = {
     SegmentSizeError: Kind.FILE_SIZE,
     StoreDamagedError: Kind.FILE_MISSING,
 }
-_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, SINK, WATERMARK}
 
 
 class StoreView:
     """What is in a store. Use it as a context manager, or close it."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, system: System, *, exclusive: bool = False
+        self,
+        root: Path,
+        config: StoreConfig,
+        system: System,
+        *,
+        exclusive: bool = False,
+        known: Known | None = None,
     ) -> None:
         check_is_store(system, root)
         self.root = root
         self.system = system
-        self.owner = None if exclusive else lock_owner(system, root)
+        self.owner = None if exclusive or known else lock_owner(system, root)
         """Process id of who has the store open for writing."""
         abort = AbortFile(system, root)
         self.abort = abort.exists
@@ -113,23 +114,29 @@ class StoreView:
             self.state = StoreState.OPEN
         elif self.abort:
             self.state = StoreState.CRASHED
+        if known is not None:
+            self.state, self.owner = known.state, known.owner
         self.checkpoint = read_checkpoint(system, root)
         counts = not self.abort or abort.is_ours
         self.watermark: Watermark | None = read_watermark(system, root) if counts else None
-        self.queue_file_size = self._find_queue_size() or config.consume_queue_file_size
+        size = self._find_queue_size() if known is None else known.queue_file_size
+        self.queue_file_size = size or config.consume_queue_file_size
         self.queues = QueueTable(system, root, self.queue_file_size, writable=False)
-        self.queues.list_folders()
         self.queue_faults: dict[QueueKey, Problem] = {}
         """Queues that cannot be read, and why."""
         # Before the log: it then reaches at least as far as they say.
-        self.tails = self._read_tails()
+        if known is None:
+            self.queues.list_folders()
+            self.tails = self._read_tails()
+        else:
+            self.tails, self.queue_faults = known.tails, known.queue_faults
         self.index = Index(system, root, self._geometry_of(config), writable=False)
         self.index_faults: list[Problem] = []
         """Index files that cannot be read, and why."""
         self._load_index(self._geometry_of(config))
         self.log = ViewLog(system, root)
         self.log.load()
-        self.end, self.last_record = self._find_end()
+        self.end, self.last_record = self._find_end() if known is None else known.end
         self.log.end_at(self.end)
         self.config = self._adopt_sizes(config)
         self.reader = Reader(self.log, self.queues, self.index, self.config)
@@ -142,12 +149,27 @@ class StoreView:
         *,
         system: System | None = None,
         exclusive: bool = False,
+        known: Known | None = None,
     ) -> Self:
         """Look into the store in a folder. Raises NotAStoreError, or OSError for want of access.
 
         ``exclusive`` is for those who hold the store's lock themselves: nobody is writing it.
+        ``known`` is what another view has found out, and is not looked for again.
         """
-        return cls(Path(path), config or StoreConfig(), system or System(), exclusive=exclusive)
+        system = system or System()
+        return cls(Path(path), config or StoreConfig(), system, exclusive=exclusive, known=known)
+
+    def known(self, queues: Iterable[QueueKey] = ()) -> Known:
+        """What others need to see the same store, and of its queues these."""
+        wanted = set(queues)
+        return Known(
+            self.state,
+            self.owner,
+            self.queue_file_size,
+            {key: tail for key, tail in self.tails.items() if key in wanted},
+            {key: fault for key, fault in self.queue_faults.items() if key in wanted},
+            LogEnd(self.end, self.last_record),
+        )
 
     def close(self) -> None:
         """Close the files. Slices of the log stay valid."""
@@ -338,10 +360,18 @@ class StoreView:
 
     # -- what there is to read ----------------------------------------------------------------
 
-    def walk(self, start: int | None = None, check: Check = Check.RECORD) -> LogWalk:
-        """Walk over the log from the record at ``start`` (or the oldest one) to its end."""
+    def walk(
+        self,
+        start: int | None = None,
+        check: Check = Check.RECORD,
+        *,
+        until: int | None = None,
+    ) -> LogWalk:
+        """Walk over the log from the record at ``start`` (or the oldest one) to its end, or with
+        ``until`` to the end of the file before that place."""
         begin = self.log.min_offset if start is None else max(start, self.log.min_offset)
-        return LogWalk(self.log, begin, self.end, check, live=self.state is StoreState.OPEN)
+        live = self.state is StoreState.OPEN
+        return LogWalk(self.log, begin, self.end, check, live=live, until=until)
 
     def relative(self, path: Path) -> str:
         """A file's name as messages give it: relative to the store."""
@@ -349,30 +379,4 @@ class StoreView:
 
     def foreign(self) -> list[str]:
         """Files and folders that are not those of a store, relative to it."""
-        return sorted(self._foreign())
-
-    def _foreign(self) -> Iterator[str]:
-        names = self.system.files.names
-        for name in names(self.root):
-            if name not in _KNOWN and not name.startswith(ARCHIVED_PREFIX):
-                yield name
-        for name in names(self.root / COMMIT_LOG):
-            if parse_segment_name(name) is None:
-                yield f"{COMMIT_LOG}/{name}"
-        for name in names(self.root / INDEX):
-            if parse_index_name(name) is None:
-                yield f"{INDEX}/{name}"
-        base = self.root / CONSUME_QUEUE
-        for topic in names(base):
-            if not is_folder_name(topic) or not (base / topic).is_dir():
-                yield f"{CONSUME_QUEUE}/{topic}"
-                continue
-            for name in names(base / topic):
-                if parse_queue_id(name) is None or not (base / topic / name).is_dir():
-                    yield f"{CONSUME_QUEUE}/{topic}/{name}"
-        for topic, queue_id in self.queues.pairs():
-            folder = queue_folder(topic, queue_id)
-            if (self.root / folder).is_dir():
-                for name in names(self.root / folder):
-                    if parse_segment_name(name) is None:
-                        yield f"{folder}/{name}"
+        return sorted(foreign_names(self.system.files, self.root, self.queues.pairs()))

@@ -53,6 +53,8 @@ class LogWalk:
     """The records from ``start`` up to ``end``; iterate over it once.
 
     ``live`` says that files may be deleted meanwhile; without ``resync`` the first damage ends it.
+    With ``until`` it goes no further than the file that holds the byte before that place, except to
+    find a good record behind damage.
     """
 
     def __init__(
@@ -64,9 +66,11 @@ class LogWalk:
         *,
         live: bool = False,
         resync: bool = True,
+        until: int | None = None,
     ) -> None:
         self._log = log
         self._end = end
+        self._until = end if until is None else min(until, end)
         self._check = check
         self._live = live
         self._resync = resync
@@ -75,7 +79,7 @@ class LogWalk:
         """Physical offset up to which the walk has come."""
 
     def __iter__(self) -> Iterator[Batch | Damage]:
-        while self.position < self._end:
+        while self.position < self._until:
             segment = self._log.find(self.position)
             if segment is None:
                 damage = self._gap()

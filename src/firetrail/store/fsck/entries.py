@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.index import IndexEntry
+from firetrail.format.index import IndexEntry, IndexHeader
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries
 from firetrail.format.names import INDEX
 from firetrail.store.fsck.indexfiles import Expected, FileCheck
@@ -38,13 +38,24 @@ class IndexCheck:
     """The check of all index files of a store."""
 
     def __init__(
-        self, view: StoreView, findings: Findings, damaged: DamagedRanges, judged_to: int
+        self,
+        view: StoreView,
+        findings: Findings,
+        damaged: DamagedRanges,
+        judged_to: int,
+        only: int | None = None,
     ) -> None:
+        """``only`` is the number of the one file that is to be checked."""
         self._view = view
         self._findings = findings
         self._damaged = damaged
         self._judged_to = judged_to
         self._left = list(view.index.files)
+        self._newest = self._left[-1] if self._left else None
+        self._before: IndexHeader | None = None
+        if only is not None:
+            self._before = self._left[only - 1].header if only else None
+            self._left = [self._left[only]]
         self._file: FileCheck | None = None
         self._entries = array("q", bytes(24 * _ENTRIES_PER_BATCH))
         self._missing: Missing | None = None
@@ -62,6 +73,11 @@ class IndexCheck:
         while row < rows:
             count, row = derive_entries(view, columns.table, row, rows, self._entries, self._tags)
             self._compare(count)
+
+    def take(self, entries: memoryview) -> None:
+        """Compare entries that were derived elsewhere, at most as many as :meth:`feed` derives."""
+        memoryview(self._entries)[: len(entries)] = entries
+        self._compare(len(entries) // 3)
 
     def _compare(self, count: int) -> None:
         at = 0
@@ -204,8 +220,9 @@ class IndexCheck:
                 return None
             file = self._left.pop(0)
             name = f"{INDEX}/{file.segment.path.name}"
-            header = before.header if before is not None and not self._view.index_faults else None
+            header = None if self._view.index_faults else self._before
             self._file = FileCheck(file, name, header, self._findings)
+            self._before = self._file.header
             self._pass_expired(self._file)
         return self._file
 
@@ -229,7 +246,7 @@ class IndexCheck:
 
     def _finish_file(self, file: FileCheck) -> None:
         """Header and slots, but for the newest file of a store that may be writing it."""
-        if self._left or self._view.state is StoreState.CLOSED:
+        if file.file is not self._newest or self._view.state is StoreState.CLOSED:
             file.finish()
         file.close()
         self._behind = (file.name, file.position(file.last + 1))

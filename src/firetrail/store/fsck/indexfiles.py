@@ -95,7 +95,7 @@ class FileCheck:
         self, file: IndexFile, name: str, before: IndexHeader | None, findings: Findings
     ) -> None:
         self.name = name
-        self._file = file
+        self.file = file
         self._view = file.segment.view
         self._findings = findings
         self._has_predecessor = before is not None
@@ -116,18 +116,18 @@ class FileCheck:
         """The entry with a number, None if there is none."""
         if not 0 < number <= self.last:
             return None
-        return IndexEntry._make(_UNPACK_ENTRY(self._view, entry_at(self._file.slots, number)))
+        return IndexEntry._make(_UNPACK_ENTRY(self._view, entry_at(self.file.slots, number)))
 
     def entry_behind(self) -> IndexEntry | None:
         """What stands in the place of the entry behind the last one, None if there is no place."""
         number = self.last + 1
-        if number >= self._file.entries:
+        if number >= self.file.entries:
             return None
         return IndexEntry._make(_UNPACK_ENTRY(self._view, self.position(number)))
 
     def position(self, number: int) -> int:
         """Where an entry stands in the file."""
-        return entry_at(self._file.slots, number)
+        return entry_at(self.file.slots, number)
 
     def note(self, position: int, physical_offset: int | None, kind: Kind, detail: str) -> None:
         """Report a problem in this file."""
@@ -164,7 +164,7 @@ class FileCheck:
 
     def is_linked_by(self, key_hash: int, entry: IndexEntry) -> bool:
         """Whether the next entry stands in the chain of a key hash: its link, and the slot."""
-        at = slot_at((key_hash & _HASH_MASK) % self._file.slots)
+        at = slot_at((key_hash & _HASH_MASK) % self.file.slots)
         (before,) = INDEX_SLOT.struct.unpack_from(self.shadow.view, at)
         (newest,) = INDEX_SLOT.struct.unpack_from(self._view, at)
         return bool(before == entry.previous and newest >= self.number)
@@ -226,8 +226,8 @@ class FileCheck:
             if got != wanted and not doubtful and not empty:
                 detail = f"{field.replace('_', ' ')} is {got} instead of {wanted}"
                 self.note(at, None, Kind.INDEX_HEADER, detail)
-        for first in range(0, self._file.slots, SLOTS_PER_STEP):
-            self._compare_slots(first, min(first + SLOTS_PER_STEP, self._file.slots))
+        for first in range(0, self.file.slots, SLOTS_PER_STEP):
+            self._compare_slots(first, min(first + SLOTS_PER_STEP, self.file.slots))
 
     def _compare_slots(self, first: int, end: int) -> None:
         low, high = slot_at(first), slot_at(end)

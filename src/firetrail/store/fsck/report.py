@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,6 +49,9 @@ class DamagedRanges:
 
     def __len__(self) -> int:
         return len(self._ranges)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._ranges)
 
     def __contains__(self, offset: int) -> bool:
         index = bisect_right(self._ranges, (offset, 1 << 63)) - 1

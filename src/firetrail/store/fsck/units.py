@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 from contextlib import closing
 from struct import iter_unpack
 from typing import NamedTuple
 
 from firetrail.errors import SegmentSizeError
-from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Columns
 from firetrail.format.delay import DelayLevels
-from firetrail.format.javahash import java_text
-from firetrail.format.kernels.derive import derive_units
 from firetrail.format.names import QUEUE_ID_MAX, is_folder_name, queue_folder, segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.segment import Segment, any_data
+from firetrail.store.deriving import derive_runs
 from firetrail.store.fsck.openfiles import OpenFiles
 from firetrail.store.fsck.report import DamagedRanges, Findings
 from firetrail.store.problems import Kind, Problem
+from firetrail.store.queues import QueueKey
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.viewlog import misfits, segment_sizes
 
@@ -58,27 +58,24 @@ class QueueChecks:
         self.has_extensions = (view.root / EXTENSIONS).is_dir()
         self.log_min = view.log.min_offset
         self.units = 0
-        self._queues: dict[tuple[bytes, int], QueueCheck | None] = {}
+        self._queues: dict[QueueKey, QueueCheck | None] = {}
 
     def feed(self, view: memoryview, columns: Columns, rows: int, delays: DelayLevels) -> None:
         """Compare the units of some records."""
         waits = array("q", delays.waits_ms)
-        units, runs = derive_units(view, columns.table, rows, waits)
-        topic_at = columns.column(col.TOPIC_AT)
-        topic_size = columns.column(col.TOPIC_SIZE)
-        queue_ids = columns.column(col.QUEUE_ID)
-        queue_offsets = columns.column(col.QUEUE_OFFSET)
-        for row, count, start in runs:
-            topic = bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])
-            key = (topic, queue_ids[row])
-            if key not in self._queues:
-                self._queues[key] = self._begin(*key, columns.column(col.PHYSICAL_OFFSET)[row])
-            queue = self._queues[key]
-            if queue is not None:
-                queue.feed(queue_offsets[row], units[start : start + count * UNIT_SIZE])
+        for run in derive_runs(view, columns, rows, waits):
+            self.take(run.topic, run.queue_id, run.offset, bytearray(run.units))
 
-    def _begin(self, raw: bytes, queue_id: int, offset: int) -> QueueCheck | None:
-        topic = java_text(raw)
+    def take(self, topic: str, queue_id: int, offset: int, units: bytearray) -> None:
+        """Compare consecutive units of a queue, the first of which should be ``offset``."""
+        key = (topic, queue_id)
+        if key not in self._queues:
+            self._queues[key] = self._begin(*key, decode_unit(units).physical_offset)
+        queue = self._queues[key]
+        if queue is not None:
+            queue.feed(offset, units)
+
+    def _begin(self, topic: str, queue_id: int, offset: int) -> QueueCheck | None:
         if is_folder_name(topic) and 0 <= queue_id <= QUEUE_ID_MAX:
             return QueueCheck(self, topic, queue_id)
         segment = self.view.log.find(offset)
@@ -92,21 +89,26 @@ class QueueChecks:
         )
         return None
 
-    def finish(self) -> None:
-        """The log is done: look at what is left."""
-        seen = {(check.topic, check.queue_id): check for check in self._queues.values() if check}
-        light = 0
-        for topic, queue_id in self.view.queues.pairs():
-            if topic.startswith(LIGHT_QUEUE_PREFIX):
-                light += 1
-            elif (topic, queue_id) not in seen:
-                seen[topic, queue_id] = QueueCheck(self, topic, queue_id)
-        for check in seen.values():
-            check.finish()
-        if light:
-            detail = f"{light} light message queues were not compared with the log"
-            self.findings.add("consumequeue", 0, None, Kind.NOT_CHECKED, detail)
+    def finish(self, there: Iterable[QueueKey]) -> None:
+        """The log is done: look at what is left in the queues that are ``there``."""
+        for key in there:
+            if self._queues.get(key) is None:
+                self._queues[key] = QueueCheck(self, *key)
+        for check in self._queues.values():
+            if check is not None:
+                check.finish()
         self.files.close()
+
+
+def queues_to_check(view: StoreView, findings: Findings) -> list[QueueKey]:
+    """The queues of a store that can be compared with its log."""
+    pairs = view.queues.pairs()
+    chosen = [pair for pair in pairs if not pair[0].startswith(LIGHT_QUEUE_PREFIX)]
+    if len(chosen) < len(pairs):
+        count = len(pairs) - len(chosen)
+        detail = f"{count} light message queues were not compared with the log"
+        findings.add("consumequeue", 0, None, Kind.NOT_CHECKED, detail)
+    return chosen
 
 
 class QueueCheck:
