@@ -1,0 +1,109 @@
+"""What a row to be written looks like, and the options of the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from firetrail.errors import ConfigError
+from firetrail.storage.system import System
+from firetrail.store.broker_conf import did_you_mean
+from firetrail.store.config import StoreConfig
+from firetrail.store.geometry import adopt_sizes
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "tags": ("string",),
+    "keys": ("array<string>", "string"),
+    "properties": ("map<string,string>",),
+    "queue_id": ("int", "bigint", "smallint", "tinyint"),
+    "delay_level": ("int", "bigint", "smallint", "tinyint"),
+}
+"""Columns by name, and the types of each; the first two are needed."""
+REQUIRED = ("topic", "body")
+OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", "checkpointLocation")
+QUEUES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where and how to write."""
+
+    store: Path
+    queues: int
+    """Rows without a queue id are spread over so many queues, in turn."""
+    writer_id: str | None
+    """Whose batches are numbered, so that none is written twice."""
+    staging: Path
+    config: StoreConfig
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise ConfigError unless the columns are the sink's, with their types."""
+    names = schema.fieldNames()
+    for name in REQUIRED:
+        if name not in names:
+            raise ConfigError("column", name, f"missing; there is {', '.join(names)}")
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise ConfigError(
+                "column",
+                field.name,
+                f"the sink has none such{did_you_mean(field.name, COLUMNS)}; it takes "
+                f"{', '.join(COLUMNS)}",
+            )
+        found = field.dataType.simpleString()
+        if found not in COLUMNS[field.name]:
+            allowed = " or ".join(COLUMNS[field.name])
+            raise ConfigError(f"column {field.name}", found, f"must be {allowed}")
+
+
+def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
+    """The options of the sink; ConfigError names one that is unknown or wrong."""
+    known = {name.lower(): name for name in OPTIONS}
+    given = {}
+    for key, value in options.items():
+        if key.lower() not in known:
+            raise ConfigError(
+                key,
+                value,
+                f"no such option{did_you_mean(key, OPTIONS)}; there are {', '.join(OPTIONS)}",
+            )
+        given[known[key.lower()]] = value
+    store = given.get("path")
+    if not store:
+        raise ConfigError("path", store, "the folder of the store is needed: .save(path)")
+    if "://" in store:
+        raise ConfigError("path", store, "only a local folder can be written")
+    writer_id = given.get("writeId") or (given.get("checkpointLocation") if stream else None)
+    if stream and writer_id is None:
+        raise ConfigError(
+            "checkpointLocation",
+            None,
+            "a stream needs it, or a writeId, to know its batches again after a restart",
+        )
+    root = Path(store).absolute()
+    return SinkOptions(
+        root,
+        _queues(given.get("queues", "1")),
+        writer_id,
+        Path(given.get("stagingPath") or root.with_name(f"{root.name}.staging")).absolute(),
+        _config(given.get("brokerConf"), root),
+    )
+
+
+def _queues(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= QUEUES_MAX:
+        raise ConfigError("queues", text, f"must be a number from 1 to {QUEUES_MAX}")
+    return int(text)
+
+
+def _config(broker_conf: str | None, root: Path) -> StoreConfig:
+    config = StoreConfig()
+    if broker_conf:
+        config = StoreConfig.from_properties(Path(broker_conf)).config
+    return adopt_sizes(System(), root, config)

@@ -1,0 +1,121 @@
+"""Rows on their way into a store: tasks check and encode them into files, the driver appends these.
+
+A staged file is an Arrow stream of chunks: topic, queue id, and the items of a client batch
+(``format.batch``), which the store writes as records without looking at single messages again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from firetrail.errors import IllegalMessageError
+from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.kernels.draft import Draft, Message
+from firetrail.format.names import QUEUE_ID_MAX, check_topic
+from firetrail.pipeline.sink.columns import SinkOptions
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.putting import Drafter
+
+CHUNK_BYTES = 256 << 10
+"""A chunk ends when it has so many bytes: small enough to fill log files well."""
+CHUNKS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("queue_id", pa.int32()),
+        pa.field("items", pa.binary()),
+        pa.field("messages", pa.int32()),
+    ]
+)
+
+
+class Stager:
+    """Encodes the rows of one task into a file."""
+
+    def __init__(self, options: SinkOptions, folder: Path) -> None:
+        self._options = options
+        self._drafter = Drafter(options.config)
+        self._folder = folder
+        self._chunks: dict[tuple[str, int], list[BatchItem]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, bytes] = {}
+        self._turn = 0
+        self.messages = 0
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> str | None:
+        """Write all rows to a new file: its path, None if there are no rows."""
+        path = self._folder / f"{uuid.uuid4().hex}.arrows"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, CHUNKS) as writer:
+            for batch in batches:
+                for row in _rows(batch):
+                    key = self._add(row)
+                    if self._sizes[key] >= CHUNK_BYTES:
+                        self._write(writer, key)
+            for key in list(self._chunks):
+                self._write(writer, key)
+        if self.messages == 0:
+            path.unlink()
+            return None
+        return str(path)
+
+    def _add(self, row: dict[str, Any]) -> tuple[str, int]:
+        message = self._message(row)
+        if message.topic not in self._topics:
+            check_topic(message.topic)
+            self._topics[message.topic] = message.topic.encode()
+        draft = Draft(message, self._topics[message.topic], self._drafter.rules)
+        if draft.may_delay:
+            message = self._drafter.delayed(message, draft)
+        key = message.topic, message.queue_id
+        item = BatchItem(0, draft.body, message.encode_properties())
+        self._chunks.setdefault(key, []).append(item)
+        self._sizes[key] = self._sizes.get(key, 0) + draft.size
+        self.messages += 1
+        return key
+
+    def _message(self, row: dict[str, Any]) -> Message:
+        for name in ("topic", "body"):
+            if row[name] is None:
+                raise IllegalMessageError(name, "is null")
+        body, keys, queue_id = row["body"], row.get("keys") or (), row.get("queue_id")
+        if queue_id is None:
+            queue_id = self._turn
+            self._turn = (self._turn + 1) % self._options.queues
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise IllegalMessageError("queue_id", f"{queue_id} is not in 0..{QUEUE_ID_MAX}")
+        return Message(
+            row["topic"],
+            body.encode() if isinstance(body, str) else body,
+            tags=row.get("tags"),
+            keys=[keys] if isinstance(keys, str) else keys,
+            properties=dict(row.get("properties") or ()),
+            queue_id=queue_id,
+            delay_level=row.get("delay_level") or 0,
+        )
+
+    def _write(self, writer: pa.RecordBatchWriter, key: tuple[str, int]) -> None:
+        items = self._chunks.pop(key)
+        del self._sizes[key]
+        columns = [[key[0]], [key[1]], [encode_batch(items)], [len(items)]]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, CHUNKS, strict=True)]
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=CHUNKS))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    names = batch.schema.names
+    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def append_staged(bulk: BulkAppend, paths: Iterable[str]) -> None:
+    """Append what the files hold, in their order."""
+    for path in paths:
+        with pa.memory_map(path) as file, pa.ipc.open_stream(file) as chunks:
+            for chunk in chunks:
+                for topic, queue_id, items in zip(*chunk.columns[:3], strict=True):
+                    bulk.add(topic.as_py(), queue_id.as_py(), items.as_buffer())

@@ -1,0 +1,125 @@
+"""The sink as Spark sees it.
+
+Tasks stage files; one process, for Spark's driver, appends them to the store in one commit
+(:mod:`firetrail.store.bulk`): a batch is visible completely or not at all. A stream's batches have
+numbers, and a number that was committed is not written again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from firetrail.errors import ConfigError
+from firetrail.pipeline.sink.columns import SinkOptions, check_columns, parse_options
+from firetrail.pipeline.sink.staging import Stager, append_staged
+from firetrail.store.bulk import BulkAppend, Ticket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has made: a file, None if it had no rows."""
+
+    path: str | None
+    messages: int
+
+
+def batch_writer(
+    schema: StructType, options: Mapping[str, str], overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of ``df.write``."""
+    return BatchWriter(*_checked(schema, options, overwrite, stream=False))
+
+
+def stream_writer(
+    schema: StructType, options: Mapping[str, str], overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of ``df.writeStream``."""
+    return StreamWriter(*_checked(schema, options, overwrite, stream=True))
+
+
+def _checked(
+    schema: StructType, options: Mapping[str, str], overwrite: bool, *, stream: bool
+) -> tuple[SinkOptions, Path]:
+    if overwrite:
+        raise ConfigError("mode", "overwrite", "a log can only be appended to: mode('append')")
+    check_columns(schema)
+    parsed = parse_options(options, stream=stream)
+    return parsed, parsed.staging / uuid.uuid4().hex
+
+
+class _Writer:
+    """What both writers do."""
+
+    def __init__(self, options: SinkOptions, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        stager = Stager(self._options, self._folder)
+        path = stager.stage(iterator)
+        return Staged(path, stager.messages)
+
+    def _append(
+        self, messages: Sequence[WriterCommitMessage | None], ticket: Ticket | None
+    ) -> None:
+        paths = [m.path for m in messages if isinstance(m, Staged) and m.path is not None]
+        with BulkAppend(self._options.store, self._options.config, ticket) as bulk:
+            if not bulk.done:
+                append_staged(bulk, paths)
+                bulk.commit()
+
+    def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove staged files; a folder of its own is only left behind by who was killed."""
+        for message in messages:
+            if isinstance(message, Staged) and message.path is not None:
+                Path(message.path).unlink(missing_ok=True)
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):  # others stage there too
+            self._options.staging.rmdir()
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """One write: all of its rows, or none."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what all tasks have staged."""
+        writer_id = self._options.writer_id
+        self._append(messages, Ticket(writer_id, 0) if writer_id is not None else None)
+        self._remove_folder()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget it."""
+        self._remove_folder()
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """The micro-batches of a query: each completely or not at all, and none twice."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append a micro-batch, unless it was before the query was restarted."""
+        assert self._options.writer_id is not None
+        self._append(messages, Ticket(self._options.writer_id, batchId))
+        self._discard(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Forget a micro-batch."""
+        self._discard(messages)

@@ -1,0 +1,370 @@
+"""Appending much at once to a store that is not in use: all of it becomes visible, or nothing.
+
+Records are written behind the end of the log, except for the first eight bytes there (a record's
+size and magic, or the mark of a file's end): as long as these are zeros the log ends before them,
+for every reader and for every recovery, Java's included. Everything is synced, the store is marked
+as not closed, then those eight bytes are written and synced: that moment is the commit. Queues and
+index follow from the log when the store is opened, as after any unclean stop; what was not
+committed is cleared by that opening.
+
+Who appends with an id and a number (the batches of a stream) never appends a number twice: the file
+``firetrail.sink`` says before the commit which record is about to appear where, and after it that
+it did. A process that was killed in between leaves a note that the log itself decides::
+
+    {"writers": {id: number}, "pending": {"writer", "number", "head_at", "head", "record_at",
+                                          "record_size", "record_sha256"} or null}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from firetrail.errors import IllegalMessageError, StoreError
+from firetrail.format import layout
+from firetrail.format.hosts import encode_host
+from firetrail.format.kernels.encode import RecordWriter, measure_batch
+from firetrail.format.names import COMMIT_LOG, SINK, check_topic, segment_name
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.geometry import adopt_sizes
+from firetrail.store.queues import QueueKey
+from firetrail.store.store import Store
+from firetrail.store.view import StoreState, StoreView
+
+_HEAD = layout.BLANK.size
+_ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
+
+
+class Ticket(NamedTuple):
+    """Who appends, and which of its batches it is: they are numbered upwards."""
+
+    writer: str
+    number: int
+
+
+class Appended(NamedTuple):
+    """What has become visible."""
+
+    messages: int
+    start: int
+    end: int
+
+
+class BulkAppend:
+    """One commit. Use it as a context manager: :meth:`add`, then :meth:`commit`.
+
+    Raises StoreLockedError if the store is in use, and DiskFullError; what was added is forgotten
+    then. ``done`` says that the ticket's number was committed before: there is nothing to add.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        ticket: Ticket | None = None,
+        system: System | None = None,
+    ) -> None:
+        self._system = system or System()
+        self._root = root.absolute()
+        self._ticket = ticket
+        self._segments: list[Segment] = []
+        self._head: tuple[Segment, int, bytes] | None = None
+        self._first: tuple[int, bytes] | None = None  # offset and content of the first record
+        self._committed = False
+        self.messages = 0
+        prepare_folder(self._system, self._root)
+        self._system.files.make_folder(self._root / COMMIT_LOG)
+        self.config = adopt_sizes(self._system, self._root, config)
+        self._store_host = encode_host(self.config.store_host)
+        self._lock: FolderLock | None = FolderLock(self._system, self._root)
+        try:
+            if not self._look():
+                self._lock.release()
+                self._lock = None
+                self._derive()  # recovers it, and begins a new one
+                self._lock = FolderLock(self._system, self._root)
+                if not self._look():
+                    raise StoreError(f"{root}: not closed cleanly, and opening it did not help")
+            self._journal = Journal(self._system, self._root)
+            self._journal.settle(self._is_published)
+            self.done = ticket is not None and self._journal.has(ticket)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self) -> bool:
+        """Find the end of log and queues; False if the store must be recovered first."""
+        with StoreView.open(self._root, self.config, system=self._system, exclusive=True) as view:
+            mark = view.watermark
+            if (
+                view.state is not StoreState.CLOSED
+                or view.queue_faults
+                or mark is None
+                or not mark.clean
+                or view.end != mark.durable_offset
+            ):
+                return False
+            self._log_min = view.log.min_offset
+            self._start = self._end = view.end
+            self._next = {pair: tail.max_offset for pair, tail in view.tails.items()}
+            self._time = max(self._system.clock.now_ms(), mark.last_store_time)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- adding -------------------------------------------------------------------------------
+
+    def add(self, topic: str, queue_id: int, items: bytes | memoryview) -> None:
+        """Append messages of one queue: the items of a client batch (``format.batch``)."""
+        if (topic, queue_id) not in self._next:
+            check_topic(topic)
+        encoded = topic.encode()
+        count, size, largest = self._measure(items, encoded)
+        if largest > self.config.max_record_size:
+            raise IllegalMessageError(
+                "message", f"a record of {largest} bytes, at most {self.config.max_record_size}"
+            )
+        segment = self._segments[-1] if self._segments else self._open_last()
+        if segment is None or segment.wrote + size + _HEAD > segment.size:
+            if count > 1:
+                for item in _split(memoryview(items)):
+                    self.add(topic, queue_id, item)
+                return
+            segment = self._roll(segment)
+        self._write(segment, (topic, queue_id), encoded, items, count, size)
+
+    def _measure(self, items: bytes | memoryview, topic: bytes) -> tuple[int, int, int]:
+        hosts = 2 * len(self._store_host)
+        return measure_batch(items, hosts, len(topic), 0, self.config.property_crc)
+
+    def _write(
+        self,
+        segment: Segment,
+        key: QueueKey,
+        topic: bytes,
+        items: bytes | memoryview,
+        count: int,
+        size: int,
+    ) -> None:
+        at = segment.wrote
+        segment.allocate(at + size)
+        hidden = self._head is None
+        scratch = bytearray(size) if hidden else None
+        writer = RecordWriter(segment.view if scratch is None else scratch)
+        v6 = len(self._store_host) == layout.HOST_V6_SIZE
+        writer.write_batch(
+            at if scratch is None else 0,
+            items,
+            key[1],
+            self._next.get(key, 0),
+            segment.base + at,
+            (layout.BORN_HOST_V6 | layout.STORE_HOST_V6) if v6 else 0,
+            self._time,
+            self._store_host,
+            self._time,
+            self._store_host,
+            0,
+            topic,
+            b"",
+            self.config.property_crc,
+        )
+        if scratch is not None:
+            self._head = segment, at, bytes(scratch[:_HEAD])
+            segment.view[at + _HEAD : at + size] = scratch[_HEAD:]
+        if self._first is None:
+            content = scratch if scratch is not None else segment.view[at : at + size]
+            length = int.from_bytes(content[:4], "big")
+            self._first = segment.base + at, bytes(content[:length])
+        segment.wrote_to(at + size)
+        self._end = segment.base + at + size
+        self._next[key] = self._next.get(key, 0) + count
+        self.messages += count
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _open_last(self) -> Segment | None:
+        """The file where the log ends; None if the next record begins a new one."""
+        size = self.config.commit_log_file_size
+        base = self._start - self._start % size
+        path = self._root / COMMIT_LOG / segment_name(base)
+        if not path.exists():
+            return None
+        segment = Segment(self._system, path, base, size, filled=self._start - base)
+        segment.truncate(self._start - base)  # what an append that was killed has left
+        self._segments.append(segment)
+        return segment
+
+    def _roll(self, full: Segment | None) -> Segment:
+        """Close a file with the mark of its end, and begin the next one."""
+        size = self.config.commit_log_file_size
+        base = full.end if full is not None else self._start - self._start % size
+        path = self._root / COMMIT_LOG / segment_name(base)
+        if path.exists():
+            self._system.files.remove(path)  # of an append that was killed
+        if full is not None and not full.is_full:
+            blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
+            full.allocate(full.wrote + _HEAD)
+            if self._head is None:
+                self._head = full, full.wrote, blank
+            else:
+                full.view[full.wrote : full.wrote + _HEAD] = blank
+            full.wrote_to(full.size)
+        segment = Segment.create(self._system, path, base, size)
+        self._segments.append(segment)
+        return segment
+
+    # -- the commit ---------------------------------------------------------------------------
+
+    def commit(self) -> Appended:
+        """Make everything durable and visible, and let queues and index follow."""
+        start, end = self._start, self._end
+        if self._head is not None and self._first is not None:
+            for segment in self._segments:
+                segment.sync()
+            head_segment, at, head = self._head
+            AbortFile(self._system, self._root).create(sealed=self.config.property_crc)
+            self._journal.announce(self._ticket, head_segment.base + at, head, *self._first)
+            self._committed = True  # from here on, only the note decides
+            head_segment.view[at : at + _HEAD] = head
+            head_segment.sync()
+        self._journal.conclude(self._ticket)
+        self.close()
+        if end > start:
+            self._derive()
+        return Appended(self.messages, start, end)
+
+    def close(self) -> None:
+        """Let go of the store; what was not committed is forgotten."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            for segment in reversed(self._segments):
+                if self._committed:
+                    segment.close()
+                elif segment.base >= self._start:
+                    segment.destroy(0)
+                else:
+                    segment.truncate(self._start - segment.base)
+                    segment.close()
+        finally:
+            lock.release()
+
+    def _derive(self) -> None:
+        Store.open(self._root, self.config, system=self._system).close()
+
+    def _is_published(self, note: dict[str, Any]) -> bool:
+        """Whether the log has what a killed process was about to commit."""
+        head_at, record_at = note["head_at"], note["record_at"]
+        if head_at < self._log_min:
+            raise StoreError(
+                f"{self._root}: retention has deleted the place that would tell whether batch "
+                f"{note['number']} of {note['writer']} was committed; if it was not, remove "
+                f"'pending' from {SINK}"
+            )
+        if record_at + note["record_size"] > self._end:
+            return False
+        with StoreView.open(self._root, self.config, system=self._system, exclusive=True) as view:
+            head = view.log.read(head_at, _HEAD)
+            record = view.log.read(record_at, note["record_size"])
+            return (
+                head is not None
+                and record is not None
+                and bytes(head).hex() == note["head"]
+                and hashlib.sha256(record).hexdigest() == note["record_sha256"]
+            )
+
+
+def _split(items: memoryview) -> Iterator[memoryview]:
+    """The items of a batch one by one."""
+    at = 0
+    while at < len(items):
+        size = int.from_bytes(items[at + _ITEM_SIZE : at + _ITEM_SIZE + 4], "big")
+        yield items[at : at + size]
+        at += size
+
+
+class Journal:
+    """The file ``firetrail.sink``; see the module."""
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._files = system.files
+        self._path = root / SINK
+        try:
+            found = json.loads(self._files.read(self._path))
+            self._writers: dict[str, int] = dict(found["writers"])
+            self._pending: dict[str, Any] | None = found["pending"]
+        except FileNotFoundError:
+            self._writers, self._pending = {}, None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self._path}: not readable ({error}), so that nobody knows what was committed; "
+                "put it back, or remove it to begin anew"
+            ) from error
+
+    def has(self, ticket: Ticket) -> bool:
+        """Whether this number, or a later one, was committed."""
+        return self.last(ticket.writer) >= ticket.number
+
+    def last(self, writer: str) -> int:
+        """The last number that a writer has committed, -1 if none."""
+        return self._writers.get(writer, -1)
+
+    def settle(self, is_published: Callable[[dict[str, Any]], bool]) -> None:
+        """Decide about the note of a process that was killed."""
+        if self._pending is None:
+            return
+        note, self._pending = self._pending, None
+        if is_published(note):
+            self._writers[note["writer"]] = note["number"]
+        self._save()
+
+    def announce(
+        self, ticket: Ticket | None, head_at: int, head: bytes, record_at: int, record: bytes
+    ) -> None:
+        """Note durably what is about to be committed."""
+        if ticket is None:
+            return
+        self._pending = {
+            "writer": ticket.writer,
+            "number": ticket.number,
+            "head_at": head_at,
+            "head": head.hex(),
+            "record_at": record_at,
+            "record_size": len(record),
+            "record_sha256": hashlib.sha256(record).hexdigest(),
+        }
+        self._save()
+
+    def conclude(self, ticket: Ticket | None) -> None:
+        """Note that it was."""
+        if ticket is None:
+            return
+        self._pending = None
+        self._writers[ticket.writer] = ticket.number
+        self._save()
+
+    def _save(self) -> None:
+        content = {"writers": self._writers, "pending": self._pending}
+        self._files.replace(self._path, json.dumps(content).encode())
+
+
+def committed_number(root: Path, writer: str, system: System | None = None) -> int:
+    """The last number that a writer has committed, -1 if none; of a killed one, as far as known."""
+    return Journal(system or System(), root).last(writer)

@@ -1,0 +1,270 @@
+"""Bulk appends: all or nothing, wherever the process is killed, and no number twice."""
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.helpers import small_config
+from tests.stores import records
+
+from firetrail import Message, Store
+from firetrail.errors import (
+    DiskFullError,
+    IllegalMessageError,
+    StoreError,
+    StoreLockedError,
+)
+from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.storage.system import Files, System
+from firetrail.store.bulk import BulkAppend, Ticket, committed_number
+from firetrail.store.config import StoreConfig
+from firetrail.store.fsck.check import check_store
+from firetrail.store.view import StoreView
+
+DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def batch(*bodies: bytes) -> bytes:
+    return encode_batch(BatchItem(0, body, b"KEYS\x01k\x02") for body in bodies)
+
+
+def append(
+    root: Path,
+    bodies: Sequence[bytes],
+    ticket: Ticket | None = None,
+    system: System | None = None,
+    config: StoreConfig | None = None,
+) -> int:
+    """Append some bodies to two queues; how many messages became visible."""
+    with BulkAppend(root, config or small_config(), ticket, system) as bulk:
+        if bulk.done:
+            return 0
+        for queue_id in (0, 1):
+            for at in range(queue_id, len(bodies), 6):
+                bulk.add("T", queue_id, batch(*bodies[at : at + 6 : 2]))
+        return bulk.commit().messages
+
+
+def bodies_in(root: Path) -> list[bytes]:
+    """What is in the log up to its end; behind it, files of a killed append may be left."""
+    with StoreView.open(root) as view:
+        return sorted(r.body for r in records(root) if r.physical_offset < view.end)
+
+
+def check(root: Path) -> None:
+    """The store is good, by the check and by opening it."""
+    with StoreView.open(root) as view:
+        report = check_store(view, DELAYS)
+        assert report.ok, report.problems
+    with Store.open(root, small_config(), system=QUICK) as store:
+        queued = [
+            message.body
+            for topic in store.topics()
+            for queue_id in store.queues(topic)
+            for message in store.read(topic, queue_id)
+        ]
+        assert sorted(queued) == bodies_in(root)
+
+
+MANY = [b"%03d" % number + b"." * 200 for number in range(60)]
+
+
+def test_a_new_store(root: Path) -> None:
+    assert append(root, MANY) == 60
+    assert bodies_in(root) == MANY
+    check(root)
+    with Store.open(root) as store:
+        assert [m.queue_offset for m in store.read("T", 1)] == list(range(30))
+        assert len(store.query("T", "k", max_count=64)) == 60
+
+
+@pytest.mark.parametrize("before", range(0, 24, 3))
+def test_behind_what_is_there(root: Path, before: int) -> None:
+    """Wherever in a file the log ends."""
+    with Store.open(root, small_config()) as store:
+        for number in range(before):
+            store.put(Message("T", b"old %02d" % number + b"." * 100, queue_id=1))
+        end = store.log_range[1]
+    with BulkAppend(root, small_config()) as bulk:
+        bulk.add("T", 1, batch(*MANY[:20]))
+        bulk.add("U", 0, batch(b"u"))
+        done = bulk.commit()
+    assert (done.messages, done.start) == (21, end)
+    assert len(bodies_in(root)) == before + 21
+    check(root)
+    with Store.open(root) as store:
+        assert store.max_offset("T", 1) == before + 20
+
+
+def test_sealed_records(root: Path) -> None:
+    assert append(root, MANY, config=small_config(property_crc=True)) == 60
+    assert all(b"__CRC32#" in record.raw_properties for record in records(root))
+    check(root)
+
+
+def test_nothing_without_a_commit(root: Path) -> None:
+    append(root, MANY[:10])
+    with BulkAppend(root, small_config()) as bulk:
+        bulk.add("T", 0, batch(*MANY))
+    assert bodies_in(root) == MANY[:10] == sorted(record.body for record in records(root))
+    assert append(root, MANY[10:20]) == 10
+    check(root)
+
+
+class TestRefused:
+    def test_a_store_in_use(self, root: Path) -> None:
+        with Store.open(root, small_config()), pytest.raises(StoreLockedError):
+            append(root, MANY)
+
+    def test_what_no_record_can_be(self, root: Path) -> None:
+        with BulkAppend(root, small_config()) as bulk:
+            with pytest.raises(IllegalMessageError, match="topic: 'a b' has a character"):
+                bulk.add("a b", 0, batch(b"x"))
+            with pytest.raises(IllegalMessageError, match=r"a record of \d+ bytes, at most"):
+                bulk.add("T", 0, batch(b"x" * 5000))
+
+    def test_a_full_disk(self, root: Path) -> None:
+        append(root, MANY[:5])
+
+        class Full(Files):
+            def allocate(self, descriptor: int, offset: int, length: int) -> None:
+                raise OSError(errno.ENOSPC, "full")
+
+        with pytest.raises(DiskFullError):
+            append(root, MANY, system=System(Full()))
+        assert len(bodies_in(root)) == 5
+        check(root)
+
+    def test_a_journal_that_is_none(self, root: Path) -> None:
+        append(root, MANY[:5])
+        (root / "firetrail.sink").write_text("{")
+        with pytest.raises(StoreError, match="nobody knows what was committed"):
+            append(root, MANY)
+
+
+class TestNumbers:
+    def test_no_number_twice(self, root: Path) -> None:
+        for number in (0, 1, 1, 0, 2):
+            append(root, MANY[number * 10 : number * 10 + 10], Ticket("q", number))
+        assert bodies_in(root) == MANY[:30]
+        assert committed_number(root, "q") == 2
+        assert append(root, MANY[30:40], Ticket("other", 0)) == 10
+        assert append(root, [], Ticket("q", 3)) == 0
+        assert committed_number(root, "q") == 3
+
+    def test_who_cannot_be_told(self, root: Path) -> None:
+        """A killed commit whose place retention has deleted meanwhile."""
+        append(root, MANY[:20], Ticket("q", 0))
+        journal = root / "firetrail.sink"
+        pending = (
+            '{"writers": {"q": 0}, "pending": {"writer": "q", "number": 1, "head_at": 0, '
+            '"head": "00", "record_at": 0, "record_size": 10, "record_sha256": ""}}'
+        )
+        with Store.open(root, small_config(delete_batch_max=9)) as store:
+            assert store.delete_expired(forced=True)
+        journal.write_text(pending)
+        with pytest.raises(StoreError, match="whether batch 1 of q was committed"):
+            append(root, MANY, Ticket("q", 1))
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+class DyingFiles(Files):
+    """Ends the process at the n-th operation that changes anything, before or after it.
+
+    Nothing that the dying code still wants to do happens.
+    """
+
+    def __init__(self, left: int, after: bool) -> None:
+        self.left = left
+        self.after = after
+
+    def _die(self) -> bool:
+        self.left -= 1
+        if self.left < 0 or (self.left == 0 and not self.after):
+            raise Killed
+        return self.left == 0
+
+
+def _dying(name: str) -> object:
+    def operation(self: DyingFiles, *args: object, **more: object) -> object:
+        last = self._die()
+        result = getattr(Files, name)(self, *args, **more)
+        if last:
+            raise Killed
+        return result
+
+    return operation
+
+
+for _name in ("sync", "sync_folder", "rename", "give_name", "allocate", "remove", "write"):
+    setattr(DyingFiles, _name, _dying(_name))
+
+
+class Unsynced(Files):
+    """Quick: nobody cuts the power here."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+QUICK = System(Unsynced())
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("before", [0, 7])
+def test_killed_anywhere(
+    root: Path, tmp_path: Path, before: int, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each, the store has all or nothing; with the same number again, all of it once."""
+    append(root, [b"old %d" % number for number in range(before)], Ticket("q", 0), QUICK)
+    start = tmp_path / "start"
+    os.rename(root, start)
+    outcomes: list[int] = []
+    for left in range(1, 1000):
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(start, root)
+        files = DyingFiles(left, after)
+        with suppress(Killed), monkeypatch.context() as patch:
+            patch.setattr(BulkAppend, "_derive", die)  # which is an opening like any other
+            append(root, MANY[:20], Ticket("q", 1), System(files))
+        image = tmp_path / f"image{left}"
+        shutil.copytree(root, image)  # as the killed process leaves it: its locks are gone
+        outcomes.append(outcome(image, before))
+        if files.left > 0:
+            break
+    assert len(outcomes) > 15
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {before, before + 20}
+
+
+def die(bulk: BulkAppend) -> None:
+    raise Killed
+
+
+def outcome(image: Path, before: int) -> int:
+    """How many messages the store has then; with the same number again it has all."""
+    again = image.with_name(f"{image.name}again")
+    shutil.copytree(image, again)
+    Store.open(image, small_config(), system=QUICK).close()
+    found = len(bodies_in(image))
+    for path in (image, again):  # whether somebody has opened it in between or not
+        append(path, MANY[:20], Ticket("q", 1), QUICK)
+        assert len(bodies_in(path)) == before + 20
+        check(path)
+    return found
