@@ -19,12 +19,12 @@ from firetrail.format import layout
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
-    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, lies_in
+    from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, lies_in, same_bytes
     from cython.cimports.firetrail.format.kernels.hosttext import copy_hex, copy_host
     from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
 else:
     from firetrail.format.kernels import _constants as k
-    from firetrail.format.kernels._bigendian import copy_bytes, lies_in
+    from firetrail.format.kernels._bigendian import copy_bytes, lies_in, same_bytes
     from firetrail.format.kernels.hosttext import copy_hex, copy_host
     from firetrail.format.kernels.text import copy_text, text_size
 
@@ -101,6 +101,54 @@ def row_is_of(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _host_at(
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    kind: cython.int,
+) -> cython.Py_ssize_t:
+    """Where a host stands."""
+    sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
+    at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row] - k.MIDDLE
+    at -= k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4
+    if kind == _BORN_HOST:
+        at -= k.STORE_TIME + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4)
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _same_host(
+    data: cython.pointer(cython.const[cython.uchar]),
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    other: cython.Py_ssize_t,
+    kind: cython.int,
+) -> cython.bint:
+    """Whether two records have the same host, as most neighbours have."""
+    v6: cython.longlong = k.BORN_V6 if kind == _BORN_HOST else k.STORE_V6
+    size: cython.Py_ssize_t = k.HOST_V4
+    flags: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
+    if flags & v6 != cells[k.COL_SYS_FLAG * capacity + other] & v6:
+        return False
+    if flags & v6:
+        size = k.HOST_V6
+    return same_bytes(
+        data,
+        _host_at(cells, capacity, row, kind),
+        data,
+        _host_at(cells, capacity, other, kind),
+        size,
+    )
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_value(
@@ -137,21 +185,18 @@ def _put_value(
     elif kind == _MESSAGE_ID:
         size = cells[k.COL_UNIQUE_KEY_SIZE * capacity + row]
         if size == 0:
-            at -= k.MIDDLE + store_host
             size = store_host + _OFFSET_SIZE
             if write:
+                at = _host_at(cells, capacity, row, _STORE_HOST)
                 copy_hex(out, to, data, at, store_host)
-                at -= k.STORE_TIME + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4) + k.HEAD
-                at += k.AT_PHYSICAL_OFFSET
+                at = _host_at(cells, capacity, row, _BORN_HOST) - k.HEAD + k.AT_PHYSICAL_OFFSET
                 copy_hex(out, to + 2 * store_host, data, at, _OFFSET_SIZE)
             return to + 2 * size
         at = cells[k.COL_UNIQUE_KEY_AT * capacity + row]
     else:
-        at -= k.MIDDLE + store_host
-        if kind == _BORN_HOST:
-            at -= k.STORE_TIME + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4)
-            return copy_host(out, to, data, at, sys_flag & k.BORN_V6 != 0)
-        return copy_host(out, to, data, at, sys_flag & k.STORE_V6 != 0)
+        at = _host_at(cells, capacity, row, kind)
+        sys_flag &= k.BORN_V6 if kind == _BORN_HOST else k.STORE_V6
+        return copy_host(out, to, data, at, sys_flag != 0)
     if write:
         return copy_text(out, to, data, at, size)
     return to + text_size(data, at, size)
@@ -256,15 +301,20 @@ class Rows:
             cells = self._table
             spare = memoryview(bytearray(HOST_TEXT_MAX))
         i: cython.Py_ssize_t
-        size: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        size: cython.Py_ssize_t = 0
         total: cython.longlong = 0
         nulls: cython.Py_ssize_t = 0
         with cython.nogil:
             offsets[0] = 0
             for i in range(self.count):
-                size = _put_value(
-                    source, cells, self._capacity, self._picks[i], kind, spare, 0, False
-                )
+                row = self._picks[i]
+                if (
+                    kind < _BORN_HOST
+                    or i == 0
+                    or not _same_host(source, cells, self._capacity, row, self._picks[i - 1], kind)
+                ):
+                    size = _put_value(source, cells, self._capacity, row, kind, spare, 0, False)
                 if i & 7 == 0:
                     valid[i >> 3] = 0
                 if size == _NULL:
@@ -297,14 +347,24 @@ class Rows:
             cells = self._table
             target = out
         i: cython.Py_ssize_t
+        row: cython.Py_ssize_t
         to: cython.Py_ssize_t = 0
+        before: cython.Py_ssize_t = 0
         behind: cython.Py_ssize_t
         with cython.nogil:
             for i in range(self.count):
-                behind = _put_value(
-                    source, cells, self._capacity, self._picks[i], kind, target, to, True
-                )
+                row = self._picks[i]
+                if (
+                    kind < _BORN_HOST
+                    or i == 0
+                    or not _same_host(source, cells, self._capacity, row, self._picks[i - 1], kind)
+                ):
+                    behind = _put_value(source, cells, self._capacity, row, kind, target, to, True)
+                else:
+                    behind = to + to - before
+                    copy_bytes(target, to, target, before, to - before)
                 if behind != _NULL:
+                    before = to
                     to = behind
 
     def _start_of(self, column: cython.Py_ssize_t) -> cython.Py_ssize_t:

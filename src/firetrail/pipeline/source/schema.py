@@ -50,8 +50,8 @@ FIELDS = (
     Field("size", "int", pa.int32(), col.SIZE),
 )
 NAMES = tuple(field.name for field in FIELDS)
-METADATA = tuple(name for name in NAMES if name != "body")
-"""Everything but the body: what a scan gives without reading most of the log."""
+METADATA = tuple(name for name in NAMES if name not in ("body", "properties"))
+"""All but the two columns that hold nearly all bytes of a row."""
 _BY_NAME = {field.name: field for field in FIELDS}
 
 

@@ -87,15 +87,15 @@ class Chooser:
             ranges = None if queues is None else list(queues.ranges)
             return cls(ranges, b"", wanted, has_units=False)
         found: list[QueueRange] = []
-        units = bytearray()
+        units: list[bytes] = []
         for part in queues.ranges:
             with open_queue(store, part.topic, part.queue_id, queues.file_size) as queue:
                 begin = first_behind(queue, part.begin, part.end, start)
                 stop = first_behind(queue, begin, part.end, end)
                 if begin < stop:
-                    units += read_units(queue, begin, stop)
+                    units.append(read_units(queue, begin, stop))
                     found.append(QueueRange(part.topic, part.queue_id, begin, stop))
-        return cls(found, bytes(units), wanted, has_units=True)
+        return cls(found, b"".join(units), wanted, has_units=True)
 
     @classmethod
     def of_units(
