@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import resource
 from pathlib import Path
 
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.storage.system import allow_many_files
 from firetrail.store.config import StoreConfig
 from firetrail.store.view import StoreView
 
@@ -78,13 +78,8 @@ not_negative.__name__ = "number"  # what argparse calls it in its errors
 
 
 def open_view(path: Path, config: StoreConfig | None = None) -> StoreView:
-    """The store, open for reading only.
-
-    A store may have more files than a process may open by default; the hard limit is allowed to
-    be used, as the Java runtime does.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """The store, open for reading only."""
+    allow_many_files()
     return StoreView.open(path, config)
 
 

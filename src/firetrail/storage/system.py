@@ -15,6 +15,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -251,6 +252,15 @@ class Files:
             "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
         )
         return None if kind == fcntl.F_UNLCK else owner
+
+
+def allow_many_files() -> None:
+    """Let this process open as many files as it may at all, as the Java runtime does.
+
+    A store may have more of them than a process may open by default.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _swap(path: Path, other: Path) -> bool:

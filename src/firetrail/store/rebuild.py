@@ -63,32 +63,41 @@ def check_outside(root: Path, target: Path) -> None:
 def built(files: Files, target: Path) -> Iterator[Path]:
     """A folder to build in, which becomes ``target`` when everything in it is done.
 
-    It stands beside ``target`` under another name. What a build that was killed left there is
-    removed; a lock in it keeps others from building in the same place.
+    It stands beside ``target`` under another name, with what a build that was killed left there
+    removed.
     """
     if target.exists() and (not target.is_dir() or files.names(target)):
         raise StoreError(f"{target}: not an empty folder; rebuild writes to a new or empty one")
     building = target.with_name(f"{target.name}.building")
-    files.make_folder(building)
-    lock = files.open(building / LOCK, writable=True, create=True)
+    with claimed(files, building, f"{target}: process {{}} is making it"):
+        yield building
+        files.remove(building / LOCK)
+        files.rename(building, target)  # an empty folder is replaced
+
+
+@contextmanager
+def claimed(files: Files, folder: Path, refusal: str) -> Iterator[None]:
+    """A folder for one process alone: empty at first, and gone at the end.
+
+    ``refusal`` says, with ``{}`` for the process id, that another one has it.
+    """
+    files.make_folder(folder)
+    lock = files.open(folder / LOCK, writable=True, create=True)
     try:
         if not files.lock(lock):
             owner = files.lock_owner(lock)
-            raise StoreError(f"{target}: process {owner} is making it; wait for it, or stop it")
+            raise StoreError(f"{refusal.format(owner)}; wait for it, or stop it")
         try:
-            _clear(building)
-            yield building
-            files.remove(building / LOCK)
-            files.rename(building, target)  # an empty folder is replaced
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
+            _clear(folder)
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         files.close(lock)
 
 
-def _clear(building: Path) -> None:
-    for path in building.iterdir():
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != LOCK:

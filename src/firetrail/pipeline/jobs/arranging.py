@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from firetrail.format.index import IndexGeometry, IndexHeader
 from firetrail.format.names import index_name, queue_folder
@@ -119,16 +119,25 @@ def _end_of(entries: Entries) -> IndexHeader:
     return IndexHeader(end_timestamp=time, end_offset=offset)
 
 
-def shared_out(
-    wanted: list[QueueFiles | IndexFiles], slots: int
-) -> list[list[QueueFiles | IndexFiles]]:
+class Weighty(Protocol):
+    """Work for a task."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it reads and writes."""
+
+
+Work = TypeVar("Work", bound=Weighty)
+
+
+def shared_out(work: list[Work], slots: int) -> list[list[Work]]:
     """Shares of about the same weight, enough of them for all slots."""
-    weight = sum(files.weight for files in wanted)
-    count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(wanted))
-    shares: list[list[QueueFiles | IndexFiles]] = [[] for _ in range(count)]
+    weight = sum(item.weight for item in work)
+    count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(work))
+    shares: list[list[Work]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]
-    for files in sorted(wanted, key=lambda files: files.weight, reverse=True):
+    for item in sorted(work, key=lambda item: item.weight, reverse=True):
         load, number = heappop(heap)
-        shares[number].append(files)
-        heappush(heap, (load + files.weight, number))
+        shares[number].append(item)
+        heappush(heap, (load + item.weight, number))
     return shares

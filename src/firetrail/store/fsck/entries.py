@@ -21,7 +21,7 @@ from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.walk import ROWS_PER_BATCH
 
-_ENTRIES_PER_BATCH = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_BATCH)
+ENTRIES_PER_BATCH = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_BATCH)
 
 
 class Missing(NamedTuple):
@@ -57,7 +57,7 @@ class IndexCheck:
             self._before = self._left[only - 1].header if only else None
             self._left = [self._left[only]]
         self._file: FileCheck | None = None
-        self._entries = array("q", bytes(24 * _ENTRIES_PER_BATCH))
+        self._entries = array("q", bytes(24 * ENTRIES_PER_BATCH))
         self._missing: Missing | None = None
         self._behind = (INDEX, 0)
         """Where the entry behind the last file's would be."""
@@ -116,8 +116,9 @@ class IndexCheck:
         if _are_same(following, expected_next):
             self._take_wrong(file, entry, expected)
             return at + 1
-        if self._is_tag(expected):
-            self._tags = False  # an older version has written here
+        goes_on = expected_next is None or _are_same(entry, expected_next)
+        if goes_on and self._is_tag(expected):
+            self._tags = self._tags and expected_next is None  # an older version wrote here
             return at + 1
         if _are_same(following, expected):
             self._take_surplus(file, entry)

@@ -27,6 +27,14 @@ class Findings:
         """Note a problem, or a warning if its kind is one."""
         self.extend([Problem(file, offset, physical_offset, kind, detail)])
 
+    def __bool__(self) -> bool:
+        return bool(self.problems or self.warnings or self.omitted)
+
+    def merge(self, other: Findings) -> None:
+        """Note what another part of the check has found."""
+        self.extend([*other.problems, *other.warnings])
+        self.omitted += other.omitted
+
     def extend(self, found: list[Problem]) -> None:
         """Note some problems or warnings."""
         for problem in found:

@@ -1,0 +1,230 @@
+"""The tasks of an audit: parts of the log, queues and index files, checked as ``fsck`` does it.
+
+Tasks over the log check its records and stage what follows from them; then queues and index files
+are compared with that, each by the code of ``firetrail.store.fsck`` and in the order of the log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.format.columns import Columns
+from firetrail.format.delay import DelayLevels
+from firetrail.format.kernels.derive import derive_entries
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.pieces import Piece, Stage, Staged, StagedFiles
+from firetrail.storage.system import allow_many_files
+from firetrail.store.deriving import derive_runs
+from firetrail.store.fsck.entries import ENTRIES_PER_BATCH, IndexCheck
+from firetrail.store.fsck.log import LogCheck, StoreTimes
+from firetrail.store.fsck.report import DamagedRanges, Findings, TornTail
+from firetrail.store.fsck.units import QueueChecks
+from firetrail.store.queues import QueueKey
+from firetrail.store.view import Known, StoreView
+
+UNITS_PER_STEP = 4096
+
+
+class Subject(NamedTuple):
+    """The store that is audited, as the driver has seen it."""
+
+    root: str
+    known: Known
+    judged_to: int
+    """Units and entries of records before this offset must be there."""
+
+    def open(self) -> StoreView:
+        """The store; close it."""
+        allow_many_files()
+        return StoreView.open(self.root, known=self.known)
+
+
+class LogTask(NamedTuple):
+    """The log from ``start`` to the end of the file that holds the byte before ``until``."""
+
+    subject: Subject
+    start: int
+    until: int
+    delays: DelayLevels
+    tags: bool
+    folder: str
+
+
+class LogChecked(NamedTuple):
+    """What was found in a part of the log, and what follows from it."""
+
+    position: int
+    """Where the next part begins: behind this one, or behind damage that goes on there."""
+    messages: int
+    times: StoreTimes
+    torn: TornTail | None
+    findings: Findings
+    damaged: list[tuple[int, int]]
+    staged: Staged
+
+
+class Compared(NamedTuple):
+    """What was found in queues or index files."""
+
+    findings: Findings
+    units: int = 0
+    entries: int = 0
+
+
+def check_log(task: LogTask) -> LogChecked:
+    """Check a part of the log."""
+    findings, damaged = Findings(), DamagedRanges()
+    with task.subject.open() as view, Stage(Path(task.folder)) as stage:
+        feed = _Feed(stage, damaged, task.delays, task.tags)
+        check = LogCheck(view, findings, damaged, task.subject.judged_to, feed)
+        walk = view.walk(task.start, until=task.until)
+        check.run(walk, lambda done: None)
+        return LogChecked(
+            walk.position,
+            check.messages,
+            check.times,
+            check.torn,
+            findings,
+            list(damaged),
+            stage.finish(),
+        )
+
+
+class _Feed:
+    """Stages what follows from records; pieces do not reach over damage."""
+
+    def __init__(
+        self, stage: Stage, damaged: DamagedRanges, delays: DelayLevels, tags: bool
+    ) -> None:
+        self._stage = stage
+        self._damaged = damaged
+        self._damage_known = 0
+        self._waits = array("q", delays.waits_ms)
+        self._tags = tags
+        self._room = memoryview(array("q", bytes(24 * ENTRIES_PER_BATCH)))
+
+    def __call__(self, view: memoryview, columns: Columns, rows: int) -> None:
+        if len(self._damaged) > self._damage_known:
+            self._damage_known = len(self._damaged)
+            self._stage.break_pieces()
+        runs = derive_runs(view, columns, rows, self._waits)
+        self._stage.add(runs, self._entries(view, columns, rows))
+
+    def _entries(self, view: memoryview, columns: Columns, rows: int) -> Iterator[memoryview]:
+        row = 0
+        while row < rows:
+            count, row = derive_entries(view, columns.table, row, rows, self._room, self._tags)
+            yield self._room[: 3 * count]
+
+
+class _Damage:
+    """The damaged parts of the log, made known as far as the comparison has come."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self._left = ranges[::-1]
+        self.known = DamagedRanges()
+
+    def before(self, offset: int) -> None:
+        """The comparison has come to the record at ``offset``."""
+        while self._left and self._left[-1][0] <= offset:
+            self.known.add(*self._left.pop())
+
+    def all(self) -> None:
+        """The log is done."""
+        while self._left:
+            self.known.add(*self._left.pop())
+
+
+class QueueWork(NamedTuple):
+    """A queue, whether it is there, and its pieces in the order of the log."""
+
+    key: QueueKey
+    there: bool
+    pieces: list[tuple[str, Piece]]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes are read; a queue costs something even without any."""
+        return 4096 + 2 * UNIT_SIZE * sum(piece.length for _, piece in self.pieces)
+
+
+class QueueTask(NamedTuple):
+    """Queues to compare with what follows from the log."""
+
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    queues: list[QueueWork]
+
+    def run(self) -> Compared:
+        """Compare them."""
+        findings, staged, units = Findings(), StagedFiles(), 0
+        with self.subject.open() as view:
+            for queue in self.queues:
+                damage = _Damage(self.damaged)
+                checks = QueueChecks(view, findings, damage.known, self.subject.judged_to)
+                for path, piece in queue.pieces:
+                    damage.before(piece.physical_offset)
+                    found = staged.units(path, piece.position, piece.length)
+                    for at in range(0, piece.length, UNITS_PER_STEP):
+                        part = found[at * UNIT_SIZE : (at + UNITS_PER_STEP) * UNIT_SIZE]
+                        checks.take(*queue.key, piece.offset + at, bytearray(part))
+                damage.all()
+                checks.finish([queue.key] if queue.there else [])
+                units += checks.units
+        return Compared(findings, units=units)
+
+
+class IndexTask(NamedTuple):
+    """Index files to compare with what follows from the log: one of them, or all.
+
+    For one, ``first`` and ``end`` say which of all entries should be in it.
+    """
+
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    staged: list[tuple[str, array[int]]]
+    """Files of entries, and how many of them were derived together."""
+    only: int | None = None
+    first: int = 0
+    end: int = 0
+
+    def run(self) -> Compared:
+        """Compare them."""
+        findings, damage = Findings(), _Damage(self.damaged)
+        with self.subject.open() as view:
+            parts = (view, findings, damage.known, self.subject.judged_to)
+            check = IndexCheck(*parts, self.only)
+            for entries in self._chunks() if self.only is None else self._range():
+                damage.before(entries[1])
+                check.take(entries)
+            damage.all()
+            check.finish()
+        return Compared(findings, entries=check.entries)
+
+    def _chunks(self) -> Iterator[memoryview]:
+        """All entries, as they were derived together: so ``fsck`` looks at them, too."""
+        for path, counts in self.staged:
+            at = 0
+            found = StagedFiles().entries(path) if sum(counts) else memoryview(b"")
+            for count in filter(None, counts):
+                yield found[3 * at : 3 * (at + count)]
+                at += count
+
+    def _range(self) -> Iterator[memoryview]:
+        begin = 0
+        for path, counts in self.staged:
+            end = begin + sum(counts)
+            first, last = max(self.first, begin) - begin, min(self.end, end) - begin
+            if first < last:
+                found = StagedFiles().entries(path)
+                for at in range(first, last, ENTRIES_PER_BATCH):
+                    yield found[3 * at : 3 * min(at + ENTRIES_PER_BATCH, last)]
+            begin = end
+
+
+def compare(task: QueueTask | IndexTask) -> Compared:
+    """Compare queues or index files with what follows from the log."""
+    return task.run()

@@ -1,0 +1,77 @@
+"""An audit finds what ``fsck`` finds: the tests of ``fsck`` once more, with both of them.
+
+The tasks run in this process, one after the other, which is much quicker and shows the same;
+``test_audit`` runs them with Spark.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.store import test_check, test_check_derived, test_check_repeats
+from tests.store.checks import DELAYS, checked
+from tests.store.test_check import *  # noqa: F403
+from tests.store.test_check_derived import *  # noqa: F403
+from tests.store.test_check_repeats import *  # noqa: F403
+
+from firetrail.format.delay import DelayLevels
+from firetrail.pipeline.jobs import audit as audit_module
+from firetrail.pipeline.jobs.audit import audit
+from firetrail.storage.system import System
+from firetrail.store.fsck.report import CheckReport
+
+
+class Here:
+    """As much of a Spark session as an audit asks for."""
+
+    defaultParallelism = 2
+
+    @property
+    def sparkContext(self) -> "Here":
+        return self
+
+
+def run_here(
+    spark: Any,
+    function: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    *,
+    name: str,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Any]:
+    """Each task, and its result, pickled as if they travelled."""
+    results = []
+    for task in tasks:
+        results.append(pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))))
+        progress(len(results))
+    return results
+
+
+def by_both(
+    root: Path, *, system: System | None = None, delays: DelayLevels = DELAYS
+) -> CheckReport:
+    report = checked(root, system=system, delays=delays)
+    if system is None:  # others have faults that only their own process meets
+        audited = audit(Here(), root, delays=delays, work=root.parent).report  # type: ignore[arg-type]
+        assert told(audited) == told(report) | {"store": str(root.absolute())}
+    return report
+
+
+def told(report: CheckReport) -> dict[str, Any]:
+    """The report; findings in whatever order."""
+    as_json = report.as_json()
+    for name in ("problems", "warnings"):
+        as_json[name] = sorted(as_json[name], key=str)
+    return as_json
+
+
+@pytest.fixture(autouse=True)
+def both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "run_tasks", run_here)
+    for module in (test_check, test_check_derived):
+        monkeypatch.setattr(module, "checked", by_both)
+    monkeypatch.setattr(
+        test_check_repeats, "check_store", lambda view, delays: by_both(view.root, delays=delays)
+    )
