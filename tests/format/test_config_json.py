@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import FormatError
-from firetrail.format.config_json import DEPTH_MAX, dumps, loads
+from firetrail.format.config_json import DEPTH_MAX, ObjectKey, compact, dumps, loads
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -190,3 +190,35 @@ def test_depth_at_the_limit() -> None:
 def test_not_written(value: Any) -> None:
     with pytest.raises(TypeError, match="config JSON"):
         dumps(value)
+
+
+class TestOnTheWire:
+    KEY = ObjectKey((("brokerName", "a"), ("queueId", 0), ("topic", "T1")))
+
+    @given(values)
+    def test_compact_reads_back(self, value: Any) -> None:
+        assert loads(compact(value)) == loads(dumps(value))
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ({"a": {0: "x", 1: None}, "b": [1.5, True, None]}, '{"a":{0:"x"},"b":[1.5,true,null]}'),
+            ({KEY: 3}, '{{"brokerName":"a","queueId":0,"topic":"T1"}:3}'),
+            ({"offsetTable": {}}, '{"offsetTable":{}}'),
+        ],
+    )
+    def test_compact(self, value: Any, expected: str) -> None:
+        assert compact(value) == expected
+
+    def test_objects_as_keys(self) -> None:
+        text = ' { {"brokerName" : "a", "queueId":0,"topic":"T1"} : {"x": 1} , }'
+        assert loads(text) == {self.KEY: {"x": 1}}
+
+    @pytest.mark.parametrize("text", ['{{"a":[]}:1}', '{{"a":{}}:1}', "{{0:1}:1}", '{{"a":1:1}'])
+    def test_objects_that_are_no_keys(self, text: str) -> None:
+        with pytest.raises(FormatError):
+            loads(text)
+
+    def test_keys_in_keys_are_not_endless(self) -> None:
+        with pytest.raises(FormatError, match="nested deeper"):
+            loads("{" * 100_000)

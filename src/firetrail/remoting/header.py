@@ -60,11 +60,12 @@ def _fields(kind: type[Header]) -> Iterator[_Field]:
     for position, declared in enumerate(fields(kind)):
         hint = hints[declared.name]
         parse = _PARSERS[get_args(hint)[0] if hint not in _PARSERS else hint]  # or None
-        wire = kind.SHORT[position] if kind.SHORT else _camel(declared.name)
+        wire = kind.SHORT[position] if kind.SHORT else camel(declared.name)
         yield _Field(declared.name, wire, parse, declared.default)
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The name of a field on the wire: ``queue_id`` is ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 

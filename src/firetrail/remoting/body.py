@@ -1,0 +1,245 @@
+"""Bodies with types: the JSON that commands carry, declared once and used in both directions.
+
+A body is a frozen dataclass. Its fields stand in the JSON under the camel-case form of their names
+(or the one given with :func:`named`), in alphabetical order as fastjson writes them; those that are
+None are left out. A member that is missing or null has its field's default; without one, or with a
+value of another kind, the body is refused. Members that no field stands for are passed over, so
+newer peers may say more.
+
+Peers write numbers as text and enums as ordinals here and there; that is understood. Maps may have
+whole bodies as keys, as only fastjson reads and writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, NoReturn, Self, Union, get_args, get_origin, get_type_hints
+
+from firetrail.errors import FormatError, ProtocolError
+from firetrail.format import config_json
+from firetrail.format.config_json import INT64_MAX, INT64_MIN, ObjectKey
+from firetrail.remoting.header import camel
+
+Read = Callable[[Any, str], Any]
+"""Makes a value of parsed JSON; the text says where it stands, for errors."""
+
+_PLANS: dict[type[Body], tuple[_Member, ...]] = {}
+
+
+class _Member(NamedTuple):
+    name: str
+    wire: str
+    read: Read
+    declared: Field[Any]
+
+
+def named(wire: str) -> Any:
+    """A field whose name on the wire is not the camel-case form of its own."""
+    return field(metadata={"wire": wire})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The base of all bodies, and of the objects in them."""
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """The body in the bytes of a command; ProtocolError if it is not one."""
+        return cls.from_json(loads(raw, cls.__name__))
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "") -> Self:
+        """The body in parsed JSON."""
+        where = where or cls.__name__
+        if not isinstance(value, dict):
+            _refuse(value, where, "an object")
+        values = []
+        for member in _plan(cls):
+            found = value.get(member.wire)
+            if found is not None:
+                values.append(member.read(found, f"{where}.{member.wire}"))
+            else:
+                values.append(_default(member, where))
+        return cls(*values)
+
+    def encode(self, *, standard: bool = False) -> bytes:
+        """The bytes of a command's body, without spaces.
+
+        In fastjson's form, whose integer keys have no quotes; ``standard`` is plain JSON, which a
+        body with objects as keys does not have.
+        """
+        value = self.to_json()
+        return (_STANDARD(value) if standard else config_json.compact(value)).encode(
+            "utf-8", "replace"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As dicts, lists and plain values, which ``config_json`` can write."""
+        found = ((m.wire, getattr(self, m.name)) for m in _plan(type(self)))
+        return {wire: _plain(value) for wire, value in sorted(found) if value is not None}
+
+
+_STANDARD = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def loads(raw: bytes, what: str) -> Any:
+    """Parsed JSON of either form; ProtocolError, which names ``what`` it should have been."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):  # the slower parser takes more, and limits the depth
+        try:
+            return config_json.loads(raw.rstrip(b"\0"))
+        except FormatError as error:
+            raise ProtocolError(f"{what}: {error}") from None
+
+
+def _plan(kind: type[Body]) -> tuple[_Member, ...]:
+    """How the fields of a body stand on the wire; found out once."""
+    plan = _PLANS.get(kind)
+    if plan is None:
+        plan = _PLANS[kind] = tuple(_members(kind))
+    return plan
+
+
+def _members(kind: type[Body]) -> Iterator[_Member]:
+    hints = get_type_hints(kind)
+    for declared in fields(kind):
+        wire = declared.metadata.get("wire") or camel(declared.name)
+        yield _Member(declared.name, wire, _reader(hints[declared.name]), declared)
+
+
+def _default(member: _Member, where: str) -> Any:
+    declared = member.declared
+    if declared.default is not MISSING:
+        return declared.default
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    raise ProtocolError(f"{where} has no {member.wire}, which it needs")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Body):
+        return value.to_json()
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+def _plain_key(key: Any) -> str | int | ObjectKey:
+    if isinstance(key, Body):
+        return ObjectKey(tuple(key.to_json().items()))
+    return key  # type: ignore[no-any-return]
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def _reader(hint: Any) -> Read:
+    """How to read a value of the declared type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):  # only ever "or None", and null never comes here
+        return _reader(arguments[0])
+    if origin is list:
+        return _list_reader(_reader(arguments[0]))
+    if origin is dict:
+        return _dict_reader(_key_reader(arguments[0]), _reader(arguments[1]))
+    if hint is Any:
+        return lambda value, where: value
+    if issubclass(hint, Body):
+        return hint.from_json  # type: ignore[no-any-return]
+    if issubclass(hint, StrEnum):
+        return _enum_reader(hint)
+    return _SIMPLE[hint]
+
+
+def _list_reader(item: Read) -> Read:
+    def read(value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list):
+            _refuse(value, where, "a list")
+        return [item(each, f"{where}[{at}]") for at, each in enumerate(value)]
+
+    return read
+
+
+def _dict_reader(key: Read, item: Read) -> Read:
+    def read(value: Any, where: str) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            _refuse(value, where, "an object")
+        return {
+            key(name, f"a key of {where}"): item(each, f"{where}[{name!r:.80}]")
+            for name, each in value.items()
+            if each is not None
+        }
+
+    return read
+
+
+def _key_reader(hint: Any) -> Read:
+    if not issubclass(hint, Body):
+        return _reader(hint) if hint is not str else lambda value, where: str(value)
+
+    def read(value: Any, where: str) -> Any:
+        if isinstance(value, str):  # a peer with a parser that knows no other keys
+            return hint.from_json(loads(value.encode(), where), where)
+        if not isinstance(value, ObjectKey):
+            _refuse(value, where, "an object")
+        return hint.from_json(dict(value.members), where)
+
+    return read
+
+
+def _enum_reader(kind: type[StrEnum]) -> Read:
+    members = list(kind)
+
+    def read(value: Any, where: str) -> StrEnum:
+        if type(value) is int and 0 <= value < len(members):
+            return members[value]
+        if value not in members:
+            _refuse(value, where, "one of " + ", ".join(members))
+        return kind(value)
+
+    return read
+
+
+def _integer(value: Any, where: str) -> int:
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            _refuse(value, where, "a number")
+    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+        _refuse(value, where, "a 64-bit number")
+    return value
+
+
+def _real(value: Any, where: str) -> float:
+    if type(value) not in (int, float):
+        _refuse(value, where, "a number")
+    return float(value)
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if value in (True, "true"):
+        return True
+    if value in (False, "false"):
+        return False
+    _refuse(value, where, "true or false")
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        _refuse(value, where, "text")
+    return value
+
+
+_SIMPLE: dict[Any, Read] = {int: _integer, float: _real, bool: _boolean, str: _text}
+
+
+def _refuse(value: Any, where: str, expected: str) -> NoReturn:
+    raise ProtocolError(f"{where} has to be {expected}, not {value!r:.80}")
