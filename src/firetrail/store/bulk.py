@@ -128,9 +128,13 @@ class BulkAppend:
     ) -> None:
         self.close()
 
+    def last_number(self, writer: str) -> int:
+        """The last number that a writer has committed, -1 if none."""
+        return self._journal.last(writer)
+
     # -- adding -------------------------------------------------------------------------------
 
-    def add(self, topic: str, queue_id: int, items: bytes | memoryview) -> None:
+    def add(self, topic: str, queue_id: int, items: bytes | memoryview, sys_flag: int = 0) -> None:
         """Append messages of one queue: the items of a client batch (``format.batch``)."""
         if (topic, queue_id) not in self._next:
             check_topic(topic)
@@ -144,10 +148,10 @@ class BulkAppend:
         if segment is None or segment.wrote + size + _HEAD > segment.size:
             if count > 1:
                 for item in _split(memoryview(items)):
-                    self.add(topic, queue_id, item)
+                    self.add(topic, queue_id, item, sys_flag)
                 return
             segment = self._roll(segment)
-        self._write(segment, (topic, queue_id), encoded, items, count, size)
+        self._write(segment, (topic, queue_id), encoded, items, count, size, sys_flag)
 
     def _measure(self, items: bytes | memoryview, topic: bytes) -> tuple[int, int, int]:
         hosts = 2 * len(self._store_host)
@@ -161,20 +165,22 @@ class BulkAppend:
         items: bytes | memoryview,
         count: int,
         size: int,
+        sys_flag: int,
     ) -> None:
         at = segment.wrote
         segment.allocate(at + size)
         hidden = self._head is None
         scratch = bytearray(size) if hidden else None
         writer = RecordWriter(segment.view if scratch is None else scratch)
-        v6 = len(self._store_host) == layout.HOST_V6_SIZE
+        if len(self._store_host) == layout.HOST_V6_SIZE:
+            sys_flag |= layout.BORN_HOST_V6 | layout.STORE_HOST_V6
         writer.write_batch(
             at if scratch is None else 0,
             items,
             key[1],
             self._next.get(key, 0),
             segment.base + at,
-            (layout.BORN_HOST_V6 | layout.STORE_HOST_V6) if v6 else 0,
+            sys_flag,
             self._time,
             self._store_host,
             self._time,
@@ -365,6 +371,12 @@ class Journal:
         self._files.replace(self._path, json.dumps(content).encode())
 
 
-def committed_number(root: Path, writer: str, system: System | None = None) -> int:
-    """The last number that a writer has committed, -1 if none; of a killed one, as far as known."""
-    return Journal(system or System(), root).last(writer)
+def committed_number(root: Path, config: StoreConfig, writer: str) -> int:
+    """The last number that a writer has committed, -1 if none; a killed commit is decided first.
+
+    Raises StoreLockedError if the store is in use.
+    """
+    if not (root / SINK).exists():
+        return -1
+    with BulkAppend(root, config) as bulk:
+        return bulk.last_number(writer)

@@ -118,4 +118,6 @@ def append_staged(bulk: BulkAppend, paths: Iterable[str]) -> None:
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as chunks:
             for chunk in chunks:
                 for topic, queue_id, items in zip(*chunk.columns[:3], strict=True):
-                    bulk.add(topic.as_py(), queue_id.as_py(), items.as_buffer())
+                    bulk.add(
+                        topic.as_py(), queue_id.as_py(), memoryview(items.as_buffer()).cast("B")
+                    )
