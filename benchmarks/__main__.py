@@ -18,8 +18,10 @@ from benchmarks.bench import FULL, GIB, QUICK, Bench
 from benchmarks.contestants import JAVAS, ROOT, RunError
 from benchmarks.figures import Line
 from benchmarks.measurements import MEASUREMENTS
+from benchmarks.pipelines import PIPELINES
 from benchmarks.report import machine, table, write_page
 
+ALL = MEASUREMENTS | PIPELINES
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """What the largest step has on the disk at a time, and some to spare."""
 
@@ -32,8 +34,8 @@ def parser() -> argparse.ArgumentParser:
         "--only",
         metavar="NAME",
         action="append",
-        choices=MEASUREMENTS,
-        help=f"only this measurement, may be repeated: {', '.join(MEASUREMENTS)}",
+        choices=ALL,
+        help=f"only this measurement, may be repeated: {', '.join(ALL)}",
     )
     made.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions (3)")
     made.add_argument("--no-java", action="store_true", help="measure Firetrail alone")
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as root:
         bench = Bench(Path(root), scale, () if options.no_java else JAVAS, options.repeat, _say)
         try:
-            lines = measure(bench, options.only or list(MEASUREMENTS))
+            lines = measure(bench, options.only or list(ALL))
         except RunError as error:
             print(f"benchmarks: {error}", file=sys.stderr)
             return 1
@@ -86,7 +88,7 @@ def measure(bench: Bench, names: Sequence[str]) -> list[Line]:
     lines = []
     for name in names:
         bench.say(name)
-        for line in MEASUREMENTS[name](bench):
+        for line in ALL[name](bench):
             lines.append(line)
             bench.say(f"    {line}")
     return lines

@@ -36,6 +36,8 @@ class Scale:
     recover: int = 4 * GIB
     open_small: int = 1 * GIB
     lag: int = 100
+    spark_sizes: tuple[int, ...] = (1 * GIB, 8 * GIB)
+    """Of the logs that Spark scans; it archives the first."""
     log_size: int = 1 * GIB
     """Length of a file of the log."""
 
@@ -57,6 +59,7 @@ QUICK = Scale(
     recover=256 * MIB,
     open_small=64 * MIB,
     lag=20,
+    spark_sizes=(64 * MIB,),
 )
 
 

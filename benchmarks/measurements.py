@@ -178,14 +178,14 @@ def unclean_recovery(bench: Bench) -> Iterator[Line]:
         writer = _write_and_die(bench, store, size)
         snapshot = Snapshot(store)
         for title, without in (
-            (f"recovery, all rebuilt from {_size(size)}", DERIVED),
-            (f"recovery of {_size(size)} killed under {writer}", ()),
+            (f"recovery, all rebuilt from {size_text(size)}", DERIVED),
+            (f"recovery of {size_text(size)} killed under {writer}", ()),
         ):
             yield from _open(bench, store, snapshot, title, wanted, without=without, kill=True)
     if bench.javas:
         with bench.folder("store") as store:
-            _fill(bench, store, size, kill=True)
-            title = f"recovery of {_size(size)} killed under {OURS}"
+            fill(bench, store, size, kill=True)
+            title = f"recovery of {size_text(size)} killed under {OURS}"
             alone = Bench(bench.root, bench.scale, (), bench.repeat, bench.say)
             yield from _open(alone, store, Snapshot(store), title, None, kill=True)
 
@@ -194,19 +194,19 @@ def clean_open(bench: Bench) -> Iterator[Line]:
     """Opening stores of two sizes that were closed: it must not depend on the size."""
     for size in (bench.scale.open_small, bench.scale.recover):
         with bench.folder("store") as store:
-            _fill(bench, store, size)
+            fill(bench, store, size)
             yield from _open(
-                bench, store, Snapshot(store), f"open {_size(size)}, closed before", None
+                bench, store, Snapshot(store), f"open {size_text(size)}, closed before", None
             )
 
 
 def _write_and_die(bench: Bench, store: Path, size: int) -> str:
     """Who has written ``size`` bytes and was killed."""
     if not bench.javas:
-        _fill(bench, store, size, kill=True)
+        fill(bench, store, size, kill=True)
         return OURS
     java = bench.javas[0]
-    bench.say(f"  {java.name} writes {_size(size)}")
+    bench.say(f"  {java.name} writes {size_text(size)}")
     record = 390  # of the benchmarks' messages, give or take a digit
     java.run(
         "bench-put",
@@ -217,8 +217,9 @@ def _write_and_die(bench: Bench, store: Path, size: int) -> str:
     return java.name
 
 
-def _fill(bench: Bench, store: Path, size: int, *, kill: bool = False) -> None:
-    bench.say(f"  {OURS} writes {_size(size)}")
+def fill(bench: Bench, store: Path, size: int, *, kill: bool = False) -> None:
+    """A store of Firetrail's, its log ``size`` bytes long."""
+    bench.say(f"  {OURS} writes {size_text(size)}")
     firetrail("fill", store, size=size, settings=bench.scale.settings, kill=kill)
 
 
@@ -285,7 +286,8 @@ def _compare(
         yield Line(title, ours, other, samples(unit, answers[other], name), wanted)
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """For people."""
     gib = size / (1 << 30)
     return f"{gib:g} GiB" if gib >= 1 else f"{size / (1 << 20):g} MiB"
 

@@ -1,0 +1,29 @@
+"""The pipeline's benchmarks run. What they measure is never asserted."""
+
+from pathlib import Path
+
+import pytest
+from benchmarks import sparking
+from benchmarks.opening import fill
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench") / "store"
+    fill(str(folder), 200_000, {"mappedFileSizeCommitLog": str(1 << 20)})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["spark_scans", "spark_archive", "spark_rebuild", "spark_key"])
+def test_every_measurement_runs(
+    name: str, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    arguments = {}
+    if name == "spark_key":
+        keys = tmp_path / "keys"
+        keys.write_text("key-7 key-9", encoding="utf-8")
+        arguments["keys_file"] = str(keys)
+    figures = getattr(sparking, name)(str(folder), rounds=0, **arguments)
+    assert all(value > 0 for value in figures.values())
+    assert list(folder.parent.iterdir()) == [folder], "what was made is removed"
