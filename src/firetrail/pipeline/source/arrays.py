@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.format.kernels.arrow import BODY, KEYS, PROPERTIES, Rows
+from firetrail.format.kernels.arrow import KEYS, PROPERTIES, Rows
 from firetrail.format.kernels.arrowlists import fill_keys, fill_properties, measure_items
 from firetrail.pipeline.source.bodies import inflate
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, Field
@@ -43,7 +43,7 @@ class Gatherer:
         arrays = [_array(field, rows) for field in self._fields]
         if self._decompress:
             arrays = [
-                self._inflated(rows, array) if field.source == BODY else array
+                self._inflated(rows, array) if pa.types.is_binary(field.arrow) else array
                 for field, array in zip(self._fields, arrays, strict=True)
             ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -64,7 +64,7 @@ def inflate_one(raw: bytes, sys_flag: int) -> bytes:
     else:
         with pa.input_stream(pa.py_buffer(raw), compression=codec) as stream:
             body = stream.read(INFLATED_MAX + 1)
-        whole = len(body) <= INFLATED_MAX
+        whole = len(raw) > 0 and len(body) <= INFLATED_MAX
     if not whole:
         raise ValueError(f"it is cut off, or more than {INFLATED_MAX} bytes long")
     return body

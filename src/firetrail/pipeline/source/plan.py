@@ -80,6 +80,7 @@ def _wanted(options: ReadOptions, bounds: Bounds) -> Wanted:
     if bounds.topics is not None:
         topics = bounds.topics if topics is None else bounds.topics & topics
     return Wanted(
+        dispatched=bool(options.key),
         since=max(options.starting_timestamp, bounds.times[0]),
         until=min(options.ending_timestamp, bounds.times[1]),
         tags=options.tags,
@@ -121,8 +122,12 @@ def _plan(
 
 
 def _is_looked_up(options: ReadOptions, bounds: Bounds, wanted: Wanted) -> bool:
-    """Whether the index leads to the messages: a key or an id, of known topics."""
-    return bool(wanted.topics) and bool(options.key or bounds.message_id)
+    """Whether the index leads to the messages: a key or an id, of known topics.
+
+    It does not know rolled back messages, which the log has, and which may have an id.
+    """
+    by_id = bounds.message_id is not None and options.view is View.QUEUE
+    return bool(wanted.topics) and (bool(options.key) or by_id)
 
 
 def _plan_lookup(

@@ -1,0 +1,83 @@
+"""Compressed bodies."""
+
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.pipeline.source.shelf import fill, rows_of
+
+from firetrail import Message
+from firetrail.errors import FormatError
+from firetrail.pipeline.source import bodies
+from firetrail.pipeline.source.bodies import inflate_one
+
+TEXT = b"again and again " * 500
+ZLIB, LZ4, ZSTD, ZLIB_AGAIN = 0x1, 0x101, 0x201, 0x301
+
+
+def packed(codec: str, body: bytes = TEXT) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, codec) as stream:
+        stream.write(body)
+    return out.getvalue().to_pybytes()
+
+
+PACKED = {
+    ZLIB: zlib.compress(TEXT),
+    ZLIB_AGAIN: zlib.compress(TEXT),
+    LZ4: packed("lz4"),
+    ZSTD: packed("zstd"),
+}
+
+
+@pytest.mark.parametrize("flag", PACKED)
+class TestOne:
+    def test_whole(self, flag: int) -> None:
+        assert inflate_one(PACKED[flag], flag) == TEXT
+
+    def test_cut_off(self, flag: int) -> None:
+        for cut in (1, len(PACKED[flag]) // 2, len(PACKED[flag])):
+            with pytest.raises((ValueError, OSError, zlib.error)):
+                inflate_one(PACKED[flag][:-cut], flag)
+
+    def test_not_compressed(self, flag: int) -> None:
+        with pytest.raises((ValueError, OSError, zlib.error)):
+            inflate_one(b"plain text", flag)
+
+    def test_too_large(self, flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT))
+        assert inflate_one(PACKED[flag], flag) == TEXT
+        monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT) - 1)
+        with pytest.raises(ValueError, match="more than"):
+            inflate_one(PACKED[flag], flag)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    packed_ones = [Message("T", body, sys_flag=flag) for flag, body in PACKED.items()]
+    fill(tmp_path, [Message("T", b"plain"), *packed_ones])
+    return tmp_path
+
+
+def test_rows(store: Path) -> None:
+    stored = [row["body"] for row in rows_of(store, ("body",))]
+    assert stored == [b"plain", *PACKED.values()]
+    inflated = [row["body"] for row in rows_of(store, ("body",), how={"decompress": True})]
+    assert inflated == [b"plain", *[TEXT] * len(PACKED)]
+
+
+def test_a_body_that_does_not_inflate(store: Path) -> None:
+    fill(store, [Message("T", b"no zlib", sys_flag=ZLIB), Message("T", b"more")])
+    with pytest.raises(FormatError, match="decompress=false") as caught:
+        rows_of(store, how={"decompress": True})
+    rows = rows_of(store, how={"decompress": True, "permissive": True}, mode="permissive")
+    (row,) = [row for row in rows if row["body"] is None]
+    assert row["physical_offset"] == caught.value.offset
+    assert rows[-1]["body"] == b"more"
+
+
+def test_bodies_that_are_too_large_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BATCH_INFLATED_MAX", 2 * len(TEXT))
+    with pytest.raises(FormatError, match="together more than"):
+        rows_of(store, how={"decompress": True})

@@ -1,0 +1,177 @@
+"""Options: what may be said, and what is answered to the rest."""
+
+import pytest
+
+from firetrail.errors import ConfigError
+from firetrail.pipeline.source.options import (
+    EARLIEST,
+    LATEST,
+    OPTIONS,
+    Edge,
+    ReadOptions,
+    View,
+    parse_options,
+    parse_shape,
+)
+
+EXAMPLES = {
+    "view": "log",
+    "subscribe": "b, a,b",
+    "subscribePattern": "a.*",
+    "startingOffsets": '{"T": {"0": 5, "1": -2}}',
+    "endingOffsets": "latest",
+    "startingTimestamp": "1700000000000",
+    "endingTimestamp": "0",
+    "key": "k",
+    "tags": "A || B",
+    "columns": "topic, body",
+    "decompress": "TRUE",
+    "mode": "PERMISSIVE",
+    "minPartitions": "7",
+    "maxOffsetsPerTrigger": "100",
+    "maxBytesPerTrigger": "1000000",
+    "failOnDataLoss": "false",
+    "path": "s",
+}
+
+
+def test_defaults() -> None:
+    assert parse_options({"path": "s"}) == ReadOptions("s")
+
+
+def test_there_is_an_example_of_every_option() -> None:
+    assert {option.name for option in OPTIONS} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("spelling", [str.lower, str.upper, str])
+def test_names_in_any_case(spelling: type[str]) -> None:
+    """Spark hands them over in lower case."""
+    given = {"path": "s", "minPartitions": "3", "subscribePattern": "x"}
+    options = parse_options({spelling(name): value for name, value in given.items()})
+    assert (options.min_partitions, options.subscribe_pattern) == (3, "x")
+
+
+def test_values() -> None:
+    names = ("subscribe", "endingOffsets", "key", "tags", "columns", "decompress", "mode")
+    options = parse_options({"path": "s"} | {name: EXAMPLES[name] for name in names})
+    assert options.subscribe == ("b", "a")
+    assert options.tags == ("A", "B")
+    assert options.columns == ("topic", "body")
+    assert (options.decompress, options.permissive) == (True, True)
+    assert options.ending_offsets == Edge(LATEST)
+    assert parse_options({"path": "s", "tags": "A || *"}).tags == ()
+
+
+def test_edges() -> None:
+    options = parse_options({"path": "s", "startingOffsets": EXAMPLES["startingOffsets"]})
+    edge = options.starting_offsets
+    assert edge is not None
+    assert (edge.of("T", 0), edge.of("T", 1)) == (5, EARLIEST)
+    assert (edge.of("T", 9), edge.of("U", 0)) == (EARLIEST, EARLIEST)
+    options = parse_options({"path": "s", "endingOffsets": '{"T": {"0": 5}}'})
+    assert options.ending_offsets is not None
+    assert options.ending_offsets.of("T", 1) == LATEST
+
+
+def test_topics_to_follow() -> None:
+    assert ReadOptions("s").follows("any")
+    assert ReadOptions("s", subscribe=("a",)).follows("a")
+    assert not ReadOptions("s", subscribe=("a",)).follows("ab")
+    assert ReadOptions("s", subscribe_pattern="a.*").follows("ab")
+    assert not ReadOptions("s", subscribe_pattern="a").follows("ab")
+
+
+def test_shape() -> None:
+    assert parse_shape({"path": "s", "maxBytesPerTrigger": "5"}) == (View.QUEUE, None)
+    assert parse_shape({"view": "damage"})[0] is View.DAMAGE
+    assert parse_shape({"columns": "size"}) == (View.QUEUE, ("size",))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("view", "topics"),
+        ("startingOffsets", "middle"),
+        ("startingOffsets", "[1]"),
+        ("startingOffsets", '{"T": 5}'),
+        ("startingOffsets", '{"T": {"0": "5"}}'),
+        ("startingOffsets", '{"T": {"0": true}}'),
+        ("startingOffsets", '{"T": {"x": 5}}'),
+        ("startingOffsets", '{"T": {"0": -3}}'),
+        ("endingOffsets", "earliest"),
+        ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "-1"),
+        ("subscribe", "a,,b"),
+        ("subscribe", ""),
+        ("subscribePattern", "["),
+        ("tags", "A ||"),
+        ("key", ""),
+        ("path", ""),
+        ("decompress", "yes"),
+        ("mode", "dropmalformed"),
+        ("minPartitions", "0"),
+        ("minPartitions", "many"),
+        ("failOnDataLoss", "1"),
+    ],
+)
+def test_a_wrong_value_says_what_is_allowed(name: str, value: str) -> None:
+    allowed = next(option.allowed for option in OPTIONS if option.name == name)
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"path": "s"} | {name.lower(): value})
+    assert caught.value.key == name
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+def test_a_wrong_limit(name: str) -> None:
+    with pytest.raises(ConfigError, match="from 1 on"):
+        parse_options({"path": "s", name: "0"}, stream=True)
+
+
+def test_an_unknown_option_lists_all() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"path": "s", "topic": "T"})
+    assert "no such option" in str(caught.value)
+    assert all(option.name in str(caught.value) for option in OPTIONS)
+
+
+def test_an_unknown_column_lists_all() -> None:
+    with pytest.raises(ConfigError, match=r"'boddy'.*there are topic, queue_id, .*, size"):
+        parse_options({"path": "s", "columns": "topic,boddy"})
+
+
+def test_no_path() -> None:
+    with pytest.raises(ConfigError, match="name the store"):
+        parse_options({})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subscribe": "a", "subscribePattern": "b"}, "only one of the two"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "only one of the two"),
+        ({"maxOffsetsPerTrigger": "1"}, "not for a batch read"),
+        ({"key": "k"}, "needs subscribe"),
+        ({"view": "log", "startingOffsets": "earliest"}, "not for view=log"),
+        ({"view": "damage", "subscribe": "a"}, "not for view=damage"),
+    ],
+)
+def test_options_that_do_not_go_together(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_options({"path": "s"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"endingOffsets": "latest"}, "not for a stream"),
+        ({"endingTimestamp": "5"}, "not for a stream"),
+        ({"key": "k", "subscribe": "a"}, "not for a stream"),
+        ({"view": "damage"}, "not for a stream"),
+        ({"view": "log", "maxOffsetsPerTrigger": "1"}, "not for view=log"),
+        ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "only one of the two"),
+    ],
+)
+def test_options_that_are_not_for_streams(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_options({"path": "s"} | given, stream=True)

@@ -1,0 +1,180 @@
+"""Offsets, times, keys and tags that are asked for, and ranges that are not there."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.helpers import START_MS
+from tests.pipeline.source.shelf import (
+    STEP_MS,
+    by_place,
+    consumed,
+    fill,
+    rows_of,
+    some_messages,
+)
+
+from firetrail import Message
+from firetrail.errors import ConfigError, DataLostError, NotAStoreError, StoreDamagedError
+from firetrail.format.names import CONSUME_QUEUE, INDEX
+from firetrail.pipeline.source.plan import explain
+
+PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    fill(path, some_messages(150))
+    return path
+
+
+def offsets(rows: list[dict[str, object]], topic: str, queue_id: int) -> list[object]:
+    return [
+        row["queue_offset"] for row in rows if (row["topic"], row["queue_id"]) == (topic, queue_id)
+    ]
+
+
+class TestOffsets:
+    def test_both_ends(self, store: Path) -> None:
+        start, end = {"usual": {"0": 10, "1": -1}}, {"usual": {"0": 20, "1": -1}}
+        rows = rows_of(
+            store, PLACE, startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
+        )
+        assert offsets(rows, "usual", 0) == list(range(10, 20))
+        assert offsets(rows, "usual", 1) == []
+        assert offsets(rows, "rare", 0) == [0, 1, 2]
+        assert rows_of(store, PLACE, startingOffsets="latest") == []
+
+    def test_no_such_queue(self, store: Path) -> None:
+        for name in ("startingOffsets", "endingOffsets"):
+            with pytest.raises(ConfigError, match=r"usual/7.*there are rare/0, rare/1, usual/0"):
+                rows_of(store, **{name: '{"usual": {"7": 1}}'})
+
+    def test_not_there_yet(self, store: Path) -> None:
+        for name in ("startingOffsets", "endingOffsets"):
+            with pytest.raises(ConfigError, match=r"usual/0 has no such offset yet, it ends at"):
+                rows_of(store, **{name: '{"usual": {"0": 100000}}'})
+
+    def test_not_there_any_more(self, store: Path) -> None:
+        first = sorted((store / "commitlog").iterdir())[0]
+        first.unlink()
+        rows = rows_of(store, PLACE)
+        low = min(offsets(rows, "usual", 0))  # type: ignore[type-var]
+        assert isinstance(low, int)
+        assert low > 1
+        start = json.dumps({"usual": {"0": 1}})
+        with pytest.raises(DataLostError, match=rf"usual/0 begins at {low} now, .* from 1 on"):
+            rows_of(store, startingOffsets=start)
+        again = rows_of(store, PLACE, startingOffsets=start, failOnDataLoss="false")
+        assert again == rows
+
+
+class TestTimes:
+    def test_rows_of_some_seconds(self, store: Path) -> None:
+        since, until = START_MS + 40 * STEP_MS, START_MS + 60 * STEP_MS
+        for view in ("queue", "log"):
+            everything = rows_of(store, view=view)
+            rows = rows_of(
+                store, view=view, startingTimestamp=str(since), endingTimestamp=str(until)
+            )
+            assert rows
+            assert rows == [
+                row
+                for row in everything
+                if since <= row["store_time"].timestamp() * 1000 + 0.5
+                and row["store_time"].timestamp() * 1000 + 0.5 < until
+            ]
+
+    def test_no_time(self, store: Path) -> None:
+        assert rows_of(store, startingTimestamp=str(START_MS * 2)) == []
+        assert rows_of(store, endingTimestamp="0") == []
+
+
+class TestTagsAndKeys:
+    def test_tags(self, store: Path) -> None:
+        for view in ("queue", "log"):
+            rows = rows_of(store, view=view, tags="A || none")
+            assert rows == [row for row in rows_of(store, view=view) if row["tags"] == "A"]
+
+    @pytest.mark.parametrize("view", ["queue", "log"])
+    @pytest.mark.parametrize("key", ["k77", "all", "nobody's"])
+    def test_keys(self, store: Path, view: str, key: str) -> None:
+        rows = rows_of(store, view=view, key=key, subscribe="usual")
+        expected = rows_of(store, subscribe="usual")  # the index does not know what was rolled back
+        assert by_place(rows) == [row for row in by_place(expected) if key in row["keys"]]
+        text = explain(path=str(store), view=view, key=key, subscribe="usual")
+        assert "index files" in text
+
+    def test_a_unique_key(self, tmp_path: Path) -> None:
+        ids = {"UNIQ_KEY": "0A0B0C"}
+        fill(tmp_path, [Message("T", b"x", properties=ids), *some_messages(9)])
+        assert [row["body"] for row in rows_of(tmp_path, key="0A0B0C", subscribe="T")] == [b"x"]
+
+    def test_what_the_index_does_not_cover_is_scanned(self, store: Path) -> None:
+        expected = by_place(rows_of(store, key="all", subscribe="usual,rare"))
+        assert expected == consumed(store)
+        oldest = sorted((store / INDEX).iterdir())[0]
+        oldest.unlink()
+        text = explain(path=str(store), key="all", subscribe="usual,rare")
+        assert "that they do not cover are scanned" in text
+        assert by_place(rows_of(store, key="all", subscribe="usual,rare")) == expected
+        for path in (store / INDEX).iterdir():
+            path.unlink()
+        assert by_place(rows_of(store, key="all", subscribe="usual,rare")) == expected
+
+    def test_a_damaged_index(self, store: Path) -> None:
+        newest = sorted((store / INDEX).iterdir())[-1]
+        newest.write_bytes(b"\xff" * newest.stat().st_size)
+        with pytest.raises(StoreDamagedError, match=newest.name):
+            rows_of(store, key="all", subscribe="usual")
+        rows = rows_of(store, key="all", subscribe="usual,rare", mode="permissive")
+        assert by_place(rows) == consumed(store)
+
+
+class TestTopics:
+    def test_patterns(self, store: Path) -> None:
+        for view in ("queue", "log"):
+            rows = rows_of(store, view=view, subscribePattern="ra.*")
+            expected = [row for row in rows_of(store, view=view) if row["topic"] == "rare"]
+            assert by_place(rows) == expected
+            assert rows_of(store, view=view, subscribePattern="nothing") == []
+
+    def test_no_such_topic(self, store: Path) -> None:
+        for view in ("queue", "log"):
+            with pytest.raises(ConfigError, match=r"'usal'.*no such topic; it has rare, usual"):
+                rows_of(store, view=view, subscribe="usal,rare")
+
+    def test_a_topic_without_messages(self, store: Path) -> None:
+        (store / "config").mkdir(exist_ok=True)
+        table = {"topicConfigTable": {"fresh": {"topicName": "fresh"}}}
+        (store / "config" / "topics.json").write_text(json.dumps(table))
+        assert rows_of(store, subscribe="fresh") == []
+        assert rows_of(store, view="log", subscribe="fresh") == []
+
+
+class TestStores:
+    def test_none(self, tmp_path: Path) -> None:
+        with pytest.raises(NotAStoreError, match="no such folder"):
+            rows_of(tmp_path / "nowhere")
+        with pytest.raises(NotAStoreError, match="not a message store"):
+            rows_of(tmp_path)
+
+    def test_an_empty_one(self, tmp_path: Path) -> None:
+        (tmp_path / "commitlog").mkdir()
+        assert rows_of(tmp_path) == []
+        assert rows_of(tmp_path, view="log") == []
+
+    def test_a_queue_that_cannot_be_read(self, store: Path) -> None:
+        queue = store / CONSUME_QUEUE / "usual" / "1"
+        for path in sorted(queue.iterdir())[:1]:
+            path.write_bytes(path.read_bytes()[:-7])
+        with pytest.raises(StoreDamagedError, match=r"usual/1.*firetrail rebuild"):
+            rows_of(store)
+        rows = rows_of(store, mode="permissive")
+        assert {(row["topic"], row["queue_id"]) for row in rows} == {
+            ("usual", 0),
+            ("rare", 0),
+            ("rare", 1),
+        }
+        assert {row["topic"] for row in rows_of(store, subscribe="rare")} == {"rare"}
