@@ -10,10 +10,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.sink import batch_writer, stream_writer
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.options import View, parse_options, parse_shape
 from firetrail.pipeline.source.reader import BatchReader, DamageReader, PruningReader
@@ -55,6 +62,14 @@ class RocketMqDataSource(DataSource):
         options = parse_options(self.options, stream=True)
         kind = LogStreamReader if options.view is View.LOG else QueueStreamReader
         return kind(options, columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of batches. Options: ``firetrail.pipeline.sink.columns``."""
+        return batch_writer(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of micro-batches."""
+        return stream_writer(schema, self.options, overwrite)
 
 
 def columns_of(schema: StructType) -> Sequence[str]:
