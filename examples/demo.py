@@ -1,23 +1,36 @@
-"""The whole store in a few seconds: write, read, follow, find, crash, recover, look inside.
+"""Firetrail in a minute: write, read, find, crash, recover, look inside; then a day with Spark.
 
-Run it with ``make demo``. The store is left behind for you to play with: in ``build/demo-store``,
-or in the empty folder that is given as an argument.
+Run it with ``make demo``, or ``demo.py [DIR [MESSAGES]]``. What it makes is left behind for you to
+play with: in ``build/demo``, or in the empty folder that is given as an argument.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from shop import write_day
 
 from firetrail import FlushMode, Message, Store, StoreConfig
+from firetrail.cli.main import main as firetrail_command
+from firetrail.errors import MissingExtraError
 from firetrail.format.kernels import COMPILED
 
-DEFAULT = Path(__file__).parent.parent / "build" / "demo-store"
+DEFAULT = Path(__file__).parent.parent / "build" / "demo"
 WRITER = "--write-until-killed"
+BUSIEST = (
+    "select topic, tags, count(*) as messages, round(avg(size)) as bytes from messages "
+    "where topic not like '%RETRY%' group by topic, tags order by messages desc limit 5"
+)
+T = TypeVar("T")
 ORDERS = [
     ("o-0", "created"),
     ("o-1", "created"),
@@ -32,7 +45,9 @@ def main() -> None:
     """Go through the parts, one after the other."""
     if sys.argv[1:2] == [WRITER]:
         write_until_killed(Path(sys.argv[2]))
-    path = choose_folder(sys.argv[1:])
+    folder = choose_folder(sys.argv[1:2])
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 300_000
+    path = folder / "store"
     started = time.perf_counter()
     print(f"Kernels: {'compiled' if COMPILED else 'pure Python (slow; is a C compiler there?)'}")
     with Store.open(path) as store:
@@ -43,15 +58,16 @@ def main() -> None:
         find(store, message_id)
     crash_and_recover(path)
     look_inside(path)
-    heading(f"Done in {time.perf_counter() - started:.1f} s. The store is still there")
-    print(f"  {path}\n")
+    pipeline(folder, count)
+    heading(f"Done in {time.perf_counter() - started:.1f} s. Everything is still there")
+    print(f"  {folder / 'report.html'}    open it in a browser")
     print(f"  .venv/bin/firetrail dump {path} --topic orders --json")
-    print(f"  .venv/bin/firetrail rebuild {path} --into {path}-rebuilt")
-    print("  docs/guide/embedding.md    how to use it in a program of your own")
+    print("  docs/guide/embedding.md    how to use the store in a program of your own")
+    print("  docs/guide/spark.md        how to use the pipeline")
 
 
 def choose_folder(arguments: list[str]) -> Path:
-    """The folder of the demo's store; only the default one is emptied first."""
+    """The folder of the demo; only the default one is emptied first."""
     if arguments:
         path = Path(arguments[0])
         if path.exists() and any(path.iterdir()):
@@ -217,6 +233,54 @@ def firetrail(command: str, path: Path, *options: str) -> None:
         print(f"  {line}".rstrip())
     if done.returncode:
         sys.exit(f"firetrail {command} ended with {done.returncode}")
+
+
+# -- with Spark ----------------------------------------------------------------------------------
+
+
+def pipeline(folder: Path, count: int) -> None:
+    """Bulk work on a store of some size: the jobs of ``firetrail pipeline``, in one session."""
+    heading(f"Spark: a day of a web shop, {count:,} messages, in a store of its own")
+    try:
+        from firetrail.pipeline import session
+    except MissingExtraError as error:
+        print(f"  left out: {error}")
+        return
+    shop = folder / "shop"
+    timed("written", lambda: write_day(shop, count))
+    spark = timed("Spark started, on all cores of this machine", session)
+    try:
+        job("rebuild", shop, "--into", folder / "rebuilt")
+        job("audit", shop)
+        job("archive", shop, "--to", folder / "lake")
+        job("sql", shop, BUSIEST)
+        job("report", shop, "--out", folder / "report.html")
+    finally:
+        spark.stop()
+
+
+def timed(what: str, action: Callable[[], T]) -> T:
+    """Do something and say how long it took."""
+    started = time.perf_counter()
+    result = action()
+    print(f"  {what} in {time.perf_counter() - started:.1f} s", flush=True)
+    return result
+
+
+def job(name: str, *arguments: object) -> None:
+    """Show a job's command, run it in the session that there is, and show what it prints."""
+    words = [str(argument) for argument in arguments]
+    shown = (f'"{word}"' if " " in word else word for word in words)
+    print(f"\n  $ firetrail pipeline {name} {' '.join(shown)}", flush=True)
+    printed = io.StringIO()
+    started = time.perf_counter()
+    with contextlib.redirect_stdout(printed):
+        code = firetrail_command(["pipeline", name, *words])
+    for line in printed.getvalue().splitlines():
+        print(f"  {line}".rstrip())
+    print(f"  ({time.perf_counter() - started:.1f} s)")
+    if code:
+        sys.exit(f"firetrail pipeline {name} ended with {code}")
 
 
 if __name__ == "__main__":

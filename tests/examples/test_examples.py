@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from firetrail import Store
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SAID = {
@@ -28,7 +30,7 @@ def run(program: str, folder: Path, *arguments: str) -> str:
         env=os.environ | {"TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert not list(temporary.iterdir())
@@ -42,23 +44,41 @@ def test_example(program: str, tmp_path: Path) -> None:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo", "shop"}
+
+
+def test_shop(tmp_path: Path) -> None:
+    assert "data: a day of a shop" in run("shop", tmp_path, "data", "5000")
+    with Store.open(tmp_path / "data") as store:
+        assert {"orders", "payments", "%RETRY%billing"} <= set(store.topics())
+        assert sum(store.max_offset(*queue) for queue in all_queues(store)) == 5000
+
+
+def all_queues(store: Store) -> list[tuple[str, int]]:
+    return [(topic, queue_id) for topic in store.topics() for queue_id in store.queues(topic)]
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("spark")  # beside the other tests that need a JVM, not at the same time
 def test_demo(tmp_path: Path) -> None:
-    printed = run("demo", tmp_path, "store")
+    printed = run("demo", tmp_path, "demo", "20000")
     for text in (
         "orders/0 #2  o-0 shipped",
         "key o-0, newest first: shipped, paid, created",
         "killed by signal 9",
         "the last one acknowledged is 'entry",
-        "$ firetrail query store --topic orders --key o-0",
-        "store (closed): ok: ",
+        "$ firetrail query demo/store --topic orders --key o-0",
+        "demo/store (closed): ok: ",
+        "$ firetrail pipeline rebuild demo/shop --into demo/rebuilt",
+        "of 20000 messages",
+        "demo/report.html: 20,000 messages",
         "Done in",
     ):
         assert text in printed, printed
-    assert (tmp_path / "store" / "commitlog").is_dir()
+    assert (tmp_path / "demo" / "store" / "commitlog").is_dir()
+    assert (tmp_path / "demo" / "rebuilt" / "consumequeue").is_dir()
+    assert list((tmp_path / "demo" / "lake").rglob("*.parquet"))
+    assert (tmp_path / "demo" / "report.html").read_text().endswith("</html>\n")
 
 
 def test_demo_spares_a_folder_in_use(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ these options and becomes the real binary.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -73,7 +74,8 @@ def find_java(environment: Mapping[str, str]) -> Java:
 @cache
 def java_home(java: Java) -> Path:
     """A ``JAVA_HOME`` for Spark with this Java behind it; it is gone when the process ends."""
-    home = Path(tempfile.mkdtemp(dir=_wrappers().name))
+    home = Path(tempfile.mkdtemp(prefix="firetrail-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / "bin" / "java"
     script.parent.mkdir()
     dropped = _DROPPED_24 if java.version >= 24 else _DROPPED
@@ -81,11 +83,6 @@ def java_home(java: Java) -> Path:
     script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
     return home
-
-
-@cache
-def _wrappers() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="firetrail-java-")
 
 
 def _candidates(environment: Mapping[str, str]) -> list[Path]:
