@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
-from importlib.metadata import version
-from importlib.resources import files
-from string import Template
 
 from firetrail.format.human import counted, human_size
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.pipeline.jobs.report import charts
+from firetrail.pipeline.jobs.report.blocks import fine, page, plot, section, tile
 from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures, Flaw
 from firetrail.pipeline.jobs.report.svg import duration, moment, number, size
 
@@ -19,27 +17,20 @@ _TABLE_MAX = 20
 _SKEW_TOPICS = 8
 _GROUPS_MAX = 6
 _SKEW_WORTH_A_WORD = 1.5
-_FINE = (
-    '<svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="11" '
-    'fill="currentColor" opacity=".16"/><path d="M7 12.5l3.4 3.4L17.2 8.9" fill="none" '
-    'stroke="currentColor" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"/>'
-    "</svg>"
-)
 
 
 def render(figures: Figures, made: datetime) -> str:
     """The page; ``made`` is the time that its foot tells."""
-    template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
     name = figures.store.rstrip("/").rsplit("/", 1)[-1]
-    when = made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return template.substitute(
-        title=f"{escape(name)} · Firetrail report",
-        store=escape(name),
+    return page(
+        title=f"{name} · Firetrail report",
+        head=name,
         subtitle=_subtitle(figures),
-        tiles="".join(_tiles(figures)),
-        sections="\n".join(_sections(figures)),
-        footer=f"Made by Firetrail {version('firetrail')} on {when} from "
-        f"<code>{escape(figures.store)}</code>. Times are UTC; messages count as the log has them.",
+        tiles=_tiles(figures),
+        sections=_sections(figures),
+        store=figures.store,
+        made=made,
+        note="Times are UTC; messages count as the log has them.",
     )
 
 
@@ -49,48 +40,36 @@ def _subtitle(figures: Figures) -> str:
         first = min(topic.first for topic in figures.topics)
         last = max(topic.last for topic in figures.topics)
         parts.insert(0, f"{moment(first)} to {moment(last)}")
-    return escape(" · ".join(parts))
+    return " · ".join(parts)
 
 
 def _tiles(figures: Figures) -> Iterator[str]:
     """The numbers at the top."""
     total = figures.total
     average = figures.size / total if total else 0
-    yield _tile("Messages", f"{total:,}", f"{size(average)} on average")
+    yield tile("Messages", f"{total:,}", f"{size(average)} on average")
     written = figures.log_end - figures.log_start
     amount, unit = human_size(written).split()
     offsets = f"offsets {figures.log_start:,} to {figures.log_end:,}"
-    yield _tile("Log", amount, offsets, unit=unit)
+    yield tile("Log", amount, offsets, unit=unit)
     busiest = figures.topics[0].name if figures.topics else "none"
     queues = sum(len(topic.queues) for topic in figures.topics)
-    yield _tile(
-        "Topics", f"{len(figures.topics):,}", f"{counted(queues, 'queue')}, most: {busiest}"
-    )
+    yield tile("Topics", f"{len(figures.topics):,}", f"{counted(queues, 'queue')}, most: {busiest}")
     rate, when = _peak(figures)
-    yield _tile("Peak", rate, when, unit="msg/s")
+    yield tile("Peak", rate, when, unit="msg/s")
     counts = charts.latency_counts(figures)
     half, most = (duration(charts.percentile(counts, share)) for share in (0.5, 0.99))
-    yield _tile("Produce to store, p99", f"≤ {most}", f"half within {half}")
+    yield tile("Produce to store, p99", f"≤ {most}", f"half within {half}")
     retried = sum(charts.groups_of(figures, RETRY_PREFIX).values())
-    yield _tile(
-        "Retries", f"{retried:,}", "messages in retry topics", "warn" if retried else "good"
-    )
+    yield tile("Retries", f"{retried:,}", "messages in retry topics", "warn" if retried else "good")
     dead = sum(charts.groups_of(figures, DLQ_PREFIX).values())
-    yield _tile("Dead letters", f"{dead:,}", "messages given up", "bad" if dead else "good")
+    yield tile("Dead letters", f"{dead:,}", "messages given up", "bad" if dead else "good")
     flaws = figures.flaws_total
-    yield _tile(
+    yield tile(
         "Damage",
         f"{flaws:,}" if flaws else "none",
         "places in the log" if flaws else "every checksum holds",
         "bad" if flaws else "good",
-    )
-
-
-def _tile(name: str, value: str, note: str, style: str = "", unit: str = "") -> str:
-    shown = escape(value) + (f" <small>{escape(unit)}</small>" if unit else "")
-    return (
-        f'<div class="tile {style}"><span>{escape(name)}</span><b>{shown}</b>'
-        f"<em>{escape(note)}</em></div>"
     )
 
 
@@ -109,33 +88,33 @@ def _peak(figures: Figures) -> tuple[str, str]:
 def _sections(figures: Figures) -> Iterator[str]:
     legend = charts.legend(figures)
     if figures.total:
-        rates = _plot(charts.over_time(figures, figures.messages, number, "Messages over time"))
-        loads = _plot(charts.over_time(figures, figures.bytes, size, "Bytes over time"))
-        yield _section(
+        rates = plot(charts.over_time(figures, figures.messages, number, "Messages over time"))
+        loads = plot(charts.over_time(figures, figures.bytes, size, "Bytes over time"))
+        yield section(
             "Throughput",
             f"Messages and bytes a second by topic, in steps of {duration(figures.times.width)}.",
             f"{legend}<h3>Messages</h3>{rates}<h3>Bytes of log</h3>{loads}",
             wide=True,
         )
-        yield _section("Topics", _topics_note(figures), _topics(figures), wide=True)
-        yield _section(
+        yield section("Topics", _topics_note(figures), _topics(figures), wide=True)
+        yield section(
             "Produce to store",
             "From a message's birth at the producer to its place in the log; "
             "the stronger the colour, the more messages.",
             '<div class="legend"><span><i class="dash"></i>half are faster</span>'
             '<span><i class="dash p99"></i>99 % are faster</span></div>'
-            + _plot(charts.latency(figures)),
+            + plot(charts.latency(figures)),
             wide=True,
         )
-        yield _section("Queue skew", *_skew(figures), wide=True)
-        yield _section("Hot tags", "Most frequent, by topic.", _hot(figures, "tags"))
-        yield _section("Hot keys", "Most frequent, by topic.", _hot(figures, "keys"))
-        yield _section(
-            "Record sizes", "Bytes of a record in the log.", legend + _plot(charts.sizes(figures))
+        yield section("Queue skew", *_skew(figures), wide=True)
+        yield section("Hot tags", "Most frequent, by topic.", _hot(figures, "tags"))
+        yield section("Hot keys", "Most frequent, by topic.", _hot(figures, "keys"))
+        yield section(
+            "Record sizes", "Bytes of a record in the log.", legend + plot(charts.sizes(figures))
         )
-        yield _section("Retries and dead letters", *_retries(figures))
+        yield section("Retries and dead letters", *_retries(figures))
     if figures.map.rows:
-        yield _section(
+        yield section(
             "Segment map",
             f"{_map_note(figures)} Colour: the topic with most bytes there.",
             legend.replace(
@@ -143,23 +122,10 @@ def _sections(figures: Figures) -> Iterator[str]:
                 '<span><i class="free"></i>not written</span>'
                 '<span><i class="bad"></i>damage</span></div>',
             )
-            + _plot(charts.segment_map(figures)),
+            + plot(charts.segment_map(figures)),
             wide=True,
         )
-    yield _section("Damage", *_damage(figures), wide=True)
-
-
-def _section(title: str, note: str, content: str, *, wide: bool = False) -> str:
-    style = ' class="wide"' if wide else ""
-    return f"<section{style}><h2>{escape(title)}</h2><p>{escape(note)}</p>{content}</section>"
-
-
-def _plot(svg: str) -> str:
-    return f'<div class="plot">{svg}</div>'
-
-
-def _fine(text: str, more: str) -> str:
-    return f'<div class="fine">{_FINE}<span><b>{escape(text)}</b> {escape(more)}</span></div>'
+    yield section("Damage", *_damage(figures), wide=True)
 
 
 def _topics_note(figures: Figures) -> str:
@@ -197,7 +163,7 @@ def _skew(figures: Figures) -> tuple[str, str]:
         if len(topic.queues) > 1 and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     ]
     if not several:
-        return "Messages by queue.", _fine("Nothing to compare.", "No topic has several queues.")
+        return "Messages by queue.", fine("Nothing to compare.", "No topic has several queues.")
     parts = []
     for place, topic in several[:_SKEW_TOPICS]:
         skewed = topic.skew >= _SKEW_WORTH_A_WORD
@@ -216,7 +182,7 @@ def _skew(figures: Figures) -> tuple[str, str]:
 def _hot(figures: Figures, what: str) -> str:
     found = figures.tags if what == "tags" else figures.keys
     if not found:
-        return _fine("None.", f"No message has {what}.")
+        return fine("None.", f"No message has {what}.")
     classes = {topic.name: f"t{place}" for place, topic in enumerate(figures.shown)}
     rows = [
         (hot.text, hot.topic, hot.messages, classes.get(hot.topic, f"t{TOPICS_SHOWN}"))
@@ -238,13 +204,13 @@ def _retries(figures: Figures) -> tuple[str, str]:
     ]
     note = "Messages that consumers could not handle, by consumer group."
     if not rows and not again:
-        return note, _fine("None.", "No message was delivered again, and none was given up.")
+        return note, fine("None.", "No message was delivered again, and none was given up.")
     content = ""
     if rows:
         most = sorted(rows, key=lambda row: -row[2])[:_GROUPS_MAX]
         content = charts.bars(most, figures.total)
     if again:
-        content += f"<h3>Earlier deliveries of a message</h3>{_plot(charts.attempts(figures))}"
+        content += f"<h3>Earlier deliveries of a message</h3>{plot(charts.attempts(figures))}"
     return note, content
 
 
@@ -263,7 +229,7 @@ def _damage(figures: Figures) -> tuple[str, str]:
     if not figures.flaws_total:
         return (
             "Every record was read and its checksums compared.",
-            _fine("No damage.", f"{read}, all as they were written."),
+            fine("No damage.", f"{read}, all as they were written."),
         )
     rows = "".join(map(_flaw, figures.flaws[:_TABLE_MAX]))
     hidden = figures.flaws_total - min(len(figures.flaws), _TABLE_MAX)
