@@ -1,0 +1,142 @@
+"""Stores in file systems that are not the machine's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import fsspec
+import pytest
+from tests.helpers import START_MS
+from tests.pipeline.source.shelf import STEP_MS, consumed, fill, rows_of, some_messages
+from tests.stores import flip, log_file, records
+
+from firetrail.errors import ConfigError, NotAStoreError, PipelineError, StoreDamagedError
+from firetrail.pipeline.source import places, planning, remote
+from firetrail.pipeline.source.damage import plan_damage, read_damage
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.places import is_remote, local_path, open_log
+from firetrail.pipeline.source.plan import plan_batch
+from firetrail.pipeline.source.stream import QueueStreamReader
+
+MESSAGES = 150
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    fill(path, some_messages(MESSAGES))
+    return path
+
+
+@pytest.fixture(params=["memory", "zip"])
+def url(store: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The store's log, and nothing else, in another file system."""
+    files = sorted((store / "commitlog").iterdir())
+    if request.param == "zip":
+        with ZipFile(tmp_path / "store.zip", "w", ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, f"archive/commitlog/{path.name}")
+        yield f"zip://archive::{tmp_path}/store.zip"
+        return
+    memory = fsspec.filesystem("memory")
+    for path in files:
+        memory.pipe(f"/bucket/store/commitlog/{path.name}", path.read_bytes())
+    yield "memory://bucket/store"
+    memory.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "FETCH_BYTES", 1000)
+    monkeypatch.setattr(remote, "WINDOW", 600)
+
+
+def test_names() -> None:
+    assert is_remote("s3://bucket/store")
+    assert not is_remote("/data/store")
+    assert not is_remote("file:///data/store")
+    assert local_path("file:///data/my%20store") == Path("/data/my store")
+    assert local_path("store") == Path("store")
+
+
+@pytest.mark.parametrize("partitions", ["1", "3", "9"])
+def test_rows_are_those_of_the_local_store(
+    store: Path, url: str, small_pieces: None, partitions: str
+) -> None:
+    assert rows_of(url, view="log", minPartitions=partitions) == rows_of(store, view="log")
+    assert rows_of(url, minPartitions=partitions) == consumed(store)
+    plan = plan_batch(parse_options({"path": url, "minPartitions": partitions}))
+    assert len(plan.splits) >= int(partitions)
+
+
+def test_local_url(store: Path) -> None:
+    assert rows_of(f"file://{store}") == rows_of(store)
+
+
+def test_what_is_wanted(store: Path, url: str) -> None:
+    assert rows_of(url, subscribe="rare", view="log") == rows_of(
+        store, subscribe="rare", view="log"
+    )
+    assert rows_of(url, tags="A") == [row for row in consumed(store) if row["tags"] == "A"]
+    found = rows_of(url, key="k77", subscribe="usual")
+    assert [row["properties"]["n"] for row in found] == ["77"]
+
+
+def test_times_prune_segments(store: Path, url: str) -> None:
+    since, until = START_MS + 60 * STEP_MS, START_MS + 62 * STEP_MS
+    times = {"startingTimestamp": str(since), "endingTimestamp": str(until)}
+    rows = rows_of(url, view="log", **times)
+    assert rows == rows_of(store, view="log", **times)
+    assert len(rows) == 2
+    plan = plan_batch(parse_options({"path": url} | times))
+    segments = len(list((store / "commitlog").iterdir()))
+    assert f"log: {segments} segments, 1 of them" in str(plan)
+
+
+def test_only_what_a_split_covers_is_fetched(url: str) -> None:
+    with open_log(url, 100, 200) as log:
+        segment = log.segments[0]
+        assert any(segment.view[100:200])
+        assert not any(segment.view[:100])
+        assert not any(segment.view[200:])
+
+
+def test_damage(store: Path) -> None:
+    victim = records(store)[70]
+    path, at = log_file(store, victim.physical_offset)
+    flip(path, at + 5)
+    memory = fsspec.filesystem("memory")
+    for file in (store / "commitlog").iterdir():
+        memory.pipe(f"/damaged/commitlog/{file.name}", file.read_bytes())
+    url = "memory://damaged"
+    with pytest.raises(StoreDamagedError, match=f"{url}/commitlog/{path.name} at offset {at} "):
+        rows_of(url)
+    how = {"permissive": True}
+    assert len(rows_of(url, view="log", how=how, mode="permissive")) == MESSAGES - 1
+    splits = plan_damage(parse_options({"path": url, "view": "damage"}))
+    rows = [row for split in splits for batch in read_damage(split) for row in batch.to_pylist()]
+    assert [row["physical_offset"] for row in rows] == [victim.physical_offset]
+    memory.rm("/damaged", recursive=True)
+
+
+def test_refusals(url: str) -> None:
+    for name, value in (
+        ("startingOffsets", "earliest"),
+        ("endingOffsets", "latest"),
+        ("subscribePattern", ".*"),
+    ):
+        with pytest.raises(ConfigError, match="not for remote stores"):
+            rows_of(url, **{name: value})
+    with pytest.raises(ConfigError, match="local or mounted"):
+        QueueStreamReader(parse_options({"path": url}, stream=True), ("topic",))
+    with pytest.raises(NotAStoreError, match="no log segments"):
+        rows_of("memory://nowhere")
+    with pytest.raises(PipelineError, match="no file system for gopher://"):
+        rows_of("gopher://store")
+
+
+def test_splits_are_cut_inside_of_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SPLIT_BYTES", 2000)
+    plan = plan_batch(parse_options({"path": url, "view": "log"}))
+    assert len(plan.splits) > 8
+    assert len(rows_of(url, view="log")) == MESSAGES
