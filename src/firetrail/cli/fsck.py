@@ -69,6 +69,12 @@ def show(report: CheckReport) -> list[str]:
     if report.problems_omitted:
         lines.append(colour(f"and {report.problems_omitted} more", "red"))
     lines += [_line(warning, "yellow") for warning in report.warnings]
+    return [*lines, *summary(report)]
+
+
+def summary(report: CheckReport) -> list[str]:
+    """Where a crashed store's log ends, what was checked, and the verdict."""
+    lines = []
     if report.torn_tail is not None:
         lines.append(
             f"{report.torn_tail.file} at {report.torn_tail.offset}: the log of the crashed store "

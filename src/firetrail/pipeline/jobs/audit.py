@@ -40,7 +40,7 @@ from firetrail.storage.system import System, allow_many_files
 from firetrail.store.fsck.check import check_tail, judged_to, make_report
 from firetrail.store.fsck.log import StoreTimes
 from firetrail.store.fsck.marks import MarkCheck
-from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings
+from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
 from firetrail.store.fsck.units import queues_to_check
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import claimed
@@ -79,10 +79,9 @@ class Audit:
 
     def tables(self) -> dict[str, DataFrame]:
         """The findings by kind; only kinds of which there are any."""
-        found = [*self.report.problems, *self.report.warnings]
         return {
             kind: self.findings.where(f"kind = '{kind}'").drop("severity", "kind")
-            for kind in dict.fromkeys(problem.kind.value for problem in found)
+            for kind in by_kind([*self.report.problems, *self.report.warnings])
         }
 
 

@@ -45,6 +45,14 @@ class Findings:
                 self.omitted += 1
 
 
+def by_kind(found: list[Problem]) -> dict[str, list[Problem]]:
+    """Findings by their kind, in the order in which they were found."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in found:
+        kinds.setdefault(problem.kind.value, []).append(problem)
+    return kinds
+
+
 class DamagedRanges:
     """Parts of the log that cannot be read: what points there is not wrong for that reason."""
 

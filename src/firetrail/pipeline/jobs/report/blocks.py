@@ -19,7 +19,7 @@ _FINE = (
 
 def page(
     *,
-    title: str,
+    brand: str,
     head: str,
     subtitle: str,
     tiles: Iterable[str],
@@ -28,11 +28,12 @@ def page(
     made: datetime,
     note: str,
 ) -> str:
-    """A whole page about a store; its foot tells who made it, and when."""
+    """A whole page about a store: ``brand`` is what kind of page, ``head`` the store's name."""
     template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
     when = made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return template.substitute(
-        title=escape(title),
+        title=escape(f"{head} · {brand}"),
+        brand=escape(brand),
         store=escape(head),
         subtitle=escape(subtitle),
         tiles="".join(tiles),

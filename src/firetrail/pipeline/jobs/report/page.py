@@ -23,7 +23,7 @@ def render(figures: Figures, made: datetime) -> str:
     """The page; ``made`` is the time that its foot tells."""
     name = figures.store.rstrip("/").rsplit("/", 1)[-1]
     return page(
-        title=f"{name} · Firetrail report",
+        brand="Firetrail report",
         head=name,
         subtitle=_subtitle(figures),
         tiles=_tiles(figures),

@@ -1,0 +1,95 @@
+"""``firetrail pipeline audit``: is a store sound? Checked in parallel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from firetrail.cli import common, fsck, spark
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import Progress, colour, counted, table
+from firetrail.cli.pipeline_rebuild import log_size
+from firetrail.store.fsck.report import CheckReport, by_kind
+from firetrail.store.problems import Problem
+
+DESCRIPTION = """\
+Check a store, in parallel over the files of its log, its queues and its index files: the checksums
+and the structure of every record, whether the messages of each queue are numbered without a gap,
+whether log, queues and index agree one to one, the order of store times, and the checkpoint.
+
+The checks, the kinds of finding and the exit code (0 sound, 1 problems, 2 not checked) are those of
+'firetrail fsck'. The store is only read, and may be in use.
+
+All workers must reach the store and the work folder under the same path; the folder needs room for
+about a fifth of the log."""
+EXAMPLES = """\
+  firetrail pipeline audit data
+  firetrail pipeline audit data --html audit.html
+  firetrail pipeline audit /mnt/data --work /mnt/tmp --json --master spark://host:7077"""
+ROWS_MAX = 20
+
+
+def add(subparsers: Subparsers) -> None:
+    """Name, help and arguments."""
+    parser = common.add_parser(subparsers, "audit", "check a store", DESCRIPTION, EXAMPLES)
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page about it")
+    parser.add_argument(
+        "--work", metavar="DIR", type=Path, help="work folder (default: the temporary files' one)"
+    )
+    common.add_delay_levels(parser)
+    common.add_json(parser, "one JSON object, as that of fsck")
+    spark.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Audit, and say what was found."""
+    spark.check_store(str(args.store))
+    with spark.spark_session(args) as session:
+        from firetrail.pipeline.jobs.audit import audit
+
+        progress = Progress("auditing", log_size(args.store))
+        try:
+            report = audit(
+                session,
+                args.store,
+                delays=args.delay_levels,
+                work=args.work,
+                on_progress=progress,
+            ).report
+        finally:
+            progress.clear()
+        if args.html is not None:
+            from firetrail.pipeline.jobs.audit_page import write
+
+            write(report, args.html)
+    print(json.dumps(report.as_json()) if args.json else "\n".join(_show(report)))
+    return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def _show(report: CheckReport) -> list[str]:
+    """A table for each kind of finding, and what fsck says in the end."""
+    lines: list[str] = []
+    for found, tint in ((report.problems, "red"), (report.warnings, "yellow")):
+        for kind, some in by_kind(found).items():
+            lines += [colour(f"{kind}: {counted(len(some), 'finding')}", tint), *_table(some), ""]
+    if report.problems_omitted:
+        lines += [f"and {counted(report.problems_omitted, 'finding')} more, not kept", ""]
+    return [*lines, *fsck.summary(report)]
+
+
+def _table(some: list[Problem]) -> list[str]:
+    rows = [
+        (
+            problem.file,
+            problem.offset,
+            "-" if problem.physical_offset is None else problem.physical_offset,
+            problem.detail,
+        )
+        for problem in some[:ROWS_MAX]
+    ]
+    lines = table(("file", "at>", "record>", "detail"), rows)
+    if len(some) > ROWS_MAX:
+        lines.append(f"and {len(some) - ROWS_MAX} more")
+    return lines
