@@ -1,9 +1,9 @@
 """Replay: messages that a SQL predicate chooses, copied to a topic of a store.
 
 Spark finds the messages: where they stand in the log, and nothing else of them. One process then
-copies them from there in the order of the log, in commits that are visible completely or not at all
-(:mod:`firetrail.store.bulk`) and that have as their number how far the source was copied. Run
-again, a replay goes on behind its last commit: after a kill, and for messages that came since.
+copies them from there, in the order of each queue, in commits that are visible completely or not
+at all (:mod:`firetrail.store.bulk`) and that have as their number how far the source was copied.
+Run again, a replay goes on behind its last commit: after a kill, and for messages that came since.
 
 A copy has the body, flag, queue id and properties of its message, and its id as a property.
 Properties by which a store delays or commits messages are left out, times and born host are new.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ class Stager:
                 self._write(writer, key)
         if self.messages == 0:
             path.unlink()
+            with suppress(OSError):  # other tasks may have rows
+                self._folder.rmdir()
             return None
         return str(path)
 

@@ -8,6 +8,7 @@ numbers, and a number that was committed is not written again.
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,10 @@ from firetrail.store.bulk import BulkAppend, Ticket
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+ABANDONED_S = 7 * 86_400
+"""Staged files of that age belong to nobody any more."""
 
 
 @dataclass
@@ -86,14 +91,18 @@ class _Writer:
                 bulk.commit()
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove staged files; a folder of its own is only left behind by who was killed."""
+        """Remove what was staged, also by those who were killed long ago."""
         for message in messages:
             if isinstance(message, Staged) and message.path is not None:
-                Path(message.path).unlink(missing_ok=True)
-
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with suppress(OSError):  # others stage there too
+                path = Path(message.path)  # Spark may have made another writer for the tasks
+                path.unlink(missing_ok=True)
+                with suppress(OSError):  # other files are still there
+                    path.parent.rmdir()
+        if self._options.staging.exists():
+            for folder in self._options.staging.iterdir():
+                if folder.stat().st_mtime < time.time() - ABANDONED_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
             self._options.staging.rmdir()
 
 
@@ -104,11 +113,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Append what all tasks have staged."""
         writer_id = self._options.writer_id
         self._append(messages, Ticket(writer_id, 0) if writer_id is not None else None)
-        self._remove_folder()
+        self._discard(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget it."""
-        self._remove_folder()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._discard(messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

@@ -1,0 +1,224 @@
+"""Writing to a store from Spark: what arrives, what is refused, and no batch twice."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.helpers import small_config
+
+from firetrail import Message, Store
+from firetrail.errors import ConfigError, FiretrailError, PipelineError
+from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.sink import columns, staging, writers
+from firetrail.store.config import StoreConfig
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def write(frame: DataFrame, root: Path, **options: Any) -> None:
+    with original_errors():
+        frame.write.format("rocketmq").options(**options).mode("append").save(str(root))
+
+
+def messages(root: Path, topic: str, queue_id: int = 0) -> list[Any]:
+    with Store.open(root) as store:
+        return list(store.read(topic, queue_id))
+
+
+class TestBatch:
+    def test_every_column(self, spark: SparkSession, root: Path) -> None:
+        frame = spark.sql(
+            "select 'T' as topic, cast('b' as binary) as body, 'tag' as tags, "
+            "array('k1', 'k2') as keys, map('a', 'b', 'c', 'd') as properties, "
+            "3 as queue_id, cast(null as int) as delay_level"
+        )
+        write(frame, root)
+        (message,) = messages(root, "T", 3)
+        assert (message.body, message.tags, message.keys) == (b"b", "tag", ("k1", "k2"))
+        assert message.properties == {"KEYS": "k1 k2", "TAGS": "tag", "a": "b", "c": "d"}
+        with Store.open(root) as store:
+            assert [found.body for found in store.query("T", "k2")] == [b"b"]
+
+    def test_rows_of_many_tasks(self, spark: SparkSession, root: Path) -> None:
+        with Store.open(root, small_config(log=1 << 16)) as store:
+            store.put(Message("T", b"first"))
+        frame = spark.range(0, 600, 1, 3).selectExpr(
+            "concat('T', id % 2) as topic", "cast(id as string) as body"
+        )
+        write(frame, root, queues="2")
+        for topic in (0, 1):
+            found = [[int(m.body) for m in messages(root, f"T{topic}", q)] for q in (0, 1)]
+            assert all(queue == sorted(queue) for queue in found), "the order of the tasks"
+            assert sorted(found[0] + found[1]) == list(range(topic, 600, 2))
+        assert [m.body for m in messages(root, "T")] == [b"first"]
+        assert [p.name for p in root.parent.iterdir()] == ["data"], "nothing staged is left"
+
+    def test_delayed(self, spark: SparkSession, root: Path) -> None:
+        write(spark.sql("select 'T' as topic, 'b' as body, 3 as delay_level"), root)
+        (message,) = messages(root, "SCHEDULE_TOPIC_XXXX", 2)
+        assert message.properties == {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+    def test_no_rows(self, spark: SparkSession, root: Path) -> None:
+        write(spark.sql("select 'T' as topic, 'b' as body where false"), root)
+        with Store.open(root) as store:
+            assert store.topics() == []
+        assert [p.name for p in root.parent.iterdir()] == ["data"]
+
+    def test_a_named_write_happens_once(self, spark: SparkSession, root: Path) -> None:
+        frame = spark.sql("select 'T' as topic, 'b' as body")
+        for _ in range(2):
+            write(frame, root, writeId="monday")
+        assert len(messages(root, "T")) == 1
+
+    def test_settings_of_a_broker(self, spark: SparkSession, root: Path, tmp_path: Path) -> None:
+        conf = tmp_path / "broker.conf"
+        conf.write_text("mappedFileSizeCommitLog=65536\nmaxMessageSize=1000\nbrokerIP1=10.0.0.7\n")
+        write(spark.sql("select 'T' as topic, 'b' as body"), root, brokerConf=str(conf))
+        (message,) = messages(root, "T")
+        assert message.store_host.ip == "10.0.0.7"
+        assert (root / "commitlog" / "00000000000000000000").stat().st_size == 65536
+        with pytest.raises(PipelineError, match="body: 2000 bytes, at most 1000"):
+            write(
+                spark.sql("select 'T' as topic, repeat('b', 2000) as body"),
+                root,
+                brokerConf=str(conf),
+            )
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("query", "error"),
+        [
+            ("select 'T' as topic", "column = 'body': missing; there is topic"),
+            ("select 'T' as topic, 1 as body", "column body = 'int': must be binary or string"),
+            ("select 'T' as topic, 'b' as body, 1 as tag", "did you mean tags?"),
+            ("select 'a b' as topic, 'b' as body", "topic: 'a b' has a character other than"),
+            ("select 'T' as topic, cast(null as string) as body", "body: is null"),
+            ("select 'T' as topic, 'b' as body, -1 as queue_id", "queue_id: -1 is not in 0.."),
+            ("select 'T' as topic, 'b' as body, array('a b') as keys", "a key holds no space"),
+            ("select 'T' as topic, 'b' as body, map('a', '') as properties", "its value is empty"),
+        ],
+    )
+    def test_rows(self, spark: SparkSession, root: Path, query: str, error: str) -> None:
+        good = "select 'T' as topic, 'good' as body"
+        write(spark.sql(good), root)
+        with pytest.raises(FiretrailError) as caught:
+            write(spark.sql(query), root)
+        assert error in str(caught.value)
+        assert len(messages(root, "T")) == 1, "all or nothing"
+        assert [p.name for p in root.parent.iterdir()] == ["data"]
+
+    def test_a_store_in_use(self, spark: SparkSession, root: Path) -> None:
+        frame = spark.sql("select 'T' as topic, 'b' as body")
+        with (
+            Store.open(root, small_config()) as store,
+            pytest.raises(PipelineError, match="has the store open; stop it"),
+        ):
+            write(frame, root)
+        del store
+        write(frame, root)
+        assert len(messages(root, "T")) == 1
+
+    def test_overwriting(self, spark: SparkSession, root: Path) -> None:
+        frame = spark.sql("select 'T' as topic, 'b' as body")
+        with pytest.raises(PipelineError, match="can only be appended to"), original_errors():
+            frame.write.format("rocketmq").mode("overwrite").save(str(root))
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"path": "x", "queue": "3"}, "no such option; did you mean queues?"),
+            ({"path": "x", "queues": "0"}, "must be a number from 1 to 1024"),
+            ({}, "the folder of the store is needed"),
+            ({"path": "s3://b/x"}, "only a local folder can be written"),
+        ],
+    )
+    def test_options(self, options: dict[str, str], error: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            columns.parse_options(options, stream=False)
+        assert error in str(caught.value)
+
+    def test_a_stream_without_a_checkpoint(self) -> None:
+        with pytest.raises(ConfigError, match="to know its batches again"):
+            columns.parse_options({"path": "x"}, stream=True)
+
+
+class TestStream:
+    def start(self, spark: SparkSession, source: Path, root: Path, checkpoint: Path) -> None:
+        stream = (
+            spark.readStream.schema("topic string, body string")
+            .option("maxFilesPerTrigger", 1)
+            .json(str(source))
+        )
+        query = (
+            stream.writeStream.format("rocketmq")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(root))
+        )
+        query.awaitTermination()
+
+    def test_a_restarted_query_goes_on(
+        self, spark: SparkSession, root: Path, tmp_path: Path
+    ) -> None:
+        source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+        source.mkdir()
+        for number in range(4):
+            (source / f"{number}.json").write_text(f'{{"topic": "T", "body": "{number}"}}\n')
+            if number in (1, 3):
+                self.start(spark, source, root, checkpoint)
+        assert sorted(m.body for m in messages(root, "T")) == [b"0", b"1", b"2", b"3"]
+        # As if Spark had been killed after the sink's commit and before its own.
+        last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+        for name in (f"{last}", f".{last}.crc"):
+            (checkpoint / "commits" / name).unlink()
+        self.start(spark, source, root, checkpoint)
+        assert len(messages(root, "T")) == 4
+        assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
+
+    def test_batches_with_numbers(self, root: Path, tmp_path: Path) -> None:
+        """The writer itself, without Spark: a batch that comes again is not written again."""
+        import pyarrow as pa
+
+        options = columns.parse_options({"path": str(root), "checkpointLocation": "c"}, stream=True)
+        writer = writers.StreamWriter(options, tmp_path / "staged")
+        for number in (0, 1, 1, 0, 2):
+            batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"%d" % number]})
+            staged = writer.write(iter([batch]))
+            writer.commit([staged, None], number)
+        assert [m.body for m in messages(root, "T")] == [b"0", b"1", b"2"]
+        writer.abort([writer.write(iter([batch]))], 3)
+        assert not (tmp_path / "staged").exists()
+
+    def test_what_was_abandoned_goes(self, root: Path) -> None:
+        import pyarrow as pa
+
+        options = columns.parse_options({"path": str(root)}, stream=False)
+        for name, age in (("old", writers.ABANDONED_S + 60), ("new", 60)):
+            folder = options.staging / name
+            folder.mkdir(parents=True)
+            os.utime(folder, (time.time() - age,) * 2)
+        writer = writers.BatchWriter(options, options.staging / "mine")
+        batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"x"]})
+        writer.commit([writer.write(iter([batch]))])
+        assert [path.name for path in options.staging.iterdir()] == ["new"]
+
+
+def test_large_chunks_are_cut(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 1000)
+    options = columns.parse_options({"path": str(root)}, stream=False)
+    stager = staging.Stager(options, tmp_path / "staged")
+    batch = pa.RecordBatch.from_pydict({"topic": ["T"] * 50, "body": [b"x" * 100] * 50})
+    path = stager.stage([batch])
+    assert path is not None
+    with pa.memory_map(path) as file, pa.ipc.open_stream(file) as chunks:
+        assert [chunk.column("messages")[0].as_py() for chunk in chunks] == [6] * 8 + [2]
+    assert StoreConfig() == options.config
