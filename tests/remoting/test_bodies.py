@@ -10,7 +10,7 @@ import pytest
 
 from firetrail.errors import ProtocolError
 from firetrail.format import config_json
-from firetrail.remoting import admin_bodies, bodies
+from firetrail.remoting import bodies
 from firetrail.remoting.admin_bodies import (
     ConsumerStatus,
     ConsumeStats,
@@ -231,8 +231,3 @@ class TestRefused:
     def test_with_the_place(self, kind: type[Body], raw: bytes, message: str) -> None:
         with pytest.raises(ProtocolError, match=message):
             kind.decode(raw)
-
-
-def test_all_bodies_are_declared_in_one_of_the_two_modules() -> None:
-    modules = {bodies.__name__, admin_bodies.__name__}
-    assert {kind.__module__ for kind in Body.__subclasses__()} == modules

@@ -19,6 +19,15 @@ class CommandFlag(IntFlag):
     ONE_WAY = 2
 
 
+class Permission(IntFlag):
+    """The bits of a topic's ``perm``: what clients may do with its queues."""
+
+    INHERIT = 1
+    """Topics are made after this one."""
+    WRITE = 2
+    READ = 4
+
+
 class Language(IntEnum):
     """What the peer is written in. JSON has the names, the binary header the numbers."""
 
@@ -146,6 +155,8 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
+    GET_BROKER_MEMBER_GROUP = 901
+    BROKER_HEARTBEAT = 904
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

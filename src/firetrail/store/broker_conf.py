@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.store.java_properties import Entry
+from firetrail.format.java_properties import Entry
 from firetrail.store.settings import Setting
 
 UNUSED: Mapping[str, str] = {

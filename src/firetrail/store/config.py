@@ -21,6 +21,7 @@ from firetrail.format import layout
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.hosts import Host
 from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.store.broker_conf import Remark, did_you_mean, read_settings
 from firetrail.store.config_rules import (
     MOST_SLOTS,
@@ -30,7 +31,6 @@ from firetrail.store.config_rules import (
     body_room,
     conflicts,
 )
-from firetrail.store.java_properties import Entry, parse_properties
 from firetrail.store.settings import (
     INT32_MAX,
     Address,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import ConfigError
-from firetrail.store.java_properties import parse_properties
+from firetrail.format.java_properties import parse_properties
 
 
 def parsed(text: str) -> dict[str, str]:

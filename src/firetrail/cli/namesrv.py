@@ -1,0 +1,58 @@
+"""``firetrail namesrv``: a name server alone in its process."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from firetrail.cli import serving
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.namesrv import NameServer, NameServerConfig
+
+DESCRIPTION = """\
+Serve routes: brokers register, clients ask where the queues of a topic are.
+
+It listens on this machine only, unless an address is given. It stops on SIGTERM and Ctrl-C."""
+EXAMPLES = """\
+  firetrail namesrv
+  firetrail namesrv --host 0.0.0.0 -c namesrv.conf"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = subparsers.add_parser(
+        "namesrv",
+        help="serve routes to clients of RocketMQ",
+        description=DESCRIPTION,
+        epilog=f"examples:\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-c", "--conf", metavar="FILE", type=Path, help="RocketMQ's namesrv.conf")
+    parser.add_argument("--host", help="address to listen on (default: bindAddress, or 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=serving.port, help="0 for a free one (default: listenPort, or 9876)"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Serve until told to stop."""
+    config, remarks = NameServerConfig.from_entries(serving.read_conf(args.conf))
+    serving.report(remarks)
+    if args.host is not None:
+        config = replace(config, bind_address=args.host)
+    if args.port is not None:
+        config = replace(config, listen_port=args.port)
+    serving.run(_serve(config))
+    return ExitCode.OK
+
+
+async def _serve(config: NameServerConfig) -> None:
+    server = NameServer(config)
+    port = await server.start()
+    try:
+        print(f"name server on {config.bind_address}:{port}", flush=True)
+        await serving.stopped()
+    finally:
+        await server.stop()

@@ -1,0 +1,52 @@
+"""What the commands that serve until they are stopped have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from firetrail.format.hosts import PORT_MAX
+from firetrail.format.java_properties import Entry, parse_properties
+
+T = TypeVar("T")
+
+
+def read_conf(path: Path | None) -> dict[str, Entry]:
+    """The keys of a ``.conf`` file; none without a file."""
+    if path is None:
+        return {}
+    return parse_properties(path.read_bytes().decode("utf-8-sig", "replace"), str(path))
+
+
+def report(remarks: Iterable[object]) -> None:
+    """Say on standard error what of a file has no effect."""
+    for remark in remarks:
+        print(f"firetrail: {remark}", file=sys.stderr)
+
+
+def port(text: str) -> int:
+    """An argument that is a port, or 0 for a free one."""
+    value = int(text)
+    if not 0 <= value <= PORT_MAX:
+        raise ValueError
+    return value
+
+
+def run(serving: Coroutine[Any, Any, T]) -> T:
+    """Run it, with warnings on standard error."""
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    return asyncio.run(serving)
+
+
+async def stopped() -> None:
+    """Return when the process is told to stop: by SIGTERM, or from the keyboard."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()

@@ -1,0 +1,168 @@
+"""What administrators ask a name server: lists of topics, permissions, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from firetrail.errors import ConfigError, RequestError
+from firetrail.format.java_properties import parse_properties
+from firetrail.namesrv.state import State
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import KVTable, TopicList
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.route_headers import (
+    AddedResponse,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteRouteHeader,
+    KVHeader,
+    NamespaceHeader,
+    ValueResponse,
+    WipedResponse,
+)
+
+UNIT = 1
+"""Bit of a topic's system flags: it belongs to one unit of a deployment in several places."""
+UNIT_SUBSCRIBED = 2
+"""Consumers of one unit have subscribed to it."""
+
+
+class AdminAnswers:
+    """Answers from the tables, and changes to them."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._routes = state.routes
+        self._kv = state.kv
+        self.handlers: Mapping[int, Handler] = {
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_kv,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.cluster_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscribed,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.subscribed_only,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # -- settings for others ------------------------------------------------------------------
+
+    def put_kv(self, connection: Connection, request: Command) -> Command:
+        """Set a value."""
+        header = KVHeader.decode(request.fields)
+        if header.value is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the field value is missing")
+        self._kv.put(header.namespace, header.key, header.value)
+        return request.answer()
+
+    def get_kv(self, connection: Connection, request: Command) -> Command:
+        """A value."""
+        header = KVHeader.decode(request.fields)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            what = f"no value for {header.key} in the namespace {header.namespace}"
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, what)
+        return request.answer(fields=ValueResponse(value).encode())
+
+    def delete_kv(self, connection: Connection, request: Command) -> Command:
+        """Remove a value."""
+        header = KVHeader.decode(request.fields)
+        self._kv.delete(header.namespace, header.key)
+        return request.answer()
+
+    def list_kv(self, connection: Connection, request: Command) -> Command:
+        """All values of a namespace."""
+        header = NamespaceHeader.decode(request.fields)
+        table = self._kv.namespace(header.namespace)
+        if table is None:
+            what = f"no namespace {header.namespace}"
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, what)
+        return request.answer(body=KVTable(table).encode())
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def wipe_write(self, connection: Connection, request: Command) -> Command:
+        """Send no more messages to a broker; how many topics it has."""
+        name = BrokerNameHeader.decode(request.fields).broker_name
+        count = self._routes.set_writable(name, False)
+        return request.answer(fields=WipedResponse(count).encode())
+
+    def add_write(self, connection: Connection, request: Command) -> Command:
+        """Send messages to a broker again."""
+        name = BrokerNameHeader.decode(request.fields).broker_name
+        count = self._routes.set_writable(name, True)
+        return request.answer(fields=AddedResponse(count).encode())
+
+    def all_topics(self, connection: Connection, request: Command) -> Command:
+        """The names of all topics."""
+        if not self._state.config.all_topic_list:
+            what = "enableAllTopicList is false: this name server does not list all topics"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+        return _topics(request, self._routes.topics())
+
+    def delete_topic(self, connection: Connection, request: Command) -> Command:
+        """Forget a topic; the brokers are told to delete it by who asks for this."""
+        header = DeleteRouteHeader.decode(request.fields)
+        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        return request.answer()
+
+    def cluster_topics(self, connection: Connection, request: Command) -> Command:
+        """The topics that a cluster has."""
+        return _topics(request, self._routes.topics(ClusterHeader.decode(request.fields).cluster))
+
+    def system_topics(self, connection: Connection, request: Command) -> Command:
+        """The names of clusters and brokers, which are topics too, and the address of a broker."""
+        clusters = self._routes.clusters()
+        names = [
+            n for cluster, some in clusters.cluster_addr_table.items() for n in (cluster, *some)
+        ]
+        addresses = (
+            address
+            for broker in clusters.broker_addr_table.values()
+            for address in broker.broker_addrs.values()
+        )
+        return request.answer(body=TopicList(names, next(addresses, None)).encode())
+
+    def unit_topics(self, connection: Connection, request: Command) -> Command:
+        """The topics of a unit."""
+        return _topics(request, self._routes.topics_with(lambda flag: bool(flag & UNIT)))
+
+    def unit_subscribed(self, connection: Connection, request: Command) -> Command:
+        """The topics that consumers of a unit have subscribed to."""
+        wanted = self._routes.topics_with(lambda flag: bool(flag & UNIT_SUBSCRIBED))
+        return _topics(request, wanted)
+
+    def subscribed_only(self, connection: Connection, request: Command) -> Command:
+        """Those of them that do not belong to a unit."""
+        wanted = self._routes.topics_with(
+            lambda flag: flag & (UNIT | UNIT_SUBSCRIBED) == UNIT_SUBSCRIBED
+        )
+        return _topics(request, wanted)
+
+    # -- the name server's own settings -------------------------------------------------------
+
+    def update_config(self, connection: Connection, request: Command) -> Command:
+        """Change settings, of those that may be changed."""
+        text = request.content.decode("utf-8", "replace")
+        try:
+            self._state.config = self._state.config.changed(parse_properties(text))
+        except ConfigError as error:
+            raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from None
+        return request.answer()
+
+    def get_config(self, connection: Connection, request: Command) -> Command:
+        """All settings."""
+        return request.answer(body=self._state.config.to_properties().encode())
+
+
+def _topics(request: Command, names: list[str]) -> Command:
+    return request.answer(body=TopicList(names).encode())

@@ -1,0 +1,154 @@
+"""What brokers and clients ask a name server: registration, routes, clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from firetrail.errors import RequestError
+from firetrail.namesrv.kv import ORDER_TOPICS
+from firetrail.namesrv.routes import EXPIRY_S, Registration
+from firetrail.namesrv.state import State
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import (
+    MASTER_ID,
+    BrokerMemberGroup,
+    BrokerMemberGroupBody,
+    DataVersion,
+    KVTable,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import RequestCode, ResponseCode, Version
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
+from firetrail.remoting.registration import checksum, decode_registration
+from firetrail.remoting.route_headers import (
+    BrokerGroupHeader,
+    BrokerHeartbeatHeader,
+    DataVersionResponse,
+)
+
+
+class RouteAnswers:
+    """Answers from the tables."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._routes = state.routes
+        self._kv = state.kv
+        self.handlers: Mapping[int, Handler] = {
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_version,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.clusters,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.members,
+        }
+
+    # -- from brokers -------------------------------------------------------------------------
+
+    def register(self, connection: Connection, request: Command) -> Command:
+        """A broker is there, with these topics. A follower is told who its master is."""
+        header = RegisterBrokerHeader.decode(request.fields)
+        raw = request.content
+        if header.body_crc32 and header.body_crc32 != checksum(raw):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the body has the CRC {checksum(raw)}, not {header.body_crc32}: send it again",
+            )
+        body = decode_registration(raw, compressed=header.compressed)
+        expiry_ms = header.heartbeat_timeout_millis
+        who = Registration(
+            header.cluster_name,
+            header.broker_name,
+            header.broker_addr,
+            header.broker_id,
+            header.ha_server_addr or "",
+            expiry_ms / 1000 if expiry_ms else EXPIRY_S,
+            body.filter_server_list,
+        )
+        if not (who.cluster and who.name and who.address):
+            what = "a registration needs the names of cluster and broker, and an address"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+        topics = body.topic_config_serialize_wrapper
+        self._routes.register(who, topics, time.monotonic(), connection)
+        return request.answer(fields=self._master_for(who).encode(), body=self._order_topics())
+
+    def _master_for(self, who: Registration) -> RegisterBrokerResponse:
+        master = self._routes.master_of(who.name)
+        if who.broker_id == MASTER_ID or master is None:
+            return RegisterBrokerResponse()
+        address, ha_address = master
+        return RegisterBrokerResponse(ha_address, address)
+
+    def _order_topics(self) -> bytes:
+        table = self._kv.namespace(ORDER_TOPICS)
+        return KVTable(table).encode() if table and self._state.config.return_order_topics else b""
+
+    def unregister(self, connection: Connection, request: Command) -> Command:
+        """A broker leaves."""
+        header = RegisterBrokerHeader.decode(request.fields)
+        self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        return request.answer()
+
+    def query_version(self, connection: Connection, request: Command) -> Command:
+        """Whether a broker has to register its topics anew. It counts as a sign of life."""
+        header = RegisterBrokerHeader.decode(request.fields)
+        changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.content))
+        if not changed:
+            self._routes.heard_of(header.broker_addr, time.monotonic())
+        known = self._routes.version_of(header.broker_addr)
+        return request.answer(
+            fields=DataVersionResponse(changed).encode(), body=known.encode() if known else b""
+        )
+
+    def heartbeat(self, connection: Connection, request: Command) -> Command:
+        """A sign of life and nothing else."""
+        header = BrokerHeartbeatHeader.decode(request.fields)
+        self._routes.heard_of(header.broker_addr, time.monotonic())
+        return request.answer()
+
+    def register_topic(self, connection: Connection, request: Command) -> Command:
+        """One topic of a broker that is there."""
+        header = TopicHeader.decode(request.fields)
+        self._routes.add_topic(header.topic, TopicRouteData.decode(request.content).queue_datas)
+        return request.answer()
+
+    # -- from clients -------------------------------------------------------------------------
+
+    def route(self, connection: Connection, request: Command) -> Command:
+        """Where the queues of a topic are."""
+        header = TopicHeader.decode(request.fields)
+        route = self._routes.route(header.topic)
+        if route is None:
+            what = f"No topic route info in name server for the topic: {header.topic}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
+        if self._state.config.order_message_enable:
+            order = self._kv.get(ORDER_TOPICS, header.topic)
+            route = TopicRouteData(
+                route.queue_datas, route.broker_datas, route.filter_server_table, order
+            )
+        standard = takes_plain_json(request) or bool(header.accept_standard_json_only)
+        return request.answer(body=route.encode(standard=standard))
+
+    def clusters(self, connection: Connection, request: Command) -> Command:
+        """All brokers."""
+        body = self._routes.clusters().encode(standard=takes_plain_json(request))
+        return request.answer(body=body)
+
+    def members(self, connection: Connection, request: Command) -> Command:
+        """The brokers of one name."""
+        header = BrokerGroupHeader.decode(request.fields)
+        data = self._routes.broker(header.broker_name)
+        addresses = data.broker_addrs if data and data.cluster == header.cluster_name else {}
+        group = BrokerMemberGroup(header.cluster_name, header.broker_name, addresses)
+        body = BrokerMemberGroupBody(group).encode(standard=takes_plain_json(request))
+        return request.answer(body=body)
+
+
+def takes_plain_json(request: Command) -> bool:
+    """Whether the peer is new enough for integer keys in quotes; older ones are told them bare."""
+    return request.version >= Version.V4_9_4

@@ -1,0 +1,254 @@
+"""The tables of a name server: brokers by name and cluster, queues by topic.
+
+A broker is there from its registration until it leaves, its connection closes, or it has not been
+heard of for too long. Only masters say what queues there are. A topic that a broker no longer
+names stays, as in RocketMQ, where registrations may name only what has changed; it goes with the
+broker, or when an administrator deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from firetrail.remoting.bodies import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import Permission
+from firetrail.remoting.connection import Connection
+
+EXPIRY_S = 120.0
+"""A broker that was not heard of for so long is gone, unless it has asked for another time."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """A broker that is there."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    heard_at: float
+    expiry_s: float | None = EXPIRY_S
+    """None for a broker of this process."""
+    connection: Connection | None = None
+    version: DataVersion = field(default_factory=DataVersion)
+    ha_address: str = ""
+    filter_servers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says about itself."""
+
+    cluster: str
+    name: str
+    address: str
+    broker_id: int = MASTER_ID
+    ha_address: str = ""
+    expiry_s: float | None = EXPIRY_S
+    filter_servers: list[str] = field(default_factory=list)
+
+
+class Routes:
+    """Who is there, and what they have."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, dict[int, _Broker]] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+
+    # -- brokers come and go ------------------------------------------------------------------
+
+    def register(
+        self,
+        who: Registration,
+        topics: TopicConfigTable,
+        now: float,
+        connection: Connection | None = None,
+        *,
+        complete: bool = False,
+    ) -> None:
+        """Take note of a broker; ``complete`` says that it has no other topics than these."""
+        changed = self.is_changed(who.address, topics.data_version)
+        members = self._brokers.setdefault(who.name, {})
+        for broker_id, member in list(members.items()):
+            if member.address == who.address and broker_id != who.broker_id:
+                del members[broker_id]  # a follower that has become the master
+        first = who.broker_id not in members
+        members[who.broker_id] = _Broker(
+            who.cluster,
+            who.name,
+            who.broker_id,
+            who.address,
+            now,
+            who.expiry_s,
+            connection,
+            topics.data_version,
+            who.ha_address,
+            who.filter_servers,
+        )
+        if who.broker_id == MASTER_ID and (changed or first):
+            self._set_queues(who.name, topics.topic_config_table.values())
+            if complete:
+                self._forget_queues(who.name, keep=topics.topic_config_table)
+
+    def unregister(self, name: str, broker_id: int, address: str) -> None:
+        """A broker has left. Its queues go with the last broker of its name."""
+        members = self._brokers.get(name, {})
+        member = members.get(broker_id)
+        if member is None or member.address != address:
+            return
+        del members[broker_id]
+        if not members:
+            del self._brokers[name]
+            self._forget_queues(name)
+
+    def disconnected(self, connection: Connection) -> list[str]:
+        """Brokers leave with their connection; their addresses."""
+        return self._drop(lambda broker: broker.connection is connection)
+
+    def expire(self, now: float) -> list[str]:
+        """Brokers that nobody has heard of for too long leave; their addresses."""
+        return self._drop(
+            lambda broker: broker.expiry_s is not None and now - broker.heard_at > broker.expiry_s
+        )
+
+    def _drop(self, is_gone: Callable[[_Broker], bool]) -> list[str]:
+        gone = [broker for broker in self._all() if is_gone(broker)]
+        for broker in gone:
+            self.unregister(broker.name, broker.broker_id, broker.address)
+        return [broker.address for broker in gone]
+
+    def heard_of(self, address: str, now: float) -> None:
+        """A broker has shown that it is still there."""
+        for broker in self._all():
+            if broker.address == address:
+                broker.heard_at = now
+
+    def _all(self) -> Iterator[_Broker]:
+        for members in self._brokers.values():
+            yield from members.values()
+
+    # -- what is asked about brokers ----------------------------------------------------------
+
+    def version_of(self, address: str) -> DataVersion | None:
+        """The version of the topics with which a broker has registered."""
+        return next((b.version for b in self._all() if b.address == address), None)
+
+    def is_changed(self, address: str, version: DataVersion) -> bool:
+        """Whether a broker has other topics than those it has registered."""
+        return self.version_of(address) != version
+
+    def master_of(self, name: str) -> tuple[str, str] | None:
+        """Address of the master of a name, and the one for replication."""
+        master = self._brokers.get(name, {}).get(MASTER_ID)
+        return (master.address, master.ha_address) if master else None
+
+    def broker(self, name: str) -> BrokerData | None:
+        """The brokers of a name."""
+        members = self._brokers.get(name)
+        if not members:
+            return None
+        cluster = next(iter(members.values())).cluster
+        return BrokerData(name, cluster, {i: members[i].address for i in sorted(members)})
+
+    def clusters(self) -> ClusterInfo:
+        """All brokers."""
+        found = {name: data for name in self._brokers if (data := self.broker(name))}
+        clusters: dict[str, list[str]] = {}
+        for name, data in found.items():
+            clusters.setdefault(data.cluster, []).append(name)
+        return ClusterInfo(found, clusters)
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Where the queues of a topic are; None if there are none."""
+        queues = self._topics.get(topic, {})
+        brokers = [data for name in queues if (data := self.broker(name))]
+        if not brokers:
+            return None
+        known = {data.broker_name for data in brokers}
+        return TopicRouteData(
+            [queue for name, queue in queues.items() if name in known],
+            brokers,
+            {
+                broker.address: broker.filter_servers
+                for name in known
+                for broker in self._brokers[name].values()
+                if broker.filter_servers
+            },
+        )
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """The names of all topics, or of those of a cluster."""
+        if cluster is None:
+            return list(self._topics)
+        names = self.clusters().cluster_addr_table.get(cluster, [])
+        return [
+            topic for topic, queues in self._topics.items() if not queues.keys().isdisjoint(names)
+        ]
+
+    def topics_with(self, wanted: Callable[[int], bool]) -> list[str]:
+        """The topics whose system flags are as wanted."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if any(wanted(queue.topic_sys_flag) for queue in queues.values())
+        ]
+
+    def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Queues of one topic, told between two registrations."""
+        for queue in queues:
+            if queue.broker_name in self._brokers:
+                self._topics.setdefault(topic, {})[queue.broker_name] = queue
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget the queues of a topic, everywhere or in a cluster."""
+        if cluster is None:
+            self._topics.pop(topic, None)
+            return
+        for name in self.clusters().cluster_addr_table.get(cluster, []):
+            self._remove_queue(topic, name)
+
+    def set_writable(self, name: str, writable: bool) -> int:
+        """Let clients write to the queues of a broker, or not; how many topics it has."""
+        count = 0
+        for queues in self._topics.values():
+            queue = queues.get(name)
+            if queue is not None:
+                perm = queue.perm & ~Permission.WRITE
+                if writable:
+                    perm = Permission.READ | Permission.WRITE
+                queues[name] = replace(queue, perm=int(perm))
+                count += 1
+        return count
+
+    def _set_queues(self, name: str, topics: Iterable[TopicConfig]) -> None:
+        for topic in topics:
+            self._topics.setdefault(topic.topic_name, {})[name] = QueueData(
+                name,
+                topic.read_queue_nums,
+                topic.write_queue_nums,
+                topic.perm,
+                topic.topic_sys_flag,
+            )
+
+    def _forget_queues(self, name: str, keep: Iterable[str] = ()) -> None:
+        kept = set(keep)
+        for topic in [t for t, queues in self._topics.items() if name in queues and t not in kept]:
+            self._remove_queue(topic, name)
+
+    def _remove_queue(self, topic: str, name: str) -> None:
+        queues = self._topics.get(topic, {})
+        queues.pop(name, None)
+        if not queues:
+            self._topics.pop(topic, None)

@@ -1,0 +1,81 @@
+"""The name server as a whole: its tables, who answers what, and the clean-up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from firetrail.namesrv.admin import AdminAnswers
+from firetrail.namesrv.answers import RouteAnswers
+from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.routes import Registration
+from firetrail.namesrv.state import State
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.server import Server
+
+_log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """A name server, alone in its process or inside that of a broker."""
+
+    def __init__(self, config: NameServerConfig | None = None) -> None:
+        config = config or NameServerConfig()
+        path = config.kv_config_path
+        self._state = State(config, KVConfig(Path(path) if path else None))
+        self.routes = self._state.routes
+        self.handlers: Mapping[int, Handler] = {
+            **RouteAnswers(self._state).handlers,
+            **AdminAnswers(self._state).handlers,
+        }
+        """Who answers which request code; a broker may serve them on its own port as well."""
+        self._server = Server(self.handlers, on_closed=self.disconnected)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; the port."""
+        config = self._state.config
+        port = await self._server.start(config.bind_address, config.listen_port)
+        self._sweeper = asyncio.create_task(self._sweep())
+        return port
+
+    async def stop(self) -> None:
+        """Answer what was asked, and close all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._server.stop()
+
+    def register_local(
+        self,
+        *,
+        cluster: str,
+        name: str,
+        address: str,
+        topics: TopicConfigTable,
+        broker_id: int = MASTER_ID,
+        ha_address: str = "",
+    ) -> None:
+        """Register a broker of this process, with all its topics. It does not expire."""
+        who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
+        self.routes.register(who, topics, time.monotonic(), complete=True)
+
+    def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
+        """A broker of this process stops."""
+        self.routes.unregister(name, broker_id, address)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is closed: the brokers that registered over it are gone."""
+        for address in self.routes.disconnected(connection):
+            _log.warning("broker %s: its connection is closed", address)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
+            for address in self.routes.expire(time.monotonic()):
+                _log.warning("broker %s: not heard of for too long", address)

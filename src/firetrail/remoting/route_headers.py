@@ -1,0 +1,91 @@
+"""Headers between name servers and those who ask them, beside those of brokers and topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firetrail.remoting.header import Header, Long
+
+
+@dataclass(frozen=True, slots=True)
+class KVHeader(Header):
+    """PUT_KV_CONFIG; GET_KV_CONFIG and DELETE_KV_CONFIG without a value."""
+
+    namespace: str
+    key: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueResponse(Header):
+    """GET_KV_CONFIG, answered."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHeader(Header):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRouteHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV, everywhere or in one cluster."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNameHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WipedResponse(Header):
+    """WIPE_WRITE_PERM_OF_BROKER, answered."""
+
+    wipe_topic_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddedResponse(Header):
+    """ADD_WRITE_PERM_OF_BROKER, answered."""
+
+    add_topic_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersionResponse(Header):
+    """QUERY_DATA_VERSION, answered: whether the broker has to register anew."""
+
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroupHeader(Header):
+    """GET_BROKER_MEMBER_GROUP: the brokers of one name."""
+
+    cluster_name: str
+    broker_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeatHeader(Header):
+    """BROKER_HEARTBEAT."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Long | None = None

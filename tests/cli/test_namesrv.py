@@ -1,0 +1,60 @@
+"""``firetrail namesrv``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import Firetrail
+
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+
+COMMAND = [sys.executable, "-m", "firetrail.cli.main", "namesrv", "--port", "0"]
+
+
+def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("rocketmqHome=x\nenableAllTopicList=false\n")
+    with subprocess.Popen(
+        [*COMMAND, "-c", conf], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stderr
+        try:
+            address = process.stdout.readline().rpartition(" ")[2].strip()
+            config = asyncio.run(ask(address, RequestCode.GET_NAMESRV_CONFIG))
+            assert b"enableAllTopicList=false" in config.content
+        finally:
+            process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+    assert process.returncode == 0
+    assert said.strip() == (
+        f"firetrail: {conf} line 1: rocketmqHome has no effect: "
+        "the place of files is given by kvConfigPath"
+    )
+
+
+async def ask(address: str, code: int) -> Command:
+    client = Client()
+    try:
+        return await client.ask(address, Command(code))
+    finally:
+        await client.close()
+
+
+def test_a_port_that_is_none(firetrail: Firetrail) -> None:
+    told = firetrail("namesrv", "--port", "70000")
+    assert told.code == 2
+    assert "invalid port value: '70000'" in told.err
+
+
+def test_a_port_in_use(firetrail: Firetrail) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = firetrail("namesrv", "--port", taken.getsockname()[1])
+    assert told.code == 2
+    assert "address already in use" in told.err

@@ -1,0 +1,48 @@
+"""RocketMQ's ``namesrv.conf``."""
+
+from __future__ import annotations
+
+import pytest
+
+from firetrail.errors import ConfigError
+from firetrail.format.java_properties import parse_properties
+from firetrail.namesrv import NameServerConfig
+
+
+def read(text: str) -> tuple[NameServerConfig, list[str]]:
+    return NameServerConfig.from_entries(parse_properties(text, "namesrv.conf"))
+
+
+def test_known_keys() -> None:
+    config, remarks = read("listenPort = 9877\nkvConfigPath=kv.json\norderMessageEnable=true")
+    assert config == NameServerConfig(
+        listen_port=9877, kv_config_path="kv.json", order_message_enable=True
+    )
+    assert not remarks
+
+
+def test_what_is_written_reads_back() -> None:
+    config = NameServerConfig(bind_address="0.0.0.0", all_topic_list=False)
+    assert read(config.to_properties()) == (config, [])
+
+
+def test_keys_without_effect_are_reported() -> None:
+    _, remarks = read("rocketmqHome=x\nserverWorkerThreads=8\nlistenport=1")
+    assert remarks == [
+        "namesrv.conf line 1: rocketmqHome has no effect: the place of files is given by "
+        "kvConfigPath",
+        "namesrv.conf line 2: serverWorkerThreads has no effect: it tunes threads or buffers that "
+        "only the Java name server has",
+        "namesrv.conf line 3: listenport is not a key of RocketMQ's name server",
+    ]
+
+
+@pytest.mark.parametrize("text", ["listenPort=x", "listenPort=65536", "listenPort=-1"])
+def test_bad_numbers(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"namesrv\.conf line 1: must be a whole number"):
+        read(text)
+
+
+def test_bad_flags() -> None:
+    with pytest.raises(ConfigError, match="true or false"):
+        read("orderMessageEnable=yes")

@@ -1,0 +1,150 @@
+"""The tables of a name server, without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firetrail.namesrv.routes import EXPIRY_S, Registration, Routes
+from firetrail.remoting.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
+
+
+def table(*names: str, version: int = 1, **settings: Any) -> TopicConfigTable:
+    topics = {name: TopicConfig(name, 4, 4, **settings) for name in names}
+    return TopicConfigTable(topics, DataVersion(version, 1000))
+
+
+def master(name: str = "a", cluster: str = "C") -> Registration:
+    return Registration(cluster, name, f"{name}:10911", ha_address=f"{name}:10912")
+
+
+def follower(name: str = "a") -> Registration:
+    return Registration("C", name, f"{name}-1:10911", 1)
+
+
+def brokers_of(routes: Routes, topic: str) -> dict[str, dict[int, str]]:
+    route = routes.route(topic)
+    return {data.broker_name: data.broker_addrs for data in route.broker_datas} if route else {}
+
+
+def test_a_topic_on_two_brokers() -> None:
+    routes = Routes()
+    routes.register(master("a"), table("T"), 0.0)
+    routes.register(master("b"), table("T", "U"), 0.0)
+    assert brokers_of(routes, "T") == {"a": {0: "a:10911"}, "b": {0: "b:10911"}}
+    assert brokers_of(routes, "U") == {"b": {0: "b:10911"}}
+    route = routes.route("T")
+    assert route and route.queue_datas == [QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)]
+    assert routes.route("V") is None
+
+
+def test_clusters() -> None:
+    routes = Routes()
+    routes.register(master("a"), table("T"), 0.0)
+    routes.register(follower("a"), table("T"), 0.0)
+    routes.register(master("b", "D"), table("U"), 0.0)
+    info = routes.clusters()
+    assert info.cluster_addr_table == {"C": ["a"], "D": ["b"]}
+    assert info.broker_addr_table["a"].broker_addrs == {0: "a:10911", 1: "a-1:10911"}
+    assert routes.topics("D") == ["U"]
+    assert routes.topics("E") == []
+
+
+class TestRegistration:
+    def test_followers_bring_no_topics(self) -> None:
+        routes = Routes()
+        routes.register(follower(), table("T"), 0.0)
+        assert routes.route("T") is None
+        assert routes.master_of("a") is None
+        routes.register(master(), table("T"), 0.0)
+        assert brokers_of(routes, "T") == {"a": {0: "a:10911", 1: "a-1:10911"}}
+        assert routes.master_of("a") == ("a:10911", "a:10912")
+
+    def test_a_follower_becomes_the_master(self) -> None:
+        routes = Routes()
+        routes.register(follower(), table("T"), 0.0)
+        routes.register(Registration("C", "a", "a-1:10911"), table("T"), 0.0)
+        assert brokers_of(routes, "T") == {"a": {0: "a-1:10911"}}
+
+    def test_an_equal_version_changes_nothing(self) -> None:
+        routes = Routes()
+        routes.register(master(), table("T"), 0.0)
+        assert not routes.is_changed("a:10911", DataVersion(1, 1000))
+        routes.register(master(), table("T", "U", version=1), 1.0)
+        assert routes.topics() == ["T"]
+        assert routes.is_changed("a:10911", DataVersion(2, 1000))
+        routes.register(master(), table("U", version=2), 1.0)
+        assert routes.topics() == ["T", "U"], "registrations may name only what has changed"
+
+    def test_a_complete_one_removes_topics(self) -> None:
+        routes = Routes()
+        routes.register(master("b"), table("T"), 0.0)
+        routes.register(master(), table("T", "U"), 0.0)
+        routes.register(master(), table("U", version=2), 0.0, complete=True)
+        assert brokers_of(routes, "T") == {"b": {0: "b:10911"}}
+
+    def test_one_topic_between_two_registrations(self) -> None:
+        routes = Routes()
+        routes.register(master(), table(), 0.0)
+        routes.add_topic("T", [QueueData("a", 1, 1, 6), QueueData("stranger", 1, 1, 6)])
+        assert list(brokers_of(routes, "T")) == ["a"]
+
+
+class TestLeaving:
+    def test_queues_go_with_the_last_broker_of_the_name(self) -> None:
+        routes = Routes()
+        routes.register(master(), table("T"), 0.0)
+        routes.register(follower(), table("T"), 0.0)
+        routes.unregister("a", 0, "a:10911")
+        assert brokers_of(routes, "T") == {"a": {1: "a-1:10911"}}
+        routes.unregister("a", 1, "a-1:10911")
+        assert routes.topics() == []
+        assert routes.clusters().cluster_addr_table == {}
+
+    def test_only_the_broker_itself_can_leave(self) -> None:
+        routes = Routes()
+        routes.register(master(), table("T"), 0.0)
+        routes.unregister("a", 0, "impostor:10911")
+        routes.unregister("a", 1, "a:10911")
+        routes.unregister("b", 0, "b:10911")
+        assert routes.route("T") is not None
+
+    def test_expiry(self) -> None:
+        routes = Routes()
+        routes.register(master("a"), table("T"), 0.0)
+        routes.register(master("b"), table("T"), 0.0)
+        routes.register(Registration("C", "c", "c:1", expiry_s=None), table("T"), 0.0)
+        routes.register(Registration("C", "d", "d:1", expiry_s=5.0), table("T"), 0.0)
+        routes.heard_of("b:10911", 1.0)
+        assert routes.expire(EXPIRY_S) == ["d:1"]
+        assert routes.expire(EXPIRY_S + 0.5) == ["a:10911"]
+        assert sorted(brokers_of(routes, "T")) == ["b", "c"]
+
+
+class TestTopics:
+    def test_write_permission(self) -> None:
+        routes = Routes()
+        routes.register(master("a"), table("T", "U"), 0.0)
+        routes.register(master("b"), table("T"), 0.0)
+        assert routes.set_writable("a", False) == 2
+        route = routes.route("T")
+        assert route and [queue.perm for queue in route.queue_datas] == [4, 6]
+        assert routes.set_writable("a", True) == 2
+        route = routes.route("T")
+        assert route and [queue.perm for queue in route.queue_datas] == [6, 6]
+        assert routes.set_writable("nobody", False) == 0
+
+    def test_deletion(self) -> None:
+        routes = Routes()
+        routes.register(master("a"), table("T", "U"), 0.0)
+        routes.register(master("b", "D"), table("T"), 0.0)
+        routes.delete_topic("T", "C")
+        assert list(brokers_of(routes, "T")) == ["b"]
+        routes.delete_topic("T")
+        routes.delete_topic("T")
+        assert routes.topics() == ["U"]
+
+    def test_system_flags(self) -> None:
+        routes = Routes()
+        routes.register(master("a"), table("T", topic_sys_flag=1), 0.0)
+        routes.register(master("b"), table("U", topic_sys_flag=2), 0.0)
+        assert routes.topics_with(lambda flag: flag == 2) == ["U"]
