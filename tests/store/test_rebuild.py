@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,32 @@ def test_what_a_killed_rebuild_left_is_no_obstacle(store: Path, tmp_path: Path) 
     rebuilt(store, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(store)
     assert not (tmp_path / "new.building").exists()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from firetrail.storage.system import Files
+from firetrail.store.rebuild import claimed
+with claimed(Files(), Path(sys.argv[1]), "{}"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_only_one_process_makes_it(store: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "new.building")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match=f"process {other.pid} is making it; wait for it"):
+            rebuilt(store, tmp_path / "new")
+        other.communicate()
+    rebuilt(store, tmp_path / "new")
+    assert derived(tmp_path / "new") == derived(store)
 
 
 def test_damage_is_refused_and_leaves_nothing(store: Path, tmp_path: Path) -> None:

@@ -103,10 +103,15 @@ def audit(
     delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
     root = Path(store).absolute()
     with StoreView.open(root) as view:
-        name = f"firetrail-audit-{sha256(str(root).encode()).hexdigest()[:16]}"
-        folder = Path(work or tempfile.gettempdir()).absolute() / name
+        folder = work_folder(root, Path(work or tempfile.gettempdir()))
         with claimed(System().files, folder, f"{root}: process {{}} is auditing it"):
             return Audit(spark, _Work(spark, view, delays, folder, on_progress).run())
+
+
+def work_folder(root: Path, work: Path) -> Path:
+    """The folder for the audits of a store: each removes what one that was killed has left."""
+    name = sha256(str(root).encode()).hexdigest()[:16]
+    return work.absolute() / f"firetrail-audit-{name}"
 
 
 class _Work:

@@ -1,0 +1,82 @@
+"""Jobs in a process of their own, on a cluster of two executors, of which something is killed.
+
+``flags`` is a folder for signs between the processes.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import PATIENCE_S
+
+from firetrail.pipeline import session
+from firetrail.pipeline.jobs import audit, rebuild
+from firetrail.pipeline.jobs.assembling import Assembly, Made, assemble
+from firetrail.pipeline.jobs.audit_tasks import check_log, compare
+from firetrail.pipeline.jobs.rebuild import derive
+
+FLAGS = Path(os.environ.get("FIRETRAIL_TEST_FLAGS", "."))
+ROOT = Path(__file__).parents[3]
+
+
+class KilledOnce:
+    """A function of tasks; the first worker that has done one is killed before it can say so."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self._function = function
+        self._flag = FLAGS / name
+
+    def __call__(self, task: Any) -> Any:
+        result = self._function(task)
+        try:
+            self._flag.touch(exist_ok=False)
+        except FileExistsError:
+            return result
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Stopped:
+    """A function of tasks that are done and then not heard of again."""
+
+    def __init__(self, flag: Path) -> None:
+        self._flag = flag
+
+    def __call__(self, task: Assembly) -> Made:
+        made = assemble(task)
+        self._flag.touch()
+        time.sleep(PATIENCE_S)
+        return made
+
+
+def main(job: str, store: str, target: str) -> None:
+    """Run a job: ``workers`` die under it, or it waits in its second half to be killed itself."""
+    spark = session(
+        "local-cluster[2,1,1024]",
+        **{
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+        },
+    )
+    if job == "driver":
+        rebuild.assemble = Stopped(FLAGS / "reached")  # type: ignore[assignment]
+        rebuild.rebuild(spark, store, target)
+        raise AssertionError("nobody has killed it")
+    rebuild.derive = KilledOnce(derive, "derive")  # type: ignore[assignment]
+    rebuild.assemble = KilledOnce(assemble, "assemble")  # type: ignore[assignment]
+    print(rebuild.rebuild(spark, store, target))
+    audit.check_log = KilledOnce(check_log, "check_log")  # type: ignore[assignment]
+    audit.compare = KilledOnce(compare, "compare")  # type: ignore[assignment]
+    report = audit.audit(spark, store, work=Path(target).parent).report
+    print(report.ok, report.messages, report.units, report.index_entries)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    from tests.pipeline.jobs import rebuild_victim  # by its name, under which tasks find it, too
+
+    rebuild_victim.main(*sys.argv[1:])
