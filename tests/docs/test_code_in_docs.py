@@ -1,121 +1,46 @@
-"""The code in README and docs/: it runs, prints what the page says, and covers the public names.
+"""The code in README and docs/: it runs, prints what the page says, and covers the public names."""
 
-A page is one session: its ``python`` blocks run in order, in one namespace and an empty folder. A
-``text`` block directly behind one is what it prints. Lines ``$ firetrail …`` of ``console`` blocks
-run in the same folder; what follows them is their output. ``...`` stands for anything, a time for
-any other time, and blanks do not count.
-"""
-
-import contextlib
-import doctest
-import io
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from tests.docs.pages import BLOCK, LINK, PAGES, ROOT, blocks, run_page, uses_spark
 
 import firetrail
 from firetrail import errors
 from firetrail.store.watermark import _SLOT
 
-ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guide/embedding.md"
-PAGES = sorted(
-    path
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
-    if "format" not in path.parts  # test_format_pages.py
-)
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z")
-AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    language: str
-    text: str
-    line: int  # of its first line of text
-    start: int  # in the page
-    end: int
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(
-            found[1], found[2], text.count("\n", 0, found.start(2)) + 1, found.start(), found.end()
-        )
-        for found in BLOCK.finditer(text)
-    ]
-
-
-def output_of(page: Path, block: Block) -> str | None:
-    """What the page says that a block prints."""
-    text = page.read_text(encoding="utf-8")
-    following = next((other for other in blocks(page) if other.start > block.start), None)
-    if following is None or following.language != "text":
-        return None
-    return None if text[block.end : following.start].strip() else following.text
-
-
-def check_output(place: str, shown: str, printed: str) -> None:
-    matches = doctest.OutputChecker().check_output(
-        TIME.sub("TIME", shown), TIME.sub("TIME", printed), AS_SHOWN
-    )
-    assert matches, f"{place} shows\n{shown}\nbut it prints\n{printed}"
-
-
-def run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
-    """Run a block; tracebacks name the line of the page."""
-    source = "\n" * (block.line - 1) + block.text
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(source, str(page), "exec"), namespace)
-    shown = output_of(page, block)
-    if shown is not None:
-        check_output(f"{page.name}:{block.line}", shown, printed.getvalue())
-
-
-def run_console(page: Path, block: Block) -> None:
-    """Run the commands of a block that are Firetrail's."""
-    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, shown = part.partition("\n")
-        if command.split()[0] != "firetrail":
-            continue
-        done = subprocess.run(
-            command,
-            shell=True,
-            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-        )
-        if shown.strip():
-            check_output(f"{page.name}:{block.line}: $ {command}", shown, done.stdout)
-        else:
-            assert done.returncode == 0, f"{page.name}: $ {command}\n{done.stdout}"
 
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if any(b.language == "python" for b in blocks(page))],
+    [
+        page
+        for page in PAGES
+        if any(block.language == "python" for block in blocks(page)) and not uses_spark(page)
+    ],
     ids=lambda page: page.name,
 )
 def test_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page):
-        if block.language == "python":
-            run_python(page, block, namespace)
-        elif block.language == "console":
-            run_console(page, block)
+    run_page(page, run_command)
+
+
+def run_command(command: str) -> tuple[int, str]:
+    done = subprocess.run(
+        command,
+        shell=True,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
 
 
 def test_links_lead_somewhere() -> None:

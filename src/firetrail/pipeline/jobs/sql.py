@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.source.places import is_remote, local_path
 
 VIEWS = {"messages": "queue", "log": "log"}
 """Name of each table, and the view of the data source behind it."""
@@ -28,24 +29,30 @@ def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
     Spark does not tell a Python data source which columns a query uses, and bodies cost most of a
     scan: so the query is planned over all columns, and again over those that the plan uses.
     """
+    place = _absolute(str(store))
     with original_errors():
-        columns = _create_views(spark, store, None)
+        columns = _create_views(spark, place, None)
         frame = spark.sql(query)
         used = [name for name in columns if name in _names_used(frame)]
         if len(used) < len(columns):
-            _create_views(spark, store, used or [_CHEAPEST])
+            _create_views(spark, place, used or [_CHEAPEST])
             frame = spark.sql(query)
     return frame
 
 
-def _create_views(spark: SparkSession, store: str | Path, columns: list[str] | None) -> list[str]:
+def _absolute(store: str) -> str:
+    """Spark's own folder is where it was started, which may be long ago."""
+    return store if is_remote(store) else str(local_path(store).absolute())
+
+
+def _create_views(spark: SparkSession, store: str, columns: list[str] | None) -> list[str]:
     """Make the tables, with some or all columns; the columns."""
     found: list[str] = []
     for name, view in VIEWS.items():
         reader = spark.read.format("rocketmq").option("view", view)
         if columns is not None:
             reader = reader.option("columns", ",".join(columns))
-        frame = reader.load(str(store))
+        frame = reader.load(store)
         frame.createOrReplaceTempView(name)
         found = frame.columns
     return found

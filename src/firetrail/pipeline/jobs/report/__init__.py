@@ -19,7 +19,7 @@ def report(spark: SparkSession, store: str | Path, out: str | Path) -> Figures:
 
     The store may be in use. Damage is left out of the figures and told in a section of its own.
     """
-    figures = gather_figures(spark, Path(store))
+    figures = gather_figures(spark, Path(store).absolute())
     text = render(figures, datetime.now(UTC))
     Path(out).write_text(text, encoding="utf-8")
     return figures

@@ -1,0 +1,58 @@
+"""The pages about Spark: their code runs and prints what they say, in a session of their own."""
+
+import contextlib
+import io
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import PAGES, ROOT, run_page, uses_spark
+
+import firetrail.pipeline
+from firetrail.cli import main as cli
+from firetrail.pipeline.source.options import OPTIONS
+from firetrail.pipeline.source.schema import NAMES
+
+GUIDE = ROOT / "docs/guide/spark.md"
+
+
+def run_command(command: str) -> tuple[int, str]:
+    """A command in this process, whose session it finds."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = cli.main(shlex.split(command)[1:])
+    return code, printed.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("page", [*filter(uses_spark, PAGES)], ids=lambda page: page.name)
+def test_code(page: Path, tmp_path: Path) -> None:
+    """In another process: Spark takes names of folders from where it was started."""
+    done = subprocess.run(
+        [sys.executable, __file__, page],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_guide_covers_names_columns_options_and_jobs() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    words = [*firetrail.pipeline.__all__, *NAMES, *(option.name for option in OPTIONS)]
+    jobs = [f"`{path.stem.removeprefix('pipeline_')} " for path in commands()]
+    assert not [word for word in words if word not in text]
+    assert not [job for job in jobs if job not in text]
+
+
+def commands() -> list[Path]:
+    return sorted((ROOT / "src/firetrail/cli").glob("pipeline_*.py"))
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]), run_command)
