@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
@@ -81,6 +82,10 @@ def columns_of(schema: StructType) -> Sequence[str]:
                 f"column {field.name}",
                 asked.dataType.simpleString(),
                 f"the source has it as {field.sql}; cast it in the query",
+            )
+        if to_arrow_type(asked.dataType, timezone="UTC") != field.arrow or not asked.nullable:
+            raise ConfigError(
+                f"column {field.name}", "not null", "Spark takes the source's columns as nullable"
             )
     return names
 

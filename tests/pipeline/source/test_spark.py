@@ -1,0 +1,201 @@
+"""The data source as Spark uses it: batches, SQL, predicates, errors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from tests.pipeline.source.shelf import by_place, consumed, fill, row_of, some_messages
+from tests.stores import GOLDEN, flip, log_file, records
+
+from firetrail.pipeline.source import register
+from firetrail.pipeline.source.schema import NAMES, arrow_schema, ddl
+
+FLAG = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spark") / "store"
+    fill(path, some_messages(150))
+    return path
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    before = spark.conf.get(FLAG)
+    spark.conf.set(FLAG, request.param)
+    yield request.param
+    spark.conf.set(FLAG, before)
+
+
+def load(spark: SparkSession, path: Path | str, **options: str) -> DataFrame:
+    return spark.read.format("rocketmq").options(**options).load(str(path))
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return by_place(table.to_pylist(maps_as_pydicts="strict") if (table := frame.toArrow()) else [])
+
+
+def error_of(frame: Any) -> str:
+    with pytest.raises(PySparkException) as caught:
+        frame().collect()
+    return str(caught.value)
+
+
+def test_schema(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store)
+    assert tuple(frame.schema.fieldNames()) == NAMES
+    assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema()
+    assert ", ".join(f"{name} {kind}" for name, kind in frame.dtypes) == ddl()
+
+
+@pytest.mark.parametrize("partitions", ["1", "4"])
+def test_rows(spark: SparkSession, store: Path, partitions: str) -> None:
+    frame = load(spark, store, minPartitions=partitions)
+    assert rows(frame) == consumed(store)
+    log = load(spark, store, view="log", minPartitions=partitions)
+    assert rows(log) == [row_of(record) for record in records(store)]
+    assert log.rdd.getNumPartitions() == int(partitions)
+
+
+@pytest.mark.parametrize("name", ["v4-crashed", "v5-clean"])
+def test_golden_stores(spark: SparkSession, name: str) -> None:
+    assert rows(load(spark, GOLDEN / name)) == consumed(GOLDEN / name)
+
+
+def test_sql(spark: SparkSession, store: Path) -> None:
+    spark.sql(
+        f"CREATE OR REPLACE TEMP VIEW shelf USING rocketmq OPTIONS (path '{store}', view 'log')"
+    )
+    counted = spark.sql("SELECT topic, count(*) AS n FROM shelf GROUP BY topic ORDER BY topic")
+    assert [tuple(row) for row in counted.collect()] == [("rare", 6), ("usual", 144)]
+
+
+class TestColumns:
+    def test_by_option(self, spark: SparkSession, store: Path) -> None:
+        frame = load(spark, store, columns="size, topic")
+        assert frame.dtypes == [("size", "int"), ("topic", "string")]
+        assert frame.count() == len(consumed(store))
+
+    def test_by_schema(self, spark: SparkSession, store: Path) -> None:
+        reader = spark.read.format("rocketmq").schema("queue_offset bigint, keys array<string>")
+        assert reader.load(str(store)).first() == (0, ["k0", "all"])
+
+    def test_a_schema_that_forbids_nulls(self, spark: SparkSession, store: Path) -> None:
+        reader = spark.read.format("rocketmq").schema("topic string not null, size int")
+        assert "column topic = 'not null'" in error_of(lambda: reader.load(str(store)))
+
+    def test_another_type(self, spark: SparkSession, store: Path) -> None:
+        reader = spark.read.format("rocketmq").schema("topic string, size bigint")
+        text = error_of(lambda: reader.load(str(store)))
+        assert "column size = 'bigint': the source has it as int" in text
+
+    def test_no_such_column(self, spark: SparkSession, store: Path) -> None:
+        reader = spark.read.format("rocketmq").schema("topic string, message string")
+        assert "no such column; there are topic, queue_id" in error_of(
+            lambda: reader.load(str(store))
+        )
+
+
+class TestPredicates:
+    def test_rows_are_the_same_with_and_without(
+        self, spark: SparkSession, store: Path, pushdown: str
+    ) -> None:
+        everything = consumed(store)
+        early, late = everything[30]["store_time"], everything[90]["store_time"]
+        frame = load(spark, store)
+        found = frame.where(
+            (frame.topic == "usual")
+            & (frame.queue_id == 1)
+            & (frame.store_time >= early)
+            & (frame.store_time < late)
+            & frame.tags.isNotNull()
+        )
+        assert rows(found) == [
+            row
+            for row in everything
+            if (row["topic"], row["queue_id"]) == ("usual", 1)
+            and early <= row["store_time"] < late
+            and row["tags"] is not None
+        ]
+
+    def test_they_prune(self, spark: SparkSession, store: Path) -> None:
+        """Damage in what is pruned is not met."""
+        everything = consumed(store)
+        victim, other = everything[5], everything[100]
+        path, at = log_file(store, victim["physical_offset"])
+        flip(path, at + 5)
+        try:
+            found = load(spark, store).where(f"physical_offset >= {other['physical_offset']}")
+            assert rows(found) == everything[100:]
+        finally:
+            flip(path, at + 5)
+
+
+class TestErrors:
+    def test_no_store(self, spark: SparkSession, tmp_path: Path) -> None:
+        assert "nowhere: no such folder" in error_of(lambda: load(spark, tmp_path / "nowhere"))
+        assert "not a message store" in error_of(lambda: load(spark, tmp_path))
+
+    def test_an_empty_store(self, spark: SparkSession, tmp_path: Path) -> None:
+        (tmp_path / "commitlog").mkdir()
+        assert load(spark, tmp_path).count() == 0
+        assert load(spark, tmp_path, view="log").count() == 0
+        assert load(spark, tmp_path, view="damage").count() == 0
+
+    def test_options(self, spark: SparkSession, store: Path) -> None:
+        text = error_of(lambda: load(spark, store, topics="usual"))
+        assert "has no such option; it has path, view, subscribe, subscribePattern" in text
+        text = error_of(lambda: load(spark, store, view="topics"))
+        assert "view = 'topics': must be queue, log or damage" in text
+        text = error_of(lambda: load(spark, store, subscribe="usal"))
+        assert "has no such topic; it has rare, usual" in text
+
+    def test_a_range_that_no_longer_exists(self, spark: SparkSession, tmp_path: Path) -> None:
+        fill(tmp_path, some_messages(150))
+        sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+        start = '{"usual": {"0": 0}}'
+        text = error_of(lambda: load(spark, tmp_path, startingOffsets=start))
+        assert "DataLostError" in text
+        assert "were deleted by retention" in text
+        frame = load(spark, tmp_path, startingOffsets=start, failOnDataLoss="false")
+        assert rows(frame) == consumed(tmp_path)
+
+
+def test_damage(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, some_messages(150))
+    before = consumed(tmp_path)
+    victim = records(tmp_path)[70]
+    path, at = log_file(tmp_path, victim.physical_offset)
+    flip(path, at + 5)
+    text = error_of(lambda: load(spark, tmp_path))
+    assert f"commitlog/{path.name} at offset {at} (record {victim.physical_offset})" in text
+    assert rows(load(spark, tmp_path, mode="permissive")) == [
+        row for row in before if row["physical_offset"] != victim.physical_offset
+    ]
+    (found,) = load(spark, tmp_path, view="damage").collect()
+    assert (found.file, found.offset, found.kind) == (
+        f"commitlog/{path.name}",
+        at,
+        "record-magic",
+    )
+    assert (found.physical_offset, found.skipped) == (victim.physical_offset, victim.size)
+
+
+def test_a_store_in_an_archive(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    """A file system that is not the machine's own, which every worker reaches."""
+    with ZipFile(tmp_path / "store.zip", "w") as archive:
+        for path in (store / "commitlog").iterdir():
+            archive.write(path, f"archive/commitlog/{path.name}")
+    url = f"zip://archive::{tmp_path}/store.zip"
+    assert rows(load(spark, url, minPartitions="4")) == consumed(store)
+
+
+def test_registered_by_hand(spark: SparkSession, store: Path) -> None:
+    register(spark)
+    assert load(spark, store, key="k3", subscribe="usual").count() == 1
