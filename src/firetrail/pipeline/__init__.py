@@ -21,15 +21,19 @@ if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is Non
 from firetrail.pipeline.session import session
 
 if TYPE_CHECKING:
+    from firetrail.pipeline.jobs.audit import audit
+    from firetrail.pipeline.jobs.rebuild import rebuild
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.sql import sql
     from firetrail.pipeline.source.datasource import register
 
-__all__ = ["register", "report", "session", "sql"]
+__all__ = ["audit", "rebuild", "register", "report", "session", "sql"]
 
 # Where the others are. They are imported when they are asked for: Spark's workers import this
 # package too, each of them anew, and need one job at most.
 _HOMES = {
+    "audit": "jobs.audit",
+    "rebuild": "jobs.rebuild",
     "register": "source.datasource",
     "report": "jobs.report",
     "sql": "jobs.sql",
