@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import PAGES, ROOT, run_page, uses_spark
+from tests.docs.pages import PAGES, ROOT, blocks, run_page, uses_spark
 
 import firetrail.pipeline
 from firetrail.cli import main as cli
@@ -48,6 +48,12 @@ def test_the_guide_covers_names_columns_options_and_jobs() -> None:
     jobs = [f"`{path.stem.removeprefix('pipeline_')} " for path in commands()]
     assert not [word for word in words if word not in text]
     assert not [job for job in jobs if job not in text]
+
+
+def test_the_readme_s_code_is_the_guide_s() -> None:
+    """So it is run as well."""
+    (example,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "py")
+    assert example in GUIDE.read_text(encoding="utf-8")
 
 
 def commands() -> list[Path]:
