@@ -45,6 +45,11 @@ class TestBatch:
         with Store.open(root) as store:
             assert [found.body for found in store.query("T", "k2")] == [b"b"]
 
+    def test_keys_in_one_string(self, spark: SparkSession, root: Path) -> None:
+        write(spark.sql("select 'T' as topic, 'b' as body, 'k1  k2' as keys"), root)
+        (message,) = messages(root, "T")
+        assert message.keys == ("k1", "k2")
+
     def test_rows_of_many_tasks(self, spark: SparkSession, root: Path) -> None:
         with Store.open(root, small_config(log=1 << 16)) as store:
             store.put(Message("T", b"first"))

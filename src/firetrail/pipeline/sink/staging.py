@@ -95,7 +95,7 @@ class Stager:
             row["topic"],
             body.encode() if isinstance(body, str) else body,
             tags=row.get("tags"),
-            keys=[keys] if isinstance(keys, str) else keys,
+            keys=keys.split() if isinstance(keys, str) else keys,
             properties=dict(row.get("properties") or ()),
             queue_id=queue_id,
             delay_level=row.get("delay_level") or 0,
