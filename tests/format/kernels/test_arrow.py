@@ -57,10 +57,8 @@ def is_set(bits: bytearray, row: int) -> bool:
 def values(rows: Rows, kind: int) -> list[bytes | None]:
     """A column of bytes or text; its room is fenced, so that a byte too many is a crash."""
     offsets, valid = ints(rows.count + 1), bytearray(rows.count // 8 + 1)
-    size, nulls = rows.measure(kind, offsets, valid)
-    out = fenced(bytes(size))
-    if size:
-        rows.fill(kind, out)
+    out = fenced(bytes(max(rows.room(kind), 1)))
+    size, nulls = rows.fill(kind, offsets, valid, out)
     found = [
         bytes(out[offsets[row] : offsets[row + 1]]) if is_set(valid, row) else None
         for row in range(rows.count)
@@ -253,11 +251,11 @@ class TestRefusals:
             rows.longs(0, array("q", [0]))
         with pytest.raises(ValueError, match="room for 1, 2 needed"):
             rows.ints(0, ints(1))
+        size = rows.room(arrow.BODY)
         with pytest.raises(ValueError, match="room for 2, 3 needed"):
-            rows.measure(arrow.BODY, ints(2), bytearray(1))
-        size, _ = rows.measure(arrow.BODY, ints(3), bytearray(1))
-        with pytest.raises(ValueError, match="needed"):
-            rows.fill(arrow.BODY, bytearray(size - 1))
+            rows.fill(arrow.BODY, ints(2), bytearray(1), bytearray(size))
+        with pytest.raises(ValueError, match=f"room for {size - 1}, {size} needed"):
+            rows.fill(arrow.BODY, ints(3), bytearray(1), bytearray(size - 1))
         items, size = measure_items(rows, KEYS)
         with pytest.raises(ValueError, match="are needed"):
             fill_keys(rows, ints(3), ints(items), bytearray(size))
@@ -266,15 +264,13 @@ class TestRefusals:
         with pytest.raises(ValueError, match="are needed"):
             fill_properties(rows, *room, bytearray(size - 1))
 
-    def test_columns_that_were_not_measured(self, scanned: tuple[bytes, Columns]) -> None:
+    def test_columns_that_are_none(self, scanned: tuple[bytes, Columns]) -> None:
         rows = rows_of(*scanned, [0, 1])
-        with pytest.raises(ValueError, match="not measured"):
-            rows.fill(arrow.BODY, bytearray(1000))
-        with pytest.raises(ValueError, match="not measured"):
-            fill_keys(rows, ints(9), ints(99), bytearray(1000))
         for kind in (-1, KEYS, 99):
             with pytest.raises(ValueError, match="no column"):
-                rows.measure(kind, ints(3), bytearray(1))
+                rows.room(kind)
+            with pytest.raises(ValueError, match="no column"):
+                rows.fill(kind, ints(3), bytearray(1), bytearray(9999))
         for column in (-1, len(col.COLUMN_NAMES)):
             with pytest.raises(ValueError, match="no column"):
                 rows.longs(column, array("q", bytes(80)))

@@ -21,12 +21,12 @@ if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, lies_in, same_bytes
     from cython.cimports.firetrail.format.kernels.hosttext import copy_hex, copy_host
-    from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
+    from cython.cimports.firetrail.format.kernels.text import copy_text
 else:
     from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import copy_bytes, lies_in, same_bytes
     from firetrail.format.kernels.hosttext import copy_hex, copy_host
-    from firetrail.format.kernels.text import copy_text, text_size
+    from firetrail.format.kernels.text import copy_text
 
 COMPILED = cython.compiled
 
@@ -46,14 +46,13 @@ _TAGS = cython.declare(cython.int, TAGS)
 _MESSAGE_ID = cython.declare(cython.int, MESSAGE_ID)
 _BORN_HOST = cython.declare(cython.int, BORN_HOST)
 _STORE_HOST = cython.declare(cython.int, STORE_HOST)
-_NOTHING = cython.declare(cython.int, -1)
 _NULL = cython.declare(cython.Py_ssize_t, -1)
 _FIXED = cython.declare(cython.longlong, layout.RECORD_SIZE_MIN - 3)
 _OFFSET_SIZE = cython.declare(cython.Py_ssize_t, 8)
 _SIZE_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _MS_MAX = cython.declare(cython.longlong, (2**63 - 1) // 1000)
-HOST_TEXT_MAX = 64
-"""More than a bracketed IPv6 address and a port need."""
+_HOST_TEXT = cython.declare(cython.longlong, 64)  # more than a host or an offset id needs
+_TEXT_GROWTH = cython.declare(cython.longlong, 3)  # bytes of valid UTF-8 that one byte may become
 
 
 @cython.cfunc
@@ -159,18 +158,13 @@ def _put_value(
     kind: cython.int,
     out: cython.p_uchar,
     to: cython.Py_ssize_t,
-    write: cython.bint,
 ) -> cython.Py_ssize_t:
-    """Write one value to ``out`` at ``to``; the position behind it, or _NULL.
-
-    Without ``write`` nothing but a host's text (:data:`HOST_TEXT_MAX` bytes at most) is written.
-    """
+    """Write one value to ``out`` at ``to``; the position behind it, or _NULL."""
     at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row]
     size: cython.Py_ssize_t
     if kind == _BODY:
         size = cells[k.COL_BODY_SIZE * capacity + row]
-        if write:
-            copy_bytes(out, to, data, at, size)
+        copy_bytes(out, to, data, at, size)
         return to + size
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
     store_host: cython.Py_ssize_t = k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4
@@ -185,28 +179,25 @@ def _put_value(
     elif kind == _MESSAGE_ID:
         size = cells[k.COL_UNIQUE_KEY_SIZE * capacity + row]
         if size == 0:
-            size = store_host + _OFFSET_SIZE
-            if write:
-                at = _host_at(cells, capacity, row, _STORE_HOST)
-                copy_hex(out, to, data, at, store_host)
-                at = _host_at(cells, capacity, row, _BORN_HOST) - k.HEAD + k.AT_PHYSICAL_OFFSET
-                copy_hex(out, to + 2 * store_host, data, at, _OFFSET_SIZE)
-            return to + 2 * size
+            at = _host_at(cells, capacity, row, _STORE_HOST)
+            copy_hex(out, to, data, at, store_host)
+            to += 2 * store_host
+            at = _host_at(cells, capacity, row, _BORN_HOST) - k.HEAD + k.AT_PHYSICAL_OFFSET
+            copy_hex(out, to, data, at, _OFFSET_SIZE)
+            return to + 2 * _OFFSET_SIZE
         at = cells[k.COL_UNIQUE_KEY_AT * capacity + row]
     else:
         at = _host_at(cells, capacity, row, kind)
         sys_flag &= k.BORN_V6 if kind == _BORN_HOST else k.STORE_V6
         return copy_host(out, to, data, at, sys_flag != 0)
-    if write:
-        return copy_text(out, to, data, at, size)
-    return to + text_size(data, at, size)
+    return copy_text(out, to, data, at, size)
 
 
 class Rows:
     """The records ``picks[:count]`` of a scan of ``data`` into ``table``, as columns of a batch.
 
     Buffers to fill come from the caller: ``offsets`` of count + 1 int32, ``valid`` a bitmap with a
-    bit a row. Sizes are asked for first.
+    bit a row, and room for bytes.
     """
 
     def __init__(self, data: Any, table: Any, picks: Any, count: cython.Py_ssize_t) -> None:
@@ -214,8 +205,6 @@ class Rows:
         self._table = table
         self._picks = picks
         self._capacity = len(self._table) // k.COLUMNS
-        self._measured = _NOTHING
-        self._items = self._bytes = 0  # room for what was measured last
         if count < 0 or count > len(self._picks):
             raise ValueError(f"{count} of {len(self._picks)} picks")
         self.count = count
@@ -280,61 +269,41 @@ class Rows:
 
     # -- bytes and text -----------------------------------------------------------------------
 
-    def measure(
-        self, kind: cython.int, offsets: cython.int[::1], valid: cython.uchar[::1]
-    ) -> tuple[int, int]:
-        """Fill the offsets and the bitmap of a column: (bytes that it takes, nulls)."""
+    def room(self, kind: cython.int) -> int:
+        """How many bytes the values of a column take at most."""
         if not _BODY <= kind <= _STORE_HOST:
             raise ValueError(f"there is no column {kind} of bytes or text")
+        if kind >= _BORN_HOST:
+            return self.count * _HOST_TEXT
+        start: cython.Py_ssize_t = self._start_of(k.COL_BODY_SIZE)
+        if kind == _TOPIC:
+            start = self._start_of(k.COL_TOPIC_SIZE)
+        elif kind == _TAGS:
+            start = self._start_of(k.COL_TAGS_SIZE)
+        elif kind == _MESSAGE_ID:
+            start = self._start_of(k.COL_UNIQUE_KEY_SIZE)
+        i: cython.Py_ssize_t
+        total: cython.longlong = 0
+        for i in range(self.count):
+            total += self._table[start + self._picks[i]]
+        if kind != _BODY:
+            total *= _TEXT_GROWTH
+        if kind == _MESSAGE_ID:
+            total += self.count * _HOST_TEXT
+        self._fits(_SIZE_MAX, total)
+        return total
+
+    def fill(
+        self,
+        kind: cython.int,
+        offsets: cython.int[::1],
+        valid: cython.uchar[::1],
+        out: cython.uchar[::1],
+    ) -> tuple[int, int]:
+        """Write a column of bytes or text: (bytes that it takes, nulls)."""
         self._fits(len(offsets), self.count + 1)
         self._fits(8 * len(valid), self.count)
-        scratch: cython.uchar[64]
-        cells: cython.p_longlong
-        source: cython.pointer(cython.const[cython.uchar])
-        spare: cython.p_uchar
-        if cython.compiled:
-            source = cython.address(self._data[0])
-            cells = cython.address(self._table[0])
-            spare = cython.address(scratch[0])  # noqa: F821 (C's array)
-        else:
-            source = self._data
-            cells = self._table
-            spare = memoryview(bytearray(HOST_TEXT_MAX))
-        i: cython.Py_ssize_t
-        row: cython.Py_ssize_t
-        size: cython.Py_ssize_t = 0
-        total: cython.longlong = 0
-        nulls: cython.Py_ssize_t = 0
-        with cython.nogil:
-            offsets[0] = 0
-            for i in range(self.count):
-                row = self._picks[i]
-                if (
-                    kind < _BORN_HOST
-                    or i == 0
-                    or not _same_host(source, cells, self._capacity, row, self._picks[i - 1], kind)
-                ):
-                    size = _put_value(source, cells, self._capacity, row, kind, spare, 0, False)
-                if i & 7 == 0:
-                    valid[i >> 3] = 0
-                if size == _NULL:
-                    nulls += 1
-                else:
-                    valid[i >> 3] |= 1 << (i & 7)
-                    total += size
-                    if total > _SIZE_MAX:
-                        break
-                offsets[i + 1] = total
-        self._fits(_SIZE_MAX, total)
-        self._measured = kind
-        self._bytes = total
-        return total, nulls
-
-    def fill(self, kind: cython.int, out: cython.uchar[::1]) -> None:
-        """Write the values of the column that was measured last."""
-        if kind != self._measured:
-            raise ValueError(f"column {kind} was not measured")
-        self._fits(len(out), self._bytes)
+        self._fits(len(out), self.room(kind))
         cells: cython.p_longlong
         source: cython.pointer(cython.const[cython.uchar])
         target: cython.p_uchar
@@ -351,7 +320,9 @@ class Rows:
         to: cython.Py_ssize_t = 0
         before: cython.Py_ssize_t = 0
         behind: cython.Py_ssize_t
+        nulls: cython.Py_ssize_t = 0
         with cython.nogil:
+            offsets[0] = 0
             for i in range(self.count):
                 row = self._picks[i]
                 if (
@@ -359,13 +330,20 @@ class Rows:
                     or i == 0
                     or not _same_host(source, cells, self._capacity, row, self._picks[i - 1], kind)
                 ):
-                    behind = _put_value(source, cells, self._capacity, row, kind, target, to, True)
+                    behind = _put_value(source, cells, self._capacity, row, kind, target, to)
                 else:
                     behind = to + to - before
                     copy_bytes(target, to, target, before, to - before)
-                if behind != _NULL:
+                if i & 7 == 0:
+                    valid[i >> 3] = 0
+                if behind == _NULL:
+                    nulls += 1
+                else:
+                    valid[i >> 3] |= 1 << (i & 7)
                     before = to
                     to = behind
+                offsets[i + 1] = to
+        return to, nulls
 
     def _start_of(self, column: cython.Py_ssize_t) -> cython.Py_ssize_t:
         if column < 0 or column >= k.COLUMNS:

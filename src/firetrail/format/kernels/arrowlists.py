@@ -20,12 +20,12 @@ if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import find_byte, same_bytes
     from cython.cimports.firetrail.format.kernels.arrow import Rows
-    from cython.cimports.firetrail.format.kernels.text import copy_text, hash_utf8, text_size
+    from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
 else:
     from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import find_byte, same_bytes
     from firetrail.format.kernels.arrow import Rows
-    from firetrail.format.kernels.text import copy_text, hash_utf8, text_size
+    from firetrail.format.kernels.text import copy_text, text_size
 
 COMPILED = cython.compiled
 
@@ -72,9 +72,6 @@ def measure_items(rows: Rows, kind: cython.int) -> tuple[int, int]:
                 total += text_size(source, cells[at_column * rows._capacity + row], size)
     if total > _SIZE_MAX:
         raise ValueError(f"{total} bytes are too many for one batch")
-    rows._measured = kind
-    rows._items = items
-    rows._bytes = total
     return items, total
 
 
@@ -86,12 +83,13 @@ def _check_room(
     offsets: cython.Py_ssize_t,
     text: cython.Py_ssize_t,
 ) -> cython.void:
-    if rows._measured != kind:
-        raise ValueError(f"column {kind} was not measured")
-    if lists <= rows.count or offsets <= rows._items or text < rows._bytes:
+    items: cython.longlong
+    size: cython.longlong
+    items, size = measure_items(rows, kind)
+    if lists <= rows.count or offsets <= items or text < size:
         raise ValueError(
             f"room for {lists} offsets of lists, {offsets} of items and {text} bytes; "
-            f"{rows.count + 1}, {rows._items + 1} and {rows._bytes} are needed"
+            f"{rows.count + 1}, {items + 1} and {size} are needed"
         )
 
 
@@ -175,7 +173,7 @@ def _split_properties(
 ) -> cython.Py_ssize_t:
     """Write the names in ``data[at : end]`` as items from number ``first`` on; the next number.
 
-    Of each item ``notes`` gets the name's hash and where its value stands: that of the last of
+    Of each item ``notes`` gets the name's looks and where its value stands: that of the last of
     equal names, in the place of the first one.
     """
     items: cython.Py_ssize_t = first
@@ -183,24 +181,26 @@ def _split_properties(
     item_end: cython.Py_ssize_t
     name_end: cython.Py_ssize_t
     size: cython.Py_ssize_t
-    name_hash: cython.longlong
+    look: cython.longlong
     while at < end:
         item_end = find_byte(data, 2, at, end)
         name_end = find_byte(data, 1, at, item_end)
         if name_end > at and item_end - name_end > 1:
-            name_hash = hash_utf8(data, at, name_end - at, 0)
             size = copy_text(names, name_offsets[items], data, at, name_end - at)
             size -= name_offsets[items]
+            # Enough to tell most names apart; the bytes are compared where it does not.
+            look = (
+                size << 16 | names[name_offsets[items]] << 8 | names[name_offsets[items] + size - 1]
+            )
             item = first
             while item < items and (
-                notes[3 * (item - first)] != name_hash
-                or name_offsets[item + 1] - name_offsets[item] != size
+                notes[3 * (item - first)] != look
                 or not same_bytes(names, name_offsets[item], names, name_offsets[items], size)
             ):
                 item += 1
             if item == items:
                 name_offsets[items + 1] = name_offsets[items] + size
-                notes[3 * (item - first)] = name_hash
+                notes[3 * (item - first)] = look
                 items += 1
             notes[3 * (item - first) + 1] = name_end + 1
             notes[3 * (item - first) + 2] = item_end - name_end - 1
@@ -220,8 +220,13 @@ def fill_properties(
 
     Java's parser: an item needs a name, the separator and a value; the last of equal names counts.
     """
-    _check_room(rows, _PROPERTIES, len(lists), len(name_offsets), len(names))
-    _check_room(rows, _PROPERTIES, len(lists), len(value_offsets), len(values))
+    _check_room(
+        rows,
+        _PROPERTIES,
+        len(lists),
+        min(len(name_offsets), len(value_offsets)),
+        min(len(names), len(values)),
+    )
     notes_array = array("q", bytes(24 * ITEMS_PER_RECORD_MAX))
     notes_view: cython.longlong[::1] = notes_array
     source: cython.pointer(cython.const[cython.uchar])

@@ -160,11 +160,15 @@ def copy_text(
     c: cython.uint
     size: cython.Py_ssize_t
     while at < end:
-        size = _ascii_until(text, at, end) - at
-        copy_bytes(out, to, text, at, size)
-        at += size
-        to += size
-        if at < end:
+        while end - at >= 8 and not load_u64(text, at) & _TOP_BITS:
+            copy_bytes(out, to, text, at, 8)
+            at += 8
+            to += 8
+        while at < end and text[at] < 0x80:
+            out[to] = text[at]
+            at += 1
+            to += 1
+        if at < end and text[at] >= 0x80:
             c = _character(text, at, end)
             size = c & 7
             if c >> 3 == _REPLACEMENT:

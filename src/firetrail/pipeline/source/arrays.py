@@ -91,11 +91,13 @@ def _times(field: Field, rows: Rows) -> pa.Array:
 def _values(field: Field, rows: Rows) -> pa.Array:
     offsets, ends = _buffer(_OFFSET * (rows.count + 1), "i")
     valid, bits = _buffer(-(-rows.count // 8))
-    size, nulls = rows.measure(field.source, ends, bits)
-    text, view = _buffer(size)
-    rows.fill(field.source, view)
+    text, view = _buffer(rows.room(field.source))
+    size, nulls = rows.fill(field.source, ends, bits, view)
     return pa.Array.from_buffers(
-        field.arrow, rows.count, [valid if nulls else None, offsets, text], nulls
+        field.arrow,
+        rows.count,
+        [valid if nulls else None, offsets, text.slice(0, size)],
+        nulls,
     )
 
 
