@@ -18,7 +18,7 @@ from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError
 from firetrail.pipeline import java
-from firetrail.pipeline.jobs.sql import Result, sql
+from firetrail.pipeline.jobs.sql import Result, needed, sql
 
 PER_TOPIC = (
     "select topic, count(*) as n, sum(size) as bytes from messages group by topic order by topic"
@@ -38,17 +38,11 @@ def per_topic(shop: Path) -> list[tuple[str, int, int]]:
     return [(topic, count[topic], size[topic]) for topic in sorted(count)]
 
 
-def columns_read(spark: SparkSession) -> list[str]:
-    """The columns that the tables have after a query."""
-    assert spark.table("messages").columns == spark.table("log").columns
-    return spark.table("log").columns
-
-
 @pytest.mark.parametrize("table", ["messages", "log"])
 def test_both_tables(spark: SparkSession, shop: Path, table: str) -> None:
     rows = sql(spark, shop, PER_TOPIC.replace("messages", table)).collect()
     assert [tuple(row) for row in rows] == per_topic(shop)
-    assert columns_read(spark) == ["topic", "size"]
+    assert needed(spark, PER_TOPIC.replace("messages", table)) == ([table], ["topic", "size"])
 
 
 @pytest.mark.parametrize(
@@ -79,9 +73,21 @@ def test_both_tables(spark: SparkSession, shop: Path, table: str) -> None:
 def test_only_what_a_query_needs_is_read(
     spark: SparkSession, shop: Path, query: str, columns: list[str]
 ) -> None:
-    rows = sql(spark, shop, query).count()
-    assert rows > 0
-    assert columns_read(spark) == columns
+    assert needed(spark, query)[1] == columns
+    assert sql(spark, shop, query).count() > 0
+
+
+def test_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
+    spark.sql("select 'orders' as name, 7 as rank").createOrReplaceTempView("ranks")
+    query = "select rank, count(*) from messages m join ranks on topic = name group by rank"
+    assert needed(spark, query) == (["messages"], ["topic"])
+    assert sql(spark, shop, query).collect()[0][0] == 7
+    assert [table.name for table in spark.catalog.listTables()] == ["ranks"]
+    spark.catalog.dropTempView("ranks")
+
+
+def test_no_table(spark: SparkSession, shop: Path) -> None:
+    assert sql(spark, shop, "select 1 + 1").collect()[0][0] == 2
 
 
 def test_all_columns(spark: SparkSession, shop: Path) -> None:

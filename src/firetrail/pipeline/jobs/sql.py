@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.source.places import is_remote, local_path
+from firetrail.pipeline.source.schema import NAMES, ddl
 
 VIEWS = {"messages": "queue", "log": "log"}
 """Name of each table, and the view of the data source behind it."""
@@ -23,39 +25,43 @@ _CHEAPEST = "queue_id"
 def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
     """The result of a query over the tables ``messages`` and ``log`` of a store.
 
-    ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. Both
-    are temporary views of the session, replaced by each call.
-
-    Spark does not tell a Python data source which columns a query uses, and bodies cost most of a
-    scan: so the query is planned over all columns, and again over those that the plan uses.
+    ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. The
+    query may use the session's other tables as well; temporary views with these two names are
+    replaced, and gone afterwards.
     """
     place = _absolute(str(store))
     with original_errors():
-        columns = _create_views(spark, place, None)
-        frame = spark.sql(query)
-        used = [name for name in columns if name in _names_used(frame)]
-        if len(used) < len(columns):
-            _create_views(spark, place, used or [_CHEAPEST])
-            frame = spark.sql(query)
-    return frame
+        try:
+            views, columns = needed(spark, query)
+            for name in views:
+                reader = spark.read.format("rocketmq").option("view", VIEWS[name])
+                frame = reader.option("columns", ",".join(columns)).load(place)
+                frame.createOrReplaceTempView(name)
+            return spark.sql(query)
+        finally:
+            for name in VIEWS:
+                spark.catalog.dropTempView(name)
+
+
+def needed(spark: SparkSession, query: str) -> tuple[list[str], list[str]]:
+    """The tables and the columns that a query uses.
+
+    Spark does not tell a Python data source which columns it needs, and bodies cost most of a
+    scan. So the query is first planned over tables of the same form that stand for the real ones.
+    """
+    for name in VIEWS:
+        nothing = spark.sparkContext.emptyRDD()  # not a local relation: those are optimized away
+        spark.createDataFrame(nothing, ddl(NAMES)).createOrReplaceTempView(name)
+    frame = spark.sql(query)
+    analyzed = frame._jdf.queryExecution().analyzed().toString()
+    views = [name for name in VIEWS if re.search(rf"\bSubqueryAlias {name}\b", analyzed)]
+    used = _names_used(frame)
+    return views, [name for name in NAMES if name in used] or [_CHEAPEST]
 
 
 def _absolute(store: str) -> str:
     """Spark's own folder is where it was started, which may be long ago."""
     return store if is_remote(store) else str(local_path(store).absolute())
-
-
-def _create_views(spark: SparkSession, store: str, columns: list[str] | None) -> list[str]:
-    """Make the tables, with some or all columns; the columns."""
-    found: list[str] = []
-    for name, view in VIEWS.items():
-        reader = spark.read.format("rocketmq").option("view", view)
-        if columns is not None:
-            reader = reader.option("columns", ",".join(columns))
-        frame = reader.load(store)
-        frame.createOrReplaceTempView(name)
-        found = frame.columns
-    return found
 
 
 def _names_used(frame: DataFrame) -> set[str]:
