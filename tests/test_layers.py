@@ -20,7 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "remoting": {"format"},
     "client": {"format", "remoting"},
     "namesrv": {"format", "remoting"},
-    "broker": {"format", "storage", "store", "remoting", "client"},
+    "broker": {"format", "storage", "store", "remoting", "client", "namesrv"},
     "proxy": {"format", "remoting", "client", "namesrv", "broker"},
     "pipeline": {"format", "storage", "store", "client"},
     "console": {"format", "client", "broker"},

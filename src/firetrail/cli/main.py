@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from firetrail import __version__
-from firetrail.cli import dump, fsck, info, namesrv, pipeline, query, rebuild
+from firetrail.cli import broker, dump, fsck, info, namesrv, pipeline, query, rebuild, up
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.format.kernels import COMPILED
 
-COMMANDS: tuple[Command, ...] = (info, dump, query, fsck, rebuild, pipeline, namesrv)
+COMMANDS: tuple[Command, ...] = (up, info, dump, query, fsck, rebuild, pipeline, broker, namesrv)
 """The subcommands, in the order in which help lists them."""
 
 

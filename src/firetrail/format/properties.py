@@ -125,6 +125,21 @@ def get_property(raw: ReadableBuffer, name: str) -> str | None:
     return None
 
 
+def replace_properties(raw: ReadableBuffer, changes: Mapping[str, str | None]) -> bytes:
+    """The stored form with some properties set anew, or left out where the value is None.
+
+    The others keep their bytes and their order; what is set comes behind them.
+    """
+    names = {name.encode() for name in changes}
+    kept = [
+        item
+        for item in bytes(raw).split(b"\x02")
+        if item and item.partition(b"\x01")[0] not in names
+    ]
+    added = encode_properties({name: value for name, value in changes.items() if value is not None})
+    return b"".join([item + b"\x02" for item in kept]) + added
+
+
 def _reason(properties: Mapping[str, str]) -> IllegalMessageError:
     """Which property is at fault, and why."""
     for name, value in properties.items():

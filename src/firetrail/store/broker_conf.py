@@ -12,6 +12,8 @@ from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.store.settings import Setting
 
+NO_KEY = "is not a key of RocketMQ or Firetrail"
+
 UNUSED: Mapping[str, str] = {
     "the place of the store is the folder that it is opened with": """
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
@@ -119,7 +121,7 @@ def read_settings(settings: Mapping[str, Setting], entries: Mapping[str, Entry])
         if reason := why_unused(key):
             reading.ignored.append(Remark(key, f"has no effect: {reason}", entry.place))
         else:
-            detail = f"is not a key of RocketMQ or Firetrail{did_you_mean(key, known)}"
+            detail = f"{NO_KEY}{did_you_mean(key, known)}"
             reading.unknown.append(Remark(key, detail, entry.place))
     return reading
 

@@ -397,6 +397,11 @@ class StoreConfig:
         """Settings from keys and values as ``broker.conf`` would have them."""
         return _load({key: Entry(value) for key, value in values.items()})
 
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, Entry]) -> LoadedConfig:
+        """Settings from entries that were parsed already, perhaps with others beside them."""
+        return _load(entries)
+
 
 SETTINGS: Mapping[str, Setting] = table(StoreConfig)
 """The table: every setting by its Python name, in the order of the reference page."""

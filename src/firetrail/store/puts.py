@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter
 
 from firetrail.errors import (
@@ -63,12 +63,20 @@ class Puts:
 
     async def put_async(self, message: Message) -> PutResult:
         """As :meth:`put` for an event loop: others run while the disk is waited for."""
+        result = self._begin_put(message)
+        if isinstance(result, PutResult):
+            return result.require_ok()
+        return (await result).require_ok()
+
+    def _begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
+        """Store it at once; the outcome, or what to await for it."""
         started = perf_counter()
-        result = self._append(message)
+        result = (
+            self._append_batch(message) if isinstance(message, Batch) else self._append(message)
+        )
         if self._sync and result.ok and message.wait_for_flush:
-            result = await self._wait_durable_async(result)
-            self._statistics.note_latency(perf_counter() - started)
-        return result.require_ok()
+            return self._wait_durable_async(result, started)
+        return result
 
     def put_batch(self, batch: Batch | Sequence[Message]) -> PutResult:
         """Store messages of one topic and queue in one piece; errors as for :meth:`put`."""
@@ -180,7 +188,7 @@ class Puts:
         in_time = waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
         return self._flushed_or_not(result, in_time, waiter.durable)
 
-    async def _wait_durable_async(self, result: PutResult) -> PutResult:
+    async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
         loop = asyncio.get_running_loop()
         waiter = LoopWaiter(result.physical_offset + result.size, loop)
         timeout_s = self._engine.config.sync_flush_timeout_ms / 1000
@@ -190,6 +198,7 @@ class Puts:
             durable = await waiter.future
         finally:
             timer.cancel()
+            self._statistics.note_latency(perf_counter() - started)
         return self._flushed_or_not(result, durable is not None, bool(durable))
 
     def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:

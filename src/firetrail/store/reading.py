@@ -274,6 +274,12 @@ class Reader:
         to_earlier = time_ms - self._time(before.physical_offset)
         return later if to_later < to_earlier else later - 1
 
+    def is_recent(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at a queue offset is likely in memory; so is one to come."""
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        return unit is None or self._log.readable_offset - unit.physical_offset <= self._memory
+
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time (ms) of the message at a queue offset."""
         queue = self._queues.find(topic, queue_id)

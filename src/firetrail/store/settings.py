@@ -140,6 +140,26 @@ class Flag(Kind[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class Text(Kind[str]):
+    """A line of text that ``pattern`` matches as a whole; ``form`` says so in words."""
+
+    pattern: str
+    form: str
+
+    @property
+    def allowed(self) -> str:
+        return self.form
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def check(self, value: str) -> str:
+        if type(value) is not str or re.fullmatch(self.pattern, value) is None:
+            raise self.refusal()
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf(Kind[E]):
     """A member of an enum whose values are RocketMQ's names."""
 

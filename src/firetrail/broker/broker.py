@@ -1,0 +1,224 @@
+"""The broker: its parts, their start and their stop.
+
+::
+
+    async with Broker.running() as broker:
+        ...  # clients connect to broker.namesrv
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from firetrail.broker.clients import Clients
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.groups import GroupTable
+from firetrail.broker.holding import Holding
+from firetrail.broker.locks import Locks
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.pulling import Pulling
+from firetrail.broker.querying import Querying
+from firetrail.broker.registering import Registering
+from firetrail.broker.schedule import Schedule
+from firetrail.broker.sendback import SendingBack
+from firetrail.broker.sending import Sending
+from firetrail.broker.topics import TopicTable
+from firetrail.broker.transactions import Transactions
+from firetrail.format.hosts import Host
+from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.server import Server, ServerLimits
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+from firetrail.store.served import ServedStore
+
+SWEEP_S = 10.0
+"""Pause between two looks for clients and locks that are gone."""
+
+_log = logging.getLogger(__name__)
+
+
+class Broker:
+    """A broker with its store and, unless it is told not to, a name server."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: BrokerConfig | None = None,
+        store: StoreConfig | None = None,
+        *,
+        name_server: NameServerConfig | None = None,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        """A broker on the store in ``folder``; ``name_server`` None for one without.
+
+        Port and advertised address are those of the store's ``store_host``, port 0 for a free one.
+        """
+        self._folder = Path(folder)
+        self.config = config or BrokerConfig()
+        self._store_config = store or StoreConfig()
+        self._handlers: dict[int, Handler] = {}
+        self._server = Server(self._handlers, limits, on_closed=self._closed)
+        self._name_server = NameServer(name_server) if name_server is not None else None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ""
+        """``ip:port`` that clients connect to, after the start."""
+        self.namesrv = ""
+        """The same of the name server."""
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls,
+        folder: str | Path | None = None,
+        config: BrokerConfig | None = None,
+        store: StoreConfig | None = None,
+    ) -> AsyncIterator[Self]:
+        """A broker with a name server on free ports of loopback, for tests.
+
+        Without a ``folder``, its store is gone afterwards.
+        """
+        with tempfile.TemporaryDirectory(prefix="firetrail-") as temporary:
+            settings = store or StoreConfig()
+            broker = cls(
+                folder if folder is not None else temporary,
+                config,
+                settings.replace(store_host=settings.store_host._replace(port=0)),
+                name_server=NameServerConfig(listen_port=0),
+            )
+            await broker.start()
+            try:
+                yield broker
+            finally:
+                await broker.stop()
+
+    # -- start and stop -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store and serve it. What cannot be opened or bound is raised."""
+        asked = self._store_config.store_host
+        port = await self._server.start(self.config.bind, asked.port)
+        try:
+            # Nothing is awaited before all handlers are there: nobody finds a broker without them.
+            host = asked._replace(port=port)
+            self.address = str(host)
+            self.store = ServedStore.open(self._folder, self._store_config.replace(store_host=host))
+        except BaseException:
+            await self._server.stop()
+            raise
+        self._build(host)
+        if self._name_server is not None:
+            namesrv_port = await self._name_server.start()
+            self.namesrv = str(host._replace(port=namesrv_port))
+        await self._registering.start()
+        self.topics.on_change = self._registering.changed
+        self._schedule.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._save_regularly()),
+            loop.create_task(self._sweep_regularly()),
+            loop.create_task(self._check_regularly()),
+        ]
+
+    def _build(self, host: Host) -> None:
+        store, config = self.store, self.config
+        system = System()
+        loop = asyncio.get_running_loop()
+        now_ms = system.clock.now_ms
+        levels = store.config.delay_levels
+
+        def file(name: str) -> ConfigFile:
+            return ConfigFile(system, self._folder, name)
+
+        self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
+        if not store.recovery.clean:
+            self.topics.recover(store.queue_pairs())
+        self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
+        self.offsets = OffsetTable(file("consumerOffset.json"), store, self.topics)
+        expiry_s = config.client_expiry_ms / 1000
+        self.clients = Clients(self.topics, self.groups, loop.time, expiry_s)
+        self._holding = Holding(store, loop)
+        self._locks = Locks(loop.time)
+        self._schedule = Schedule(file("delayOffset.json"), store, levels, now_ms)
+        self._transactions = Transactions(
+            store, self.topics, self.offsets, self.clients, config, now_ms
+        )
+        self._transactions.load()
+        self._registering = Registering(
+            config, self.address, self.topics.content, self._name_server
+        )
+        parts = (
+            Sending(store, self.topics, self.groups, self._transactions, config),
+            Pulling(
+                store,
+                self.topics,
+                self.groups,
+                self.clients,
+                self.offsets,
+                self._holding,
+                config,
+            ),
+            SendingBack(store, self.topics, self.groups),
+            Querying(store, self.topics),
+            self.offsets,
+            self.clients,
+            self._locks,
+            self._transactions,
+        )
+        for part in parts:
+            self._handlers.update(part.handlers)
+
+    async def stop(self) -> None:
+        """Answer what was asked, save everything, close the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._holding.stop()
+        await self._registering.stop()
+        await self._server.stop()
+        if self._name_server is not None:
+            await self._name_server.stop()
+        for part in (self._schedule, self.offsets, self.topics, self.groups):
+            await part.stop()
+        self.store.close()
+
+    def _closed(self, connection: Connection) -> None:
+        self._holding.closed(connection)
+        self.clients.closed(connection)
+
+    # -- what happens by itself ---------------------------------------------------------------
+
+    async def _save_regularly(self) -> None:
+        pause_s = self.config.offsets_interval_ms / 1000
+        delay_pause_s = self.config.delay_interval_ms / 1000
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(pause_s)
+            self.offsets.save_changes()
+            waited_s += pause_s
+            if waited_s >= delay_pause_s:
+                waited_s = 0.0
+                self._schedule.save_changes()
+
+    async def _sweep_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.clients.expire()
+            self._locks.expire()
+
+    async def _check_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.transaction_check_interval_ms / 1000)
+            try:
+                await self._transactions.check()
+            except Exception:
+                _log.exception("half messages could not be checked; tried again")

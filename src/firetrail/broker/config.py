@@ -1,0 +1,150 @@
+"""The broker's own settings, and the reading of a whole ``broker.conf``.
+
+The table follows the store's (:mod:`firetrail.store.config`): Python name, default, key in
+``broker.conf``, kind, explanation. One file fills both tables; a key that belongs to neither is
+reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from firetrail.errors import ConfigError
+from firetrail.format.java_properties import Entry
+from firetrail.format.names import TOPIC_PATTERN
+from firetrail.store.broker_conf import NO_KEY, Remark, did_you_mean, read_settings
+from firetrail.store.config import SETTINGS as STORE_SETTINGS
+from firetrail.store.config import StoreConfig
+from firetrail.store.settings import Flag, Group, Setting, Text, Whole, table
+
+FLAG = Flag()
+MS = Whole(1, unit="ms")
+NAME = Text(TOPIC_PATTERN, "letters, digits and % | _ -")
+ADDRESSES = Text(r"[^\s]*", "host:port, several separated by ';', or nothing")
+HOST = Text(r"[^\s]+", "a host name or address")
+
+IDENTITY = Group("Broker: who it is", "What clients and name servers know the broker by.")
+TOPICS = Group("Broker: topics and groups", "What clients may bring into being by using it.")
+CONSUMING = Group("Broker: consuming", "How long pulls wait, and how often offsets are saved.")
+TRANSACTIONS = Group("Broker: transactions", "When producers are asked about half messages.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Every setting of a broker beyond those of its store."""
+
+    cluster: str = IDENTITY("DefaultCluster", "brokerClusterName", NAME, "Name of the cluster.")
+    name: str = IDENTITY("broker-a", "brokerName", NAME, "Name; RocketMQ's default is the host's.")
+    broker_id: int = IDENTITY(0, "brokerId", Whole(0), "0 for a master.")
+    bind: str = IDENTITY(
+        "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all of the machine's."
+    )
+    namesrv: str = IDENTITY(
+        "", "namesrvAddr", ADDRESSES, "Name servers to register with, beside the broker's own."
+    )
+    register_interval_ms: int = IDENTITY(
+        30_000, "registerNameServerPeriod", MS, "Pause between registrations."
+    )
+    permission: int = IDENTITY(
+        6, "brokerPermission", Whole(0, 7), "4 to let clients read, 2 to let them write."
+    )
+    region: str = IDENTITY("DefaultRegion", "regionId", NAME, "Told to producers, for traces.")
+
+    auto_create_topics: bool = TOPICS(
+        True, "autoCreateTopicEnable", FLAG, "Make a topic when the first message for it comes."
+    )
+    auto_create_groups: bool = TOPICS(
+        True, "autoCreateSubscriptionGroup", FLAG, "Take consumer groups that nobody has made."
+    )
+    default_topic_queues: int = TOPICS(
+        8, "defaultTopicQueueNums", Whole(1, 10_000), "Most queues of a topic made that way."
+    )
+    trace_topic: bool = TOPICS(
+        False, "traceTopicEnable", FLAG, "Make the topic for message traces at the start."
+    )
+    trace_topic_name: str = TOPICS("RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", NAME, "Its name.")
+
+    long_polling: bool = CONSUMING(
+        True, "longPollingEnable", FLAG, "Hold a pull that finds nothing as long as it asks for."
+    )
+    short_polling_ms: int = CONSUMING(
+        1_000, "shortPollingTimeMills", MS, "How long it is held otherwise."
+    )
+    client_expiry_ms: int = CONSUMING(
+        120_000, "channelExpiredTimeout", MS, "A client without heartbeats for so long is gone."
+    )
+    offsets_interval_ms: int = CONSUMING(
+        5_000, "flushConsumerOffsetInterval", MS, "Pause between savings of consumer offsets."
+    )
+    delay_interval_ms: int = CONSUMING(
+        10_000, "flushDelayOffsetInterval", MS, "The same for how far delayed messages went out."
+    )
+    property_filter: bool = CONSUMING(
+        True,
+        "enablePropertyFilter",
+        FLAG,
+        "Let consumers choose messages by SQL92. RocketMQ's default is false.",
+    )
+
+    reject_transactions: bool = TRANSACTIONS(
+        False, "rejectTransactionMessage", FLAG, "Take no half messages."
+    )
+    transaction_timeout_ms: int = TRANSACTIONS(
+        6_000, "transactionTimeOut", MS, "Age at which a producer is asked for the first time."
+    )
+    transaction_check_interval_ms: int = TRANSACTIONS(
+        30_000, "transactionCheckInterval", MS, "Pause between two rounds of asking."
+    )
+    transaction_check_max: int = TRANSACTIONS(
+        15, "transactionCheckMax", Whole(1), "After so many questions the message is given up."
+    )
+
+    def __post_init__(self) -> None:
+        for setting in SETTINGS.values():
+            object.__setattr__(self, setting.name, setting.checked(getattr(self, setting.name)))
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses in ``namesrv``."""
+        return [address for address in self.namesrv.split(";") if address]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed."""
+        for name, value in changes.items():
+            if name not in SETTINGS:
+                raise ConfigError(name, value, f"no such setting{did_you_mean(name, SETTINGS)}")
+        return replace(self, **changes)
+
+
+SETTINGS: Mapping[str, Setting] = table(BrokerConfig)
+"""The table: every setting by its Python name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBroker:
+    """The settings in a ``broker.conf``, and what to know about the rest of it."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    remarks: tuple[Remark, ...]
+
+
+def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
+    """The settings in a ``broker.conf``; ConfigError for a value that cannot be understood."""
+    names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
+    store_names = {name for line in STORE_SETTINGS.values() for name in line.names_in_file}
+    reading = read_settings(SETTINGS, {k: v for k, v in entries.items() if k in names})
+    others = {k: v for k, v in entries.items() if k not in names}
+    store = StoreConfig.from_entries(others)
+    known = names | store_names
+    unknown = tuple(
+        replace(remark, detail=f"{NO_KEY}{did_you_mean(remark.key, known)}")
+        for remark in store.unknown
+    )
+    return LoadedBroker(
+        BrokerConfig(**reading.values),
+        store.config,
+        unknown + tuple(reading.adjusted) + store.adjusted + store.ignored,
+    )

@@ -1,0 +1,113 @@
+"""The consumer groups of a broker, as in RocketMQ's ``subscriptionGroup.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.saving import Saver
+from firetrail.errors import RequestError
+from firetrail.format.names import TOPIC_PATTERN
+from firetrail.remoting.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from firetrail.remoting.codes import ResponseCode
+
+GROUP_MAX = 120
+"""Bytes of a name: with a prefix it is the name of a topic."""
+SYSTEM_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONSAPI_OWNER",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_PULL",
+)
+
+_NAME = re.compile(TOPIC_PATTERN)
+
+
+class GroupTable:
+    """Consumer groups by name."""
+
+    def __init__(self, file: ConfigFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._auto_create = config.auto_create_groups
+        self._now_ms = now_ms
+        kept = SubscriptionGroupTable.from_json(file.load())
+        self._groups = dict(kept.subscription_group_table)
+        self._version = kept.data_version
+        self._forbidden = kept.forbidden_table
+        self._saver = Saver(file, lambda: self.content().to_json())
+        for name in SYSTEM_GROUPS:
+            self._groups.setdefault(name, SubscriptionGroupConfig(name))
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, None if there is none."""
+        return self._groups.get(name)
+
+    def names(self) -> list[str]:
+        """The names of all groups, in order."""
+        return sorted(self._groups)
+
+    def require(self, name: str) -> SubscriptionGroupConfig:
+        """The group, a new one if that is allowed; RequestError if not."""
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        check_group(name)
+        if not self._auto_create and not name.startswith(SYSTEM_PREFIX):
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist; create it first",
+            )
+        group = SubscriptionGroupConfig(name)
+        self.put([group])
+        return group
+
+    def put(self, groups: Iterable[SubscriptionGroupConfig]) -> None:
+        """Take groups, new or changed ones."""
+        groups = list(groups)
+        for group in groups:
+            check_group(group.group_name)
+        for group in groups:
+            self._groups[group.group_name] = group
+        self._changed()
+
+    def remove(self, name: str) -> None:
+        """Forget the group."""
+        if self._groups.pop(name, None) is not None:
+            self._changed()
+
+    def content(self) -> SubscriptionGroupTable:
+        """All of it."""
+        return SubscriptionGroupTable(
+            dict(sorted(self._groups.items())), self._version, self._forbidden
+        )
+
+    def _changed(self) -> None:
+        version = self._version
+        self._version = DataVersion(version.counter + 1, self._now_ms(), version.state_version)
+        self._saver.changed()
+
+    async def saved(self) -> None:
+        """Return when all changes are in the file."""
+        await self._saver.saved()
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        await self._saver.stop()
+
+
+def check_group(name: str) -> None:
+    """RequestError unless ``name`` may be a group."""
+    if not _NAME.fullmatch(name) or len(name) > GROUP_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the group {name!r:.140} is illegal: 1 to {GROUP_MAX} letters, digits and % | _ - "
+            "are allowed",
+        )

@@ -1,0 +1,107 @@
+"""Pulls that found nothing and wait for messages: long polling.
+
+A held pull is woken when messages arrive in its queue, and answered when one of them is wanted, or
+when its time is over. Arrivals are told by the store's dispatching thread; everything else happens
+in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from firetrail.remoting.connection import Connection
+from firetrail.store.deriving import Arrival
+from firetrail.store.served import ServedStore
+
+HELD_MAX = 100_000
+"""So many pulls are held at most; more are answered at once."""
+
+Queue = tuple[str, int]
+
+
+class Held:
+    """A pull that waits. ``wake`` answers it if it can, and says whether it has."""
+
+    __slots__ = ("connection", "offset", "queue", "timer", "wake")
+
+    def __init__(
+        self, connection: Connection, queue: Queue, offset: int, wake: Callable[[bool], bool]
+    ) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.offset = offset
+        """It waits for a message with this queue offset or a later one."""
+        self.wake = wake
+        """Called with whether its time is over, in which case it has to answer."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Holding:
+    """All pulls that wait, by queue."""
+
+    def __init__(self, store: ServedStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._held: dict[Queue, list[Held]] = {}
+        self._on: dict[Connection, set[Held]] = {}
+        self._count = 0
+        store.on_arrival(self._heard)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more pulls can wait."""
+        return self._count >= HELD_MAX
+
+    def hold(self, held: Held, seconds: float) -> None:
+        """Wake the pull when something arrives, or after some seconds."""
+        self._held.setdefault(held.queue, []).append(held)
+        self._on.setdefault(held.connection, set()).add(held)
+        self._count += 1
+        held.timer = self._loop.call_later(seconds, self._time_out, held)
+        # What arrived since the pull looked was not announced to it.
+        if self._store.max_offset(*held.queue) > held.offset:
+            self._loop.call_soon(self._arrived, [held.queue])
+
+    def closed(self, connection: Connection) -> None:
+        """Nobody waits there any more."""
+        for held in list(self._on.get(connection, ())):
+            self._drop(held)
+
+    def stop(self) -> None:
+        """Forget all."""
+        for connection in list(self._on):
+            self.closed(connection)
+
+    def _heard(self, arrivals: Sequence[Arrival]) -> None:
+        """In the dispatching thread: pass on what somebody waits for."""
+        held = self._held
+        queues = [(topic, number) for topic, number, _ in arrivals if (topic, number) in held]
+        if queues and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived, queues)
+
+    def _arrived(self, queues: Sequence[Queue]) -> None:
+        for queue in queues:
+            newest = self._store.max_offset(*queue)
+            for held in list(self._held.get(queue, ())):
+                if newest > held.offset and held.timer is not None and held.wake(False):
+                    self._drop(held)
+
+    def _time_out(self, held: Held) -> None:
+        self._drop(held)
+        held.wake(True)
+
+    def _drop(self, held: Held) -> None:
+        if held.timer is None:
+            return
+        held.timer.cancel()
+        held.timer = None
+        self._count -= 1
+        waiting = self._held[held.queue]
+        waiting.remove(held)
+        if not waiting:
+            del self._held[held.queue]
+        others = self._on[held.connection]
+        others.discard(held)
+        if not others:
+            del self._on[held.connection]

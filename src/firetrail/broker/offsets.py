@@ -1,0 +1,119 @@
+"""How far consumer groups are, as in RocketMQ's ``consumerOffset.json``."""
+
+from __future__ import annotations
+
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.groups import check_group
+from firetrail.broker.saving import Saver
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import ConsumerOffsets
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import ConsumerOffsetHeader, OffsetResponse
+from firetrail.store.served import ServedStore
+
+_SEPARATOR = "@"
+
+
+class OffsetTable:
+    """Queue offsets by topic, group and queue id: the next message that the group has not seen."""
+
+    def __init__(self, file: ConfigFile, store: ServedStore, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = dict(ConsumerOffsets.from_json(file.load()).offset_table)
+        self._saver = Saver(file, lambda: self.content().to_json())
+        self._changed = False
+        self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
+        }
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset, None if the group has none there."""
+        queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group is so far. Clients that do not know yet say -1, which changes nothing."""
+        if offset < 0:
+            return
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._offsets.get(key)
+        if queues is None:
+            check_group(group)
+            self._offsets[key] = queues = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._changed = True
+
+    def of_group(self, group: str) -> dict[str, dict[int, int]]:
+        """Offsets by topic and queue id."""
+        return {topic: dict(queues) for topic, name, queues in self._entries() if name == group}
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups with an offset in a topic."""
+        return sorted({group for name, group, _ in self._entries() if name == topic})
+
+    def _entries(self) -> list[tuple[str, str, dict[int, int]]]:
+        parts = ((*key.partition(_SEPARATOR), queues) for key, queues in self._offsets.items())
+        return [(topic, group, queues) for topic, _, group, queues in parts]
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Drop all offsets of a topic, of a group, or of one in the other."""
+        for name, owner, _ in self._entries():
+            if topic in (None, name) and group in (None, owner):
+                del self._offsets[f"{name}{_SEPARATOR}{owner}"]
+                self._changed = True
+
+    def content(self) -> ConsumerOffsets:
+        """All of it."""
+        return ConsumerOffsets({key: dict(queues) for key, queues in self._offsets.items()})
+
+    def save_changes(self) -> None:
+        """Begin to save, if anything has changed."""
+        if self._changed:
+            self._changed = False
+            self._saver.changed()
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        self.save_changes()
+        await self._saver.stop()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _query(self, connection: Connection, request: Command) -> Command:
+        header = ConsumerOffsetHeader.decode(request.fields)
+        offset = self.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            offset = self._beginning(header)
+        return request.answer(fields=OffsetResponse(offset).encode())
+
+    def _beginning(self, header: ConsumerOffsetHeader) -> int:
+        """Where a group without an offset begins, if its client need not decide.
+
+        A queue that still has its first message, likely in memory, is consumed from there on.
+        """
+        store, queue = self._store, (header.topic, header.queue_id)
+        if (
+            store.min_offset(*queue) > 0
+            or not store.is_recent(*queue, 0)
+            or header.set_zero_if_not_found is False
+        ):
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"group {header.consumer_group} has no offset in this queue yet",
+            )
+        return 0
+
+    def _update(self, connection: Connection, request: Command) -> Command:
+        header = ConsumerOffsetHeader.decode(request.fields)
+        if header.commit_offset is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")
+        self._topics.require(header.topic)
+        self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return request.answer()

@@ -1,0 +1,272 @@
+"""Messages to consumers: slices of the log as they are, now or when there are some."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from functools import lru_cache
+from typing import NamedTuple
+
+from firetrail.broker.clients import Clients
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.groups import GroupTable
+from firetrail.broker.holding import Held, Holding
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.sqlfilter import Filter, parse
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import FormatError, RequestError
+from firetrail.format.record import decode_message
+from firetrail.remoting.answering import Handler, failure
+from firetrail.remoting.bodies import BY_TAG, MessageModel
+from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import PullHeader
+from firetrail.store.reading import tag_hashes
+from firetrail.store.results import GetResult, GetStatus
+from firetrail.store.served import ServedStore
+
+_NOTHING_YET = ResponseCode.PULL_NOT_FOUND
+_FOUND = GetStatus.FOUND
+_NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+SCANNED_MAX = 800
+"""Messages that one pull with a filter over properties looks at."""
+
+
+class PullFlag(IntFlag):
+    """The bits of a pull's ``sysFlag``."""
+
+    COMMIT_OFFSET = 1
+    SUSPEND = 2
+    SUBSCRIPTION = 4
+
+
+class Wanted(NamedTuple):
+    """Which messages a consumer wants: by hashes of tags, by properties, or all."""
+
+    tags: frozenset[int] | None = None
+    properties: Filter | None = None
+
+
+ALL = Wanted()
+
+
+class Pulling:
+    """Answers PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: Clients,
+        offsets: OffsetTable,
+        holding: Holding,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._holding = holding
+        self._config = config
+        self._readable = bool(config.permission & Permission.READ)
+        self.handlers: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
+        }
+
+    def _pull(self, connection: Connection, request: Command) -> Command | None:
+        header = PullHeader.decode(request.fields)
+        self._check(header)
+        wanted = self._wanted(header)
+        if header.sys_flag & PullFlag.COMMIT_OFFSET:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        offset = header.queue_offset
+        result = self._get(header, offset, wanted)
+        code = _code(result.status, offset)
+        if (
+            code is _NOTHING_YET
+            and header.sys_flag & PullFlag.SUSPEND
+            and not self._holding.is_full
+        ):
+            self._hold(connection, request, header, wanted)
+            return None
+        return _answer(request, code, result)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _check(self, header: PullHeader) -> None:
+        if not self._readable:
+            raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
+        group = self._groups.require(header.consumer_group)
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        topic = self._topics.require(header.topic)
+        if not topic.perm & Permission.READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+
+    def _wanted(self, header: PullHeader) -> Wanted:
+        """What the pull itself says, or the last heartbeat of its group."""
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            return self._parsed(header.subscription or "", header.expression_type)
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if group.message_model is MessageModel.BROADCASTING:
+            self._check_broadcast(group.name)
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return self._parsed(subscription.sub_string, subscription.expression_type)
+
+    def _check_broadcast(self, group: str) -> None:
+        config = self._groups.get(group)
+        if config is not None and not config.consume_broadcast_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcast"
+            )
+
+    def _parsed(self, text: str, kind: str | None) -> Wanted:
+        if kind in (None, "", BY_TAG):
+            return _by_tags(text)
+        if not self._config.property_filter:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {kind:.20}; "
+                "set enablePropertyFilter=true",
+            )
+        try:
+            return Wanted(None, parse(text))
+        except FormatError as error:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _get(self, header: PullHeader, offset: int, wanted: Wanted) -> GetResult:
+        count = max(header.max_msg_nums, 1)
+        if wanted.properties is None:
+            return self._store.get_hashed(header.topic, header.queue_id, offset, count, wanted.tags)
+        end = offset + max(SCANNED_MAX, count)
+        while True:
+            result = self._store.get_hashed(header.topic, header.queue_id, offset, count)
+            if result.status is not _FOUND:
+                return result
+            matching = wanted.properties.matches
+            chosen = [b for b in result.buffers if matching(decode_message(b).properties)]
+            offset = result.next_offset
+            if chosen or offset >= min(end, result.max_offset):
+                return GetResult(
+                    _FOUND if chosen else _NO_MATCH,
+                    offset,
+                    result.min_offset,
+                    result.max_offset,
+                    chosen,
+                    sum(map(len, chosen)),
+                    result.suggest_slave,
+                )
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _hold(
+        self, connection: Connection, request: Command, header: PullHeader, wanted: Wanted
+    ) -> None:
+        milliseconds = (
+            header.suspend_timeout_millis
+            if self._config.long_polling
+            else self._config.short_polling_ms
+        )
+
+        def wake(is_over: bool) -> bool:
+            try:
+                answer = self._look_again(request, header, held, wanted, is_over)
+            except Exception as error:
+                answer = failure(request, error)
+            if answer is None:
+                return False
+            connection.reply(request, answer)
+            return True
+
+        queue = (header.topic, header.queue_id)
+        held = Held(connection, queue, header.queue_offset, wake)
+        self._holding.hold(held, max(milliseconds, 0) / 1000)
+
+    def _look_again(
+        self, request: Command, header: PullHeader, held: Held, wanted: Wanted, is_over: bool
+    ) -> Command | None:
+        """The answer of a pull that waits, None if it goes on waiting.
+
+        Messages that it does not want are passed over: it need not look at them again.
+        """
+        while True:
+            result = self._get(header, held.offset, wanted)
+            code = _code(result.status, held.offset)
+            if result.status is _NO_MATCH and result.next_offset > held.offset:
+                held.offset = result.next_offset
+                continue
+            if code is _NOTHING_YET:
+                if not is_over:
+                    return None
+                if held.offset > header.queue_offset:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            return _answer(request, code, result)
+
+
+@lru_cache(maxsize=4096)
+def _by_tags(text: str) -> Wanted:
+    return Wanted(tag_hashes(text)) if text.strip() else ALL
+
+
+def _code(status: GetStatus, offset: int) -> ResponseCode:
+    if status in _EMPTY:
+        return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+def _answer(request: Command, code: ResponseCode, result: GetResult) -> Command:
+    return Command(
+        code,
+        {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        },
+        result.buffers,
+        result.status.value,
+        request.opaque,
+        CommandFlag.RESPONSE,
+        serialize=request.serialize,
+    )

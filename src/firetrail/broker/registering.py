@@ -1,0 +1,113 @@
+"""What name servers are told: that the broker is there, and which topics it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import FiretrailError
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.bodies import RegisterBrokerBody, TopicConfigTable
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.headers import RegisterBrokerHeader
+from firetrail.remoting.registration import checksum, encode_registration
+
+_log = logging.getLogger(__name__)
+
+
+class Registering:
+    """Registers a broker with the name server of its process, and with others over the wire."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        address: str,
+        topics: Callable[[], TopicConfigTable],
+        name_server: NameServer | None,
+    ) -> None:
+        self._config = config
+        self._address = address
+        self._topics = topics
+        self._name_server = name_server
+        self._client = Client()
+        self._again = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._scheduled = False
+
+    async def start(self) -> None:
+        """Register everywhere; a name server that cannot be reached is tried again later."""
+        self._register_here()
+        if self._config.name_servers:
+            await self._register_all()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def changed(self) -> None:
+        """The topics have changed: who asks for a route now has to find them."""
+        self._again.set()
+        if self._name_server is not None and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._register_here)
+
+    async def stop(self) -> None:
+        """Take leave."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._tell_all(RequestCode.UNREGISTER_BROKER, b"")
+        if self._name_server is not None:
+            self._name_server.unregister_local(
+                name=self._config.name, address=self._address, broker_id=self._config.broker_id
+            )
+        await self._client.close()
+
+    def _register_here(self) -> None:
+        self._scheduled = False
+        if self._name_server is not None:
+            self._name_server.register_local(
+                cluster=self._config.cluster,
+                name=self._config.name,
+                address=self._address,
+                topics=self._topics(),
+                broker_id=self._config.broker_id,
+            )
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._config.register_interval_ms / 1000):
+                    await self._again.wait()
+            except TimeoutError:
+                pass
+            self._again.clear()
+            await self._register_all()
+
+    async def _register_all(self) -> None:
+        await self._tell_all(
+            RequestCode.REGISTER_BROKER, encode_registration(RegisterBrokerBody(self._topics()))
+        )
+
+    async def _tell_all(self, code: RequestCode, body: bytes) -> None:
+        header = RegisterBrokerHeader(
+            self._config.name,
+            self._address,
+            self._config.cluster,
+            self._config.broker_id,
+            ha_server_addr=self._address,
+            body_crc32=checksum(body),
+        )
+        await asyncio.gather(
+            *(
+                self._tell(address, Command(code, header.encode(), body))
+                for address in self._config.name_servers
+            )
+        )
+
+    async def _tell(self, address: str, command: Command) -> None:
+        try:
+            await self._client.ask(address, command)
+        except (OSError, TimeoutError, FiretrailError) as error:
+            _log.warning("name server %s: %s", address, error or type(error).__name__)

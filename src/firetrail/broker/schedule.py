@@ -1,0 +1,137 @@
+"""Delayed messages: each level has a queue, in which messages wait in the order of their time.
+
+How far each queue has been delivered is kept in ``delayOffset.json``. What was delivered after the
+last save is delivered again after a crash: at least once, as all else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.saving import Saver
+from firetrail.broker.topics import HALF_TOPIC
+from firetrail.errors import FiretrailError
+from firetrail.format.delay import DelayLevels
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, replace_properties
+from firetrail.format.record import Record
+from firetrail.remoting.bodies import DelayOffsets
+from firetrail.store.served import ServedStore
+
+LOOK_S = 0.1
+"""Longest pause between two looks at the queues."""
+AFTER_ERROR_S = 1.0
+AT_ONCE = 256
+"""Messages of a level that are delivered before others get their turn."""
+
+_log = logging.getLogger(__name__)
+
+
+class Schedule:
+    """Delivers delayed messages when they are due."""
+
+    def __init__(
+        self, file: ConfigFile, store: ServedStore, levels: DelayLevels, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._now_ms = now_ms
+        self._next = dict(DelayOffsets.from_json(file.load()).offset_table)
+        self._saver = Saver(file, lambda: self.content().to_json())
+        self._changed = False
+        self._task: asyncio.Task[None] | None = None
+
+    def content(self) -> DelayOffsets:
+        """The next queue offset of each level."""
+        return DelayOffsets(dict(sorted(self._next.items())))
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def save_changes(self) -> None:
+        """Begin to save, if anything was delivered."""
+        if self._changed:
+            self._changed = False
+            self._saver.changed()
+
+    async def stop(self) -> None:
+        """Deliver no more, and save how far it went."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.save_changes()
+        await self._saver.stop()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                pause = self.deliver()
+            except FiretrailError as error:
+                _log.error("delayed messages have to wait: %s", error)
+                pause = AFTER_ERROR_S
+            await asyncio.sleep(pause)
+
+    def deliver(self) -> float:
+        """Deliver what is due, some messages of each level; in how many seconds to look again."""
+        pause = LOOK_S
+        for level in range(1, self._levels.max_level + 1):
+            pause = min(pause, self._deliver_level(level))
+        return pause
+
+    def _deliver_level(self, level: int) -> float:
+        queue_id = level - 1
+        end = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
+        if not end:
+            return LOOK_S
+        first = self._store.min_offset(SCHEDULE_TOPIC, queue_id)
+        offset = min(max(self._next.get(level, 0), first), end)
+        for _ in range(AT_ONCE):
+            unit = self._store.unit(SCHEDULE_TOPIC, queue_id, offset)
+            if unit is None:
+                self._advance(level, offset)
+                return LOOK_S
+            now = self._now_ms()
+            wait_ms = unit.tags_code - now
+            # A clock that was set back must not make messages wait longer than their level.
+            if 0 < wait_ms <= self._levels.wait_ms(level):
+                self._advance(level, offset)
+                return min(wait_ms / 1000, LOOK_S)
+            record = self._store.at(unit.physical_offset)
+            if record is not None:
+                self._put(record)
+            offset += 1
+            self._advance(level, offset)
+        return 0.0
+
+    def _advance(self, level: int, offset: int) -> None:
+        if self._next.get(level) != offset:
+            self._next[level] = offset
+            self._changed = True
+
+    def _put(self, record: Record) -> None:
+        properties = record.properties
+        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
+        if topic is None or topic == HALF_TOPIC or not queue_id.isdigit():
+            _log.error(
+                "the delayed message at %d has no topic to go to; left out", record.physical_offset
+            )
+            return
+        self._store.put(
+            Message(
+                topic,
+                record.body,
+                queue_id=int(queue_id),
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_time=record.born_time,
+                born_host=record.born_host,
+                reconsume_times=record.reconsume_times,
+                raw_properties=replace_properties(record.raw_properties, {DELAY: None}),
+                wait_for_flush=False,
+            )
+        )

@@ -1,0 +1,223 @@
+"""Messages from producers: the checks of RocketMQ's broker, then the store.
+
+A send is one plain function from the request to the response, unless the disk has to be waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Coroutine
+from functools import lru_cache
+from random import randrange
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.groups import GroupTable
+from firetrail.broker.topics import HALF_TOPIC, NOT_FOR_CLIENTS, TopicTable
+from firetrail.broker.transactions import Transactions
+from firetrail.errors import FormatError, RequestError
+from firetrail.format.hosts import Host, parse_host
+from firetrail.format.ids import encode_message_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.format.properties import CLUSTER, UNIQ_KEY, get_property
+from firetrail.remoting.answering import Answer, Handler
+from firetrail.remoting.bodies import TopicConfig
+from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import SendHeader, SendHeaderV2
+from firetrail.store.putting import Batch
+from firetrail.store.results import PutResult, PutStatus
+from firetrail.store.served import ServedStore
+
+_WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
+_TRANSACTION = "TRAN_MSG\x01true"
+_OFFSET_DIGITS = 16
+_WRITE = int(Permission.WRITE)
+
+_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+
+
+class Sending:
+    """Answers SEND_MESSAGE and its variants."""
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        transactions: Transactions,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._transactions = transactions
+        self._cluster = f"{CLUSTER}\x01{config.cluster}\x02"
+        self._id_start = encode_message_id(store.config.store_host, 0)[:-_OFFSET_DIGITS]
+        self._trace = {"MSG_REGION": config.region, "TRACE_ON": "true"}
+        self.handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self._send_v1,
+            RequestCode.SEND_MESSAGE_V2: self._send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self._send_v2,
+        }
+
+    def _send_v1(self, connection: Connection, request: Command) -> Answer:
+        return self.send(connection, request, SendHeader.decode(request.fields))
+
+    def _send_v2(self, connection: Connection, request: Command) -> Answer:
+        return self.send(connection, request, SendHeaderV2.decode(request.fields))
+
+    def send(self, connection: Connection, request: Command, header: SendHeader) -> Answer:
+        """Store what the request holds."""
+        topic = self._topics.get(header.topic)
+        if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
+            topic = self._admitted(header)
+        queue_id = header.queue_id
+        reconsume_times = header.reconsume_times or 0
+        if reconsume_times and self._is_given_up(header, request.version):
+            group = topic.topic_name.removeprefix(RETRY_PREFIX)
+            topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
+        if queue_id < 0:
+            queue_id = randrange(topic.write_queue_nums)
+        elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+            raise _no_queue(topic, queue_id)
+        properties, wait = self._properties(header.properties)
+        message: Message | Batch
+        if header.batch:
+            message = Batch(
+                topic.topic_name,
+                request.content,
+                queue_id,
+                header.sys_flag,
+                header.born_timestamp,
+                _host(connection.peer),
+                reconsume_times,
+                properties.encode("utf-8", "replace"),
+                wait,
+            )
+        else:
+            message = Message(
+                topic.topic_name,
+                request.content,
+                queue_id=queue_id,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_time=header.born_timestamp,
+                born_host=_host(connection.peer),
+                reconsume_times=reconsume_times,
+                raw_properties=properties.encode("utf-8", "replace"),
+                wait_for_flush=wait,
+            )
+            if _TRANSACTION in properties:
+                message = self._transactions.half(message)
+        result = self._store.begin_put(message)
+        if isinstance(result, PutResult):
+            return self._answer(request, result, message)
+        return self._answer_later(request, result, message)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _admitted(self, header: SendHeader) -> TopicConfig:
+        """The topic, perhaps a new one; RequestError if it takes no messages from clients."""
+        name = header.topic
+        if name in NOT_FOR_CLIENTS:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        topic = self._topics.get(name) or self._topics.for_send(header)
+        if not topic.perm & Permission.WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return topic
+
+    def _is_given_up(self, header: SendHeader, version: int) -> bool:
+        """Whether a message that a consumer sends to its retry topic was tried too often."""
+        if not header.topic.startswith(RETRY_PREFIX):
+            return False
+        group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
+        most = group.retry_max_times
+        if version >= Version.V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        return (header.reconsume_times or 0) > most
+
+    def _properties(self, text: str | None) -> tuple[str, bool]:
+        """The properties as they are stored, and whether the producer waits for the disk."""
+        if not text:
+            return self._cluster, True
+        if not text.endswith("\x02"):
+            text += "\x02"
+        wait = True
+        if "WAIT\x01" in text:
+            match = _WAIT.search(text)
+            if match is not None:
+                wait = match[1] != "false"
+                text = text[: match.start()] + text[match.end() :]
+        return text + self._cluster, wait
+
+    # -- answers ------------------------------------------------------------------------------
+
+    async def _answer_later(
+        self, request: Command, result: Coroutine[None, None, PutResult], message: Message | Batch
+    ) -> Command:
+        return self._answer(request, await result, message)
+
+    def _answer(self, request: Command, result: PutResult, message: Message | Batch) -> Command:
+        if result.store_host is None:
+            return request.answer(_CODES[result.status], f"{result.field}: {result.detail}")
+        fields = {
+            "msgId": f"{self._id_start}{result.physical_offset:016X}",
+            "queueId": str(message.queue_id),
+            "queueOffset": str(result.queue_offset),
+            **self._trace,
+        }
+        if isinstance(message, Batch):
+            fields["msgId"] = self._batch_ids(result)
+        elif message.topic == HALF_TOPIC:
+            unique = get_property(message.raw_properties or b"", UNIQ_KEY)
+            fields["transactionId"] = unique or fields["msgId"]
+        return Command(
+            _CODES[result.status],
+            fields,
+            b"",
+            result.detail or None,
+            request.opaque,
+            CommandFlag.RESPONSE,
+            serialize=request.serialize,
+        )
+
+    def _batch_ids(self, result: PutResult) -> str:
+        """The ids of a batch's messages, which stand one behind the other in the log."""
+        ids = []
+        offset = result.physical_offset
+        for size in self._store.record_sizes(offset, result.messages):
+            ids.append(f"{self._id_start}{offset:016X}")
+            offset += size
+        return ",".join(ids)
+
+
+def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "
+        f"{topic.write_queue_nums} queues",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _host(peer: str) -> Host | None:
+    """The producer's address, None (the store's own) if it has none that a record can hold."""
+    try:
+        return parse_host(peer)
+    except FormatError:
+        return None

@@ -1,0 +1,332 @@
+"""Transactions: messages that nobody sees until their producer commits them.
+
+A half message waits in a topic of its own. Commit puts it where it belongs, commit and rollback
+alike note its end in another topic. Who says neither is asked; for each question the half message
+is stored again, behind the others, with the number of questions, so that the oldest open one is
+never far back. The topics, and the offsets in them, are those of RocketMQ's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+
+from firetrail.broker.clients import Client, Clients
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
+from firetrail.errors import RequestError
+from firetrail.format import layout
+from firetrail.format.hosts import encode_host
+from firetrail.format.ids import encode_message_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.kernels.encode import RecordWriter, record_size
+from firetrail.format.properties import (
+    CHECK_IMMUNITY_TIME,
+    DELAY,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+    replace_properties,
+)
+from firetrail.format.record import Record, decode_message
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+from firetrail.store.results import GetStatus, PutResult
+from firetrail.store.served import ServedStore
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say how far half and end topic are done with."""
+ENDED = "d"
+"""Tag of the messages that note the end of half messages."""
+QUEUE = 0
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message that is open."""
+
+    offset: int
+    physical_offset: int
+    store_time: int
+    checks: int = 0
+    earlier: list[int] = field(default_factory=list)
+    """Offsets under which it was stored before it was asked for."""
+
+
+class Transactions:
+    """Half messages from begin to end."""
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        clients: Clients,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._config = config
+        self._now_ms = now_ms
+        self._open: dict[int, Half] = {}
+        self._seen = 0  # half messages before it are in _open, or ended
+        self.handlers: dict[int, Handler] = {RequestCode.END_TRANSACTION: self._end}
+
+    # -- begin --------------------------------------------------------------------------------
+
+    def half(self, message: Message) -> Message:
+        """The half message that is stored for a message."""
+        if self._config.reject_transactions:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.name}] sending transaction message is forbidden",
+            )
+        changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
+        return Message(
+            HALF_TOPIC,
+            message.body,
+            queue_id=QUEUE,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~layout.TRANSACTION_MASK,
+            born_time=message.born_time,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            raw_properties=replace_properties(message.raw_properties or b"", changes),
+            wait_for_flush=message.wait_for_flush,
+        )
+
+    # -- end ----------------------------------------------------------------------------------
+
+    async def _end(self, connection: Connection, request: Command) -> Command:
+        header = EndTransactionHeader.decode(request.fields)
+        decision = header.commit_or_rollback
+        if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
+            return request.answer()  # the producer does not know yet, and is asked again
+        record = self._asked_for(header)
+        self._catch_up()
+        half = self._open.get(header.tran_state_table_offset)
+        if half is None:
+            return request.answer()  # it has ended already
+        self._forget(half)
+        try:
+            if decision == layout.TRANSACTION_COMMIT:
+                await self._put(_committed(record))
+            await self._put(self._end_mark(half.offset))
+        except Exception:
+            self._remember(half)
+            raise
+        return request.answer()
+
+    def _asked_for(self, header: EndTransactionHeader) -> Record:
+        record = self._store.at(header.commit_log_offset)
+        if record is None or record.topic != HALF_TOPIC:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no prepared message at offset {header.commit_log_offset} of the log",
+            )
+        group = record.properties.get(PGROUP)
+        if group != header.producer_group:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the prepared message is of another group, {group}"
+            )
+        if record.queue_offset != header.tran_state_table_offset:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the prepared message has the queue offset {record.queue_offset}, not "
+                f"{header.tran_state_table_offset}",
+            )
+        return record
+
+    def _end_mark(self, offset: int) -> Message:
+        return Message(OP_TOPIC, b"%d" % offset, tags=ENDED, queue_id=QUEUE)
+
+    async def _put(self, message: Message) -> PutResult:
+        result = self._store.begin_put(message)
+        if isinstance(result, Coroutine):
+            result = await result
+        return result.require_ok()
+
+    def _remember(self, half: Half) -> None:
+        for offset in (half.offset, *half.earlier):
+            self._open[offset] = half
+
+    def _forget(self, half: Half) -> None:
+        for offset in (half.offset, *half.earlier):
+            self._open.pop(offset, None)
+
+    # -- what is open -------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the half messages that are open, after a start."""
+        self._seen = self._progress(HALF_TOPIC)
+        self._catch_up()
+        for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
+            for word in mark.body.split(b","):
+                if word.strip().isdigit():
+                    self._open.pop(int(word), None)
+
+    def _progress(self, topic: str) -> int:
+        first = self._store.min_offset(topic, QUEUE)
+        known = self._offsets.get(GROUP, topic, QUEUE)
+        return max(first, known or 0)
+
+    def _catch_up(self) -> None:
+        """Take note of half messages that were stored since the last look."""
+        for record in self._messages(HALF_TOPIC, self._seen):
+            self._open[record.queue_offset] = Half(
+                record.queue_offset,
+                record.physical_offset,
+                record.store_time,
+                int(record.properties.get(TRANSACTION_CHECK_TIMES, "0")),
+            )
+            self._seen = record.queue_offset + 1
+
+    def _messages(self, topic: str, offset: int) -> list[Record]:
+        found: list[Record] = []
+        while True:
+            result = self._store.get_hashed(topic, QUEUE, offset)
+            if result.status is not GetStatus.FOUND:
+                return found
+            found += map(decode_message, result.buffers)
+            offset = result.next_offset
+
+    # -- questions ----------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Ask for the half messages that are old enough, and save how far all have ended."""
+        self._catch_up()
+        now = self._now_ms()
+        for half in sorted(self._halves(), key=lambda half: half.offset):
+            if half.offset not in self._open:
+                continue  # it has ended meanwhile
+            record = self._store.at(half.physical_offset)
+            if record is None:
+                self._forget(half)  # retention has deleted it
+            elif now - half.store_time >= self._patience(record):
+                await self._ask(half, record)
+        self._save_progress()
+
+    def _halves(self) -> list[Half]:
+        return list({half.offset: half for half in self._open.values()}.values())
+
+    def _patience(self, record: Record) -> int:
+        seconds = record.properties.get(CHECK_IMMUNITY_TIME, "")
+        return int(seconds) * 1000 if seconds.isdigit() else self._config.transaction_timeout_ms
+
+    async def _ask(self, half: Half, record: Record) -> None:
+        half.checks += 1
+        if half.checks > self._config.transaction_check_max:
+            self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
+            await self._put(_copy(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
+            self._forget(half)
+            await self._put(self._end_mark(half.offset))
+            return
+        changes = {TRANSACTION_CHECK_TIMES: str(half.checks), CHECK_IMMUNITY_TIME: None}
+        again = _copy(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
+        place = await self._put(again)
+        old = half.offset
+        half.earlier.append(old)
+        half.offset, half.physical_offset = place.queue_offset, place.physical_offset
+        half.store_time = place.store_time
+        self._seen = max(self._seen, place.queue_offset + 1)
+        self._remember(half)
+        await self._put(self._end_mark(old))
+        producer = next(self._clients.producers_of(record.properties.get(PGROUP, "")), None)
+        stored = self._store.at(half.physical_offset)
+        if producer is not None and stored is not None:
+            _question(producer, stored)
+
+    def _save_progress(self) -> None:
+        """All half messages before the oldest open one have ended."""
+        oldest = min((half.offset for half in self._halves()), default=self._seen)
+        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, oldest)
+        if not self._open:
+            ends = self._store.max_offset(OP_TOPIC, QUEUE)
+            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, ends)
+
+
+def _copy(record: Record, topic: str, properties: bytes) -> Message:
+    return Message(
+        topic,
+        record.body,
+        queue_id=QUEUE,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_time=record.born_time,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+        raw_properties=properties,
+        wait_for_flush=False,
+    )
+
+
+def _committed(record: Record) -> Message:
+    """The message that consumers get."""
+    properties = record.properties
+    return Message(
+        properties[REAL_TOPIC],
+        record.body,
+        queue_id=int(properties[REAL_QID]),
+        flag=record.flag,
+        sys_flag=record.sys_flag | layout.TRANSACTION_COMMIT,
+        born_time=record.born_time,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.physical_offset,
+        raw_properties=record.raw_properties,
+    )
+
+
+def _question(producer: Client, record: Record) -> None:
+    """CHECK_TRANSACTION_STATE, with the message as its producer knows it."""
+    properties = record.properties
+    unique = properties.get(UNIQ_KEY)
+    header = CheckTransactionHeader(
+        record.queue_offset,
+        record.physical_offset,
+        unique,
+        unique,
+        encode_message_id(record.store_host, record.physical_offset),
+    )
+    shown = record._replace(topic=properties[REAL_TOPIC], queue_id=int(properties[REAL_QID]))
+    producer.connection.tell(
+        Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encoded(shown))
+    )
+
+
+def encoded(record: Record) -> bytes:
+    """The bytes of a record that stands in no log."""
+    topic = record.topic.encode()
+    born, stored = encode_host(record.born_host), encode_host(record.store_host)
+    size = record_size(
+        len(born), len(stored), len(record.body), len(topic), len(record.raw_properties)
+    )
+    out = bytearray(size)
+    RecordWriter(out).write(
+        0,
+        size,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_time,
+        born,
+        record.store_time,
+        stored,
+        record.reconsume_times,
+        record.prepared_offset,
+        record.body,
+        topic,
+        record.raw_properties,
+    )
+    return bytes(out)

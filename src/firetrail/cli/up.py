@@ -1,0 +1,107 @@
+"""``firetrail up``: a name server and a broker in one process."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import LoadedBroker, load_entries
+from firetrail.cli import serving
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.namesrv import NameServerConfig
+
+DESCRIPTION = """\
+Start a broker with a name server, for clients of RocketMQ in any language.
+
+It listens on this machine only and takes messages at once; topics come into being when they are
+used. It stops on SIGTERM and Ctrl-C, and loses nothing."""
+EXAMPLES = """\
+  firetrail up                          a store that is gone afterwards
+  firetrail up data                     the store in the folder data, or a new one there
+  firetrail up data -c broker.conf
+  firetrail up --port 0 --namesrv-port 0"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = subparsers.add_parser(
+        "up",
+        help="start a broker and a name server",
+        description=DESCRIPTION,
+        epilog=f"examples:\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "store",
+        metavar="STORE",
+        type=Path,
+        nargs="?",
+        help="folder of the store (default: a temporary one)",
+    )
+    add_broker_arguments(parser)
+    parser.add_argument(
+        "--namesrv-port",
+        metavar="N",
+        type=serving.port,
+        default=9876,
+        help="port of the name server, 0 for a free one (default: %(default)s)",
+    )
+    return parser
+
+
+def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that starts a broker takes."""
+    parser.add_argument("-c", "--conf", metavar="FILE", type=Path, help="RocketMQ's broker.conf")
+    parser.add_argument("--host", help="address to listen on (default: bind, or 127.0.0.1)")
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=serving.port,
+        help="port of the broker, 0 for a free one (default: listenPort, or 10911)",
+    )
+
+
+def settings(args: argparse.Namespace) -> LoadedBroker:
+    """The settings in the file and the arguments; what of the file has no effect is reported."""
+    loaded = load_entries(serving.read_conf(args.conf))
+    serving.report(loaded.remarks)
+    broker, store = loaded.broker, loaded.store
+    if args.host is not None:
+        broker = broker.replace(bind=args.host)
+    if args.port is not None:
+        store = store.replace(store_host=store.store_host._replace(port=args.port))
+    return LoadedBroker(broker, store, loaded.remarks)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Serve until told to stop."""
+    loaded = settings(args)
+    with ExitStack() as resources:
+        folder = args.store or Path(
+            resources.enter_context(tempfile.TemporaryDirectory(prefix="firetrail-"))
+        )
+        broker = Broker(
+            folder,
+            loaded.broker,
+            loaded.store,
+            name_server=NameServerConfig(
+                bind_address=loaded.broker.bind, listen_port=args.namesrv_port
+            ),
+        )
+        serving.run(serve(broker, folder))
+    return ExitCode.OK
+
+
+async def serve(broker: Broker, folder: Path) -> None:
+    """Start the broker, say how to reach it, and stop it when the process is told to."""
+    await broker.start()
+    try:
+        if broker.namesrv:
+            print(f"name server  {broker.namesrv}   clients connect here")
+        print(f"broker       {broker.address}\nstore        {folder}", flush=True)
+        await serving.stopped()
+    finally:
+        await broker.stop()

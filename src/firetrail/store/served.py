@@ -1,0 +1,83 @@
+"""The store as a server uses it: stored bytes instead of messages, and nothing that blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+
+from firetrail.format.kernels.draft import Message
+from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.putting import Batch
+from firetrail.store.reading import TIME_MAX, QueryResult
+from firetrail.store.results import GetResult, PutResult
+from firetrail.store.store import Store
+
+
+class ServedStore(Store):
+    """A store that is open for a broker."""
+
+    def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
+        """Store a message or batch at once, for an event loop that may have to wait for the disk.
+
+        The outcome, in its status; with SYNC_FLUSH, what to await for it. Whatever is begun before
+        the first is awaited shares one sync.
+        """
+        return self._begin_put(message)
+
+    def record_sizes(self, physical_offset: int, count: int) -> Iterator[int]:
+        """The lengths of ``count`` records that stand one behind the other in the log."""
+        if self._engine.config.write_buffer_pool:
+            self._log.commit()  # what waits in a buffer cannot be read
+        for _ in range(count):
+            buffer = self.buffer_at(physical_offset)
+            if buffer is None:
+                return
+            yield len(buffer)
+            physical_offset += len(buffer)
+
+    def get_hashed(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: frozenset[int] | None = None,
+    ) -> GetResult:
+        """As :meth:`get`, for who has the hashes of the tags already."""
+        result = self._get(topic, queue_id, offset, max_count, tags)
+        statistics = self._statistics
+        statistics.get_calls += 1
+        statistics.get_messages += result.count
+        statistics.get_bytes += result.size
+        return result
+
+    def buffer_at(self, physical_offset: int) -> memoryview | None:
+        """The stored bytes of the message that begins at this offset of the log."""
+        return self._engine.reader.at_offset(physical_offset)
+
+    def query_buffers(
+        self,
+        topic: str,
+        key: str,
+        begin: int = 0,
+        end: int = TIME_MAX,
+        max_count: int | None = None,
+    ) -> QueryResult:
+        """As :meth:`query`, of what is indexed by now: stored bytes, and how far the index is."""
+        return self._engine.reader.query(topic, key, begin, end, max_count)
+
+    def unit(self, topic: str, queue_id: int, offset: int) -> ConsumeQueueUnit | None:
+        """Where the message at a queue offset stands, None if there is none."""
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.unit(offset) if queue is not None else None
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time (ms) of the message at a queue offset."""
+        return self._engine.reader.store_time(topic, queue_id, offset)
+
+    def is_recent(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at a queue offset is likely in memory; so is one to come."""
+        return self._engine.reader.is_recent(topic, queue_id, offset)
+
+    def queue_pairs(self) -> list[tuple[str, int]]:
+        """Topic and queue id of every queue, in order."""
+        return self._engine.queues.pairs()

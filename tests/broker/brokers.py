@@ -1,0 +1,141 @@
+"""A broker on free ports with a client that talks to it, for the tests of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.format.record import Record, decode_record
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode, Version
+from firetrail.remoting.command import Command
+from firetrail.store.config import StoreConfig
+
+SMALL = StoreConfig(
+    commit_log_file_size=8 << 20,
+    consume_queue_file_size=20_000,
+    index_slots=100,
+    index_entries=1000,
+)
+SUSPEND, SUBSCRIPTION = 2, 4
+
+
+class Talk:
+    """Requests to a broker in the words of the tests."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self.broker = broker
+        self.client = client
+
+    async def ask(
+        self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Any
+    ) -> Command:
+        """The response to a request, whatever its code."""
+        texts = {name: _text(value) for name, value in fields.items() if value is not None}
+        command = Command(code, texts, body, version=version)
+        return await self.client.request(self.broker.address, command, 10)
+
+    async def send(self, topic: str, body: bytes = b"hello", **changes: Any) -> Command:
+        """SEND_MESSAGE_V2."""
+        fields = {
+            "a": "PG",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": 0,
+            "f": 0,
+            "g": 1_700_000_000_000,
+            "h": 0,
+            "i": "KEYS\x01k1\x02TAGS\x01A\x02UNIQ_KEY\x01U1\x02WAIT\x01true",
+            "j": 0,
+            "k": "false",
+        } | changes
+        code = fields.pop("code", RequestCode.SEND_MESSAGE_V2)
+        return await self.ask(code, body, **fields)
+
+    async def pull(self, topic: str, offset: int = 0, **changes: Any) -> Command:
+        """PULL_MESSAGE."""
+        fields = {
+            "consumerGroup": "CG",
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 15_000,
+            "subscription": "*",
+            "subVersion": 0,
+        } | changes
+        return await self.ask(RequestCode.PULL_MESSAGE, **fields)
+
+    async def pull_until(self, topic: str, count: int, **changes: Any) -> list[Record]:
+        """The first messages of a queue; dispatch is a moment behind the send."""
+        found: list[Record] = []
+        while len(found) < count:
+            flag = SUSPEND | SUBSCRIPTION
+            answer = await self.pull(topic, len(found), sysFlag=flag, **changes)
+            found += records(answer.content)
+        return found
+
+    async def beat(
+        self,
+        group: str = "CG",
+        client_id: str = "c1",
+        subscriptions: Mapping[str, str] | None = None,
+        client: Client | None = None,
+        producer: str | None = None,
+        **changes: Any,
+    ) -> Command:
+        """HEART_BEAT of a consumer, or of a producer."""
+        wanted = [SubscriptionData(t, text) for t, text in (subscriptions or {}).items()]
+        consumers = [ConsumerData(group, subscription_data_set=wanted, **changes)]
+        body = HeartbeatData(
+            client_id,
+            [ProducerData(producer)] if producer else [],
+            [] if producer else consumers,
+        )
+        command = Command(RequestCode.HEART_BEAT, {}, body.encode(standard=True))
+        return await (client or self.client).request(self.broker.address, command)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def records(content: bytes) -> list[Record]:
+    """The messages of a pull."""
+    found = []
+    at = 0
+    while at < len(content):
+        record = decode_record(content, at)
+        assert isinstance(record, Record)
+        found.append(record)
+        at += record.size
+    return found
+
+
+def running(
+    test: Callable[[Talk], Awaitable[None]],
+    folder: Path | None = None,
+    config: BrokerConfig | None = None,
+    store: StoreConfig = SMALL,
+    client_handlers: Mapping[int, Handler] | None = None,
+) -> None:
+    """Run a test against a broker."""
+
+    async def run() -> None:
+        async with asyncio.timeout(20), Broker.running(folder, config, store) as broker:
+            client = Client(client_handlers)
+            try:
+                await test(Talk(broker, client))
+            finally:
+                await client.close()
+
+    asyncio.run(run())

@@ -1,0 +1,181 @@
+"""Sends: what is stored, what is answered, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.ids import decode_message_id
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.store.config import FlushMode
+
+V1 = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+}
+
+
+def test_what_is_sent_is_stored() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.send("T1", b"body", e=2, h=7)
+        assert answer.code == ResponseCode.SUCCESS
+        assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("2", "0")
+        place = decode_message_id(answer.fields["msgId"])
+        assert str(place.host) == talk.broker.address
+        record = talk.broker.store.at(place.physical_offset)
+        assert record is not None
+        assert (record.topic, record.queue_id, record.body) == ("T1", 2, b"body")
+        assert (record.flag, record.born_time) == (7, 1_700_000_000_000)
+        assert record.born_host.ip == "127.0.0.1"
+        # The producer's wish to wait is not stored, the cluster is.
+        assert record.properties == {
+            "KEYS": "k1",
+            "TAGS": "A",
+            "UNIQ_KEY": "U1",
+            "CLUSTER": "DefaultCluster",
+        }
+
+    running(test)
+
+
+def test_the_long_names_of_the_first_version() -> None:
+    async def test(talk: Talk) -> None:
+        fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
+        named = {V1[name]: value for name, value in fields.items()}
+        answer = await talk.ask(RequestCode.SEND_MESSAGE, b"x", **named)
+        assert (answer.code, answer.fields["queueId"]) == (0, "1")
+
+    running(test)
+
+
+@pytest.mark.parametrize("flush", FlushMode)
+def test_sends_at_once(flush: FlushMode) -> None:
+    async def test(talk: Talk) -> None:
+        answers = await asyncio.gather(*(talk.send("T1", b"%d" % n) for n in range(100)))
+        assert {answer.code for answer in answers} == {0}
+        assert sorted(int(answer.fields["queueOffset"]) for answer in answers) == list(range(100))
+
+    running(test, store=SMALL.replace(flush=flush))
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_a_batch(code: int) -> None:
+    async def test(talk: Talk) -> None:
+        items = [BatchItem(0, b"body %d" % n, b"TAGS\x01A\x02") for n in range(3)]
+        answer = await talk.send("T1", encode_batch(items), code=code, m="1", i="")
+        assert answer.code == 0
+        ids = answer.fields["msgId"].split(",")
+        found = [talk.broker.store.by_id(message_id) for message_id in ids]
+        assert [record.body for record in found if record] == [b"body 0", b"body 1", b"body 2"]
+        assert [record.queue_offset for record in found if record] == [0, 1, 2]
+
+    running(test)
+
+
+class TestTopics:
+    def test_a_topic_comes_with_its_first_message(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1", d=3)
+            topic = talk.broker.topics.require("T1")
+            assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
+            route = await talk.client.request(
+                talk.broker.namesrv,
+                Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}),
+            )
+            assert route.code == 0
+            assert talk.broker.address in route.content.decode()
+
+        running(test)
+
+    def test_not_if_that_is_not_allowed(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.send("T1")).code == ResponseCode.TOPIC_NOT_EXIST
+
+        running(test, config=BrokerConfig(auto_create_topics=False))
+
+    @pytest.mark.parametrize("name", ["", "../x", "a" * 128, "ümlaut"])
+    def test_names_that_cannot_be(self, name: str) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.send(name)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "topic" in (answer.remark or "")
+
+        running(test)
+
+    def test_topics_of_the_broker_itself(self) -> None:
+        async def test(talk: Talk) -> None:
+            for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
+                assert (await talk.send(name)).code == ResponseCode.NO_PERMISSION
+
+        running(test)
+
+    def test_topics_survive_a_restart(self, tmp_path: Path) -> None:
+        async def send(talk: Talk) -> None:
+            await talk.send("T1", d=2)
+
+        async def look(talk: Talk) -> None:
+            assert talk.broker.topics.require("T1").write_queue_nums == 2
+            assert (await talk.send("T1")).fields["queueOffset"] == "1"
+
+        running(send, tmp_path)
+        running(look, tmp_path)
+        assert '"topicName":"T1"' in (tmp_path / "config" / "topics.json").read_text()
+
+
+class TestQueues:
+    def test_any_queue(self) -> None:
+        async def test(talk: Talk) -> None:
+            answers = [await talk.send("T1", e=-1) for _ in range(40)]
+            assert {answer.fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
+
+        running(test)
+
+    def test_a_queue_that_is_not_there(self) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.send("T1", e=4)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "queueId[4]" in (answer.remark or "")
+
+        running(test)
+
+
+class TestRefusals:
+    def test_a_body_that_is_too_long(self) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.send("T1", b"x" * 2000)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "2000 bytes" in (answer.remark or "")
+
+        running(test, store=SMALL.replace(max_message_size=1000))
+
+    def test_a_field_that_is_missing_or_wrong(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.send("T1", d="x")).code == ResponseCode.SYSTEM_ERROR
+            assert (await talk.send("T1", g=None)).code == ResponseCode.SYSTEM_ERROR
+
+        running(test)
+
+    def test_a_message_that_was_tried_too_often_is_given_up(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.beat("CG")
+            again = await talk.send("%RETRY%CG", j=16)
+            dead = await talk.send("%RETRY%CG", j=17)
+            assert (again.code, dead.code) == (0, 0)
+            place = decode_message_id(dead.fields["msgId"]).physical_offset
+            record = talk.broker.store.at(place)
+            assert record is not None and record.topic == "%DLQ%CG"
+
+        running(test)

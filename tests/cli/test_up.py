@@ -1,0 +1,93 @@
+"""``firetrail up`` and ``firetrail broker`` as processes: they serve, and stop cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.store.store import Store
+
+FIRETRAIL = [sys.executable, "-m", "firetrail.cli.main"]
+SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+
+
+def ask(address: str, command: Command) -> Command:
+    async def run() -> Command:
+        client = Client()
+        try:
+            return await client.ask(address, command, 10)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def addresses(process: subprocess.Popen[str], count: int) -> list[str]:
+    """The addresses that a command prints when it serves."""
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(count + 1)]
+    return re.findall(r"\d+\.\d+\.\d+\.\d+:\d+", "".join(lines))
+
+
+def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
+    command = [*FIRETRAIL, "up", str(tmp_path / "data"), "--port", "0", "--namesrv-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        namesrv, broker = addresses(process, 2)
+        ask(broker, Command(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
+        route = ask(namesrv, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
+        assert broker in route.content.decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    with Store.open(tmp_path / "data") as store:
+        assert store.recovery.clean
+        assert [record.body for record in store.read("T1")] == [b"hello"]
+
+
+def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
+    up = [*FIRETRAIL, "up", "--port", "0", "--namesrv-port", "0"]
+    with subprocess.Popen(up, stdout=subprocess.PIPE, text=True) as first:
+        namesrv, _ = addresses(first, 2)
+        conf = tmp_path / "broker.conf"
+        conf.write_text("brokerName=broker-b\nlistenPort=0\n")
+        alone = [*FIRETRAIL, "broker", str(tmp_path / "b"), "--namesrv", namesrv, "-c", str(conf)]
+        with subprocess.Popen(alone, stdout=subprocess.PIPE, text=True) as second:
+            (broker,) = addresses(second, 1)
+            clusters = ask(namesrv, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).content.decode()
+            assert broker in clusters and "broker-b" in clusters
+            second.terminate()
+            assert second.wait(10) == 0
+        clusters = ask(namesrv, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).content.decode()
+        assert "broker-b" not in clusters
+        first.terminate()
+        assert first.wait(10) == 0
+
+
+def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerNam=x\nhaListenPort=1\nlistenPort=0\n")
+    command = [*FIRETRAIL, "up", "-c", str(conf), "--namesrv-port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        addresses(process, 2)
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert "brokerNam is not a key" in said
+    assert "did you mean brokerName?" in said
+    assert "haListenPort has no effect" in said
+
+
+@pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["broker"]])
+def test_wrong_arguments(arguments: list[str]) -> None:
+    done = subprocess.run([*FIRETRAIL, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "usage" in done.stderr
