@@ -20,6 +20,7 @@ from firetrail.storage.system import Clock, System
 DAY_MS = 86_400_000
 SEGMENT = 32 << 20
 INCIDENT = range(12 * 3_600_000, 13 * 3_600_000)
+BIG_CUSTOMER = 7
 TOPICS = {
     "page-views": (50, 180, ["home", "search", "product", "cart"]),
     "orders": (20, 700, ["created", "paid", "shipped", "returned"]),
@@ -70,7 +71,7 @@ def one_message(chance: random.Random, now: int, incident: bool) -> Message:
     if topic == "payments" and chance.random() < (0.6 if incident else 0.01):
         again = min(1 + int(chance.expovariate(0.25)), 16)
         topic = "%DLQ%billing" if again == 16 else "%RETRY%billing"
-    customer = int(30 * chance.paretovariate(0.9))
+    customer = BIG_CUSTOMER if chance.random() < 0.1 else int(30 * chance.paretovariate(0.9))
     length = int(size * chance.lognormvariate(0, 0.4))
     return Message(
         topic,

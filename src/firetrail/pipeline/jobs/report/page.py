@@ -136,13 +136,14 @@ def _topics_note(figures: Figures) -> str:
 
 def _topics(figures: Figures) -> str:
     rows = []
+    largest = figures.topics[0].size
     for place, topic in enumerate(figures.topics[:_TABLE_MAX]):
-        share = topic.size / figures.size
+        share, meter = topic.size / figures.size, topic.size / largest
         style = f"t{min(place, TOPICS_SHOWN)}"
         rows.append(
             f'<tr class="{style}"><td class="name"><i></i>{escape(topic.name)}</td>'
             f'<td class="n">{topic.messages:,}</td><td class="n">{human_size(topic.size)}</td>'
-            f'<td class="meter"><span class="share" style="width:{share:.1%}"></span></td>'
+            f'<td class="meter"><span class="share" style="width:{meter:.1%}"></span></td>'
             f'<td class="n">{share:.1%}</td><td class="n">{size(topic.size / topic.messages)}</td>'
             f'<td class="n">{len(topic.queues):,}</td>'
             f'<td class="n nowrap">{moment(topic.last)}</td></tr>'
