@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 from tests.pipeline.source.shelf import by_place, fill, rows_of, some_messages
 
-from firetrail.pipeline.source.filters import bounds_of
+from firetrail.pipeline.source.filters import bounds_of, is_exact
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import explain, plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS
@@ -54,6 +54,8 @@ def view(request: pytest.FixtureRequest) -> str:
 
 def holds(each: Filter, row: dict[str, Any]) -> bool:
     """The filter, evaluated on a row."""
+    if isinstance(each, IsNotNull):
+        return True
     if isinstance(each, Not):
         return not holds(each.child, row)
     value = row[each.attribute[0]]  # type: ignore[attr-defined]
@@ -80,10 +82,12 @@ def test_nothing_that_fits_is_left_out(store: Path, view: str, data: st.DataObje
     filters: list[Filter] = []
     for _ in range(data.draw(st.integers(1, 3))):
         column = data.draw(st.sampled_from(COLUMNS))
-        kind = data.draw(st.sampled_from([*COMPARISONS, In, Not]))
+        kind = data.draw(st.sampled_from([*COMPARISONS, In, Not, IsNotNull]))
         if kind is In:
             values = tuple(data.draw(st.lists(value_of(column), min_size=1, max_size=3)))
             filters.append(In((column,), values))
+        elif kind is IsNotNull:
+            filters.append(IsNotNull((column,)))
         elif kind is Not:
             filters.append(Not(EqualTo((column,), data.draw(value_of(column)))))
         else:
@@ -91,6 +95,8 @@ def test_nothing_that_fits_is_left_out(store: Path, view: str, data: st.DataObje
     wanted = [row for row in everything if all(holds(each, row) for each in filters)]
     found = rows_of(store, COLUMNS, bounds_of(filters), view=view)
     assert [row for row in by_place(found) if row in wanted] == by_place(wanted)
+    if view == "queue" and all(map(is_exact, filters)):
+        assert len(found) == len(wanted)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,7 @@ def test_an_id_leads_to_its_message(store: Path) -> None:
 )
 def test_other_filters_say_nothing(each: Filter) -> None:
     assert bounds_of([each]) == NO_BOUNDS
+    assert is_exact(each) == isinstance(each, IsNotNull)
 
 
 def test_explain(store: Path) -> None:

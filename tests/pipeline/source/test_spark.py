@@ -136,6 +136,26 @@ class TestPredicates:
         finally:
             flip(path, at + 5)
 
+    def test_explain_shows_them(
+        self, spark: SparkSession, store: Path, pushdown: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found = load(spark, store).where("topic = 'usual' AND queue_offset < 7 AND tags = 'A'")
+        found.explain("formatted")
+        shown = capsys.readouterr().out
+        assert ("EqualTo(topic,usual)" in shown) == (pushdown == "true")
+        assert ("LessThan(queue_offset,7)" in shown) == (pushdown == "true")
+        assert "EqualTo(tags,A)" not in shown
+
+    def test_the_workers_log_shows_what_is_read(self, spark: SparkSession, store: Path) -> None:
+        spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+        try:
+            assert load(spark, store, subscribe="rare").where("queue_id = 1").count() == 1
+            logged = spark.tvf.python_worker_logs().where("logger = 'firetrail.pipeline'")
+            (line,) = logged.select("msg").collect()
+        finally:
+            spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "false")
+        assert "1 messages of 1 queues" in line.msg
+
 
 class TestErrors:
     def test_no_store(self, spark: SparkSession, tmp_path: Path) -> None:

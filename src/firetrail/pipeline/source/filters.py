@@ -1,6 +1,7 @@
 """Predicates that Spark pushes down, as bounds of what has to be read.
 
-They only prune: Spark applies every one of them again to the rows that come back.
+Most of them only prune, and Spark applies them again to the rows that come back. Those that ranges
+of queues express exactly are done with: Spark leaves them out, and ``explain`` shows them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -24,6 +26,7 @@ from pyspark.sql.datasource import (
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 
+_PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,6 +36,21 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     for each in filters:
         bounds = _narrow(bounds, each)
     return bounds
+
+
+def is_exact(each: Filter) -> bool:
+    """Whether ranges of queues hold all rows for which the filter holds, and no others."""
+    column = getattr(each, "attribute", ("",))[0]
+    if isinstance(each, In):
+        return column in ("topic", "queue_id")
+    if isinstance(each, IsNotNull):
+        return column in _PLACE
+    if getattr(each, "value", None) is None:
+        return False
+    if isinstance(each, EqualTo | EqualNullSafe):
+        return column in _PLACE
+    ordered = isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual)
+    return ordered and column in ("queue_offset", "physical_offset")
 
 
 def _narrow(bounds: Bounds, each: Filter) -> Bounds:

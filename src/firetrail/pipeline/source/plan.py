@@ -25,6 +25,7 @@ from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreView
 
 LOGGER = logging.getLogger("firetrail.pipeline")
+LOGGER.setLevel(logging.INFO)  # what Spark collects of its workers is below the usual level
 _ALL_OF_THEM = 2**31 - 1
 
 

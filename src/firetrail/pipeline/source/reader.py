@@ -9,8 +9,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.damage import plan_damage, read_damage
-from firetrail.pipeline.source.filters import bounds_of
-from firetrail.pipeline.source.options import ReadOptions
+from firetrail.pipeline.source.filters import bounds_of, is_exact
+from firetrail.pipeline.source.options import ReadOptions, View
+from firetrail.pipeline.source.places import is_remote
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 
@@ -46,9 +47,11 @@ class PruningReader(BatchReader):
     """Reads messages, and first hears what Spark will filter."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take note of the filters; all of them stay with Spark."""
+        """Take note of the filters; those that are not met exactly stay with Spark."""
         self._bounds = bounds_of(filters)
-        return filters
+        if self._options.view is not View.QUEUE or is_remote(self._options.path):
+            return filters
+        return [each for each in filters if not is_exact(each)]
 
 
 class DamageReader(DataSourceReader):
