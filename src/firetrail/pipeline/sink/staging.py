@@ -19,6 +19,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.pipeline.sink.columns import SinkOptions
+from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.putting import Drafter
 
@@ -53,18 +54,32 @@ class Stager:
         self._folder.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, CHUNKS) as writer:
             for batch in batches:
-                for row in _rows(batch):
-                    key = self._add(row)
-                    if self._sizes[key] >= CHUNK_BYTES:
-                        self._write(writer, key)
-            for key in list(self._chunks):
-                self._write(writer, key)
+                self._stage(batch, writer)
+            self._write_all(writer)
         if self.messages == 0:
             path.unlink()
             with suppress(OSError):  # other tasks may have rows
                 self._folder.rmdir()
             return None
         return str(path)
+
+    def _stage(self, batch: pa.RecordBatch, writer: pa.RecordBatchWriter) -> None:
+        queues = self._options.queues
+        rows = vectors(batch, self._options.config, self._turn, queues)
+        if rows is None:
+            for row in _rows(batch):
+                key = self._add(row)
+                if self._sizes[key] >= CHUNK_BYTES:
+                    self._write(writer, key)
+            return
+        self._write_all(writer)  # what came before stays before
+        for topic in rows.topics.dictionary.to_pylist():
+            check_topic(topic)
+        for chunk in chunks(rows, CHUNK_BYTES):
+            writer.write_batch(_batch(*chunk))
+        self.messages += batch.num_rows
+        if "queue_id" not in batch.schema.names:
+            self._turn = (self._turn + batch.num_rows) % queues
 
     def _add(self, row: dict[str, Any]) -> tuple[str, int]:
         message = self._message(row)
@@ -104,9 +119,17 @@ class Stager:
     def _write(self, writer: pa.RecordBatchWriter, key: tuple[str, int]) -> None:
         items = self._chunks.pop(key)
         del self._sizes[key]
-        columns = [[key[0]], [key[1]], [encode_batch(items)], [len(items)]]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, CHUNKS, strict=True)]
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=CHUNKS))
+        writer.write_batch(_batch(*key, encode_batch(items), len(items)))
+
+    def _write_all(self, writer: pa.RecordBatchWriter) -> None:
+        for key in list(self._chunks):
+            self._write(writer, key)
+
+
+def _batch(topic: str, queue_id: int, items: bytes | memoryview, messages: int) -> pa.RecordBatch:
+    columns = [[topic], [queue_id], [items], [messages]]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, CHUNKS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHUNKS)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -118,8 +141,8 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def append_staged(bulk: BulkAppend, paths: Iterable[str]) -> None:
     """Append what the files hold, in their order."""
     for path in paths:
-        with pa.memory_map(path) as file, pa.ipc.open_stream(file) as chunks:
-            for chunk in chunks:
+        with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
+            for chunk in stream:
                 for topic, queue_id, items in zip(*chunk.columns[:3], strict=True):
                     bulk.add(
                         topic.as_py(), queue_id.as_py(), memoryview(items.as_buffer()).cast("B")
