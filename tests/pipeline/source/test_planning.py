@@ -1,11 +1,13 @@
 """Splits: aligned to records, of about the same size, and planned without reading the log."""
 
+import os
+import resource
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.helpers import Machine, small_config
-from tests.pipeline.source.shelf import fill, some_messages
+from tests.pipeline.source.shelf import fill, rows_of, some_messages
 from tests.stores import records
 
 from firetrail import Message, Store
@@ -21,8 +23,9 @@ from firetrail.pipeline.source.planning import (
     split_count,
     time_span,
 )
-from firetrail.pipeline.source.ranges import batch_ranges
+from firetrail.pipeline.source.ranges import batch_parts
 from firetrail.pipeline.source.splits import LogSplit, UnitSplit
+from firetrail.pipeline.source.stream import QueueStreamReader
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.view import StoreView
 
@@ -94,17 +97,17 @@ def test_planning_does_not_walk_over_messages(store: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ConsumeQueue, "unit", counting)
     options = parse_options({"path": str(store)})
     with StoreView.open(store) as view:
-        ranges = batch_ranges(view, options)
-        splits, _ = plan_queues(view, ranges, at_least=4)
+        parts = batch_parts(view, options)
+        splits, _ = plan_queues(view, parts, at_least=4)
     assert len(splits) == 4
-    queues = len(ranges)
+    queues = len(parts)
     assert len(asked) < queues * (20 + (4 + 2) * 12)
 
 
 def test_rare_messages_are_looked_up(store: Path) -> None:
     with StoreView.open(store) as view:
-        rare = batch_ranges(view, parse_options({"path": str(store), "subscribe": "rare"}))
-        everything = batch_ranges(view, parse_options({"path": str(store)}))
+        rare = batch_parts(view, parse_options({"path": str(store), "subscribe": "rare"}))
+        everything = batch_parts(view, parse_options({"path": str(store)}))
         splits, note = plan_queues(view, rare)
         assert [type(split) for split in splits] == [UnitSplit]
         assert "through their units" in note
@@ -118,8 +121,8 @@ def test_rare_messages_are_looked_up(store: Path) -> None:
 def test_lookups_are_distributed(store: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(planning, "SCAN_RATIO", 0)
     with StoreView.open(store) as view:
-        ranges = batch_ranges(view, parse_options({"path": str(store)}))
-        splits, _ = plan_queues(view, ranges, at_least=count)
+        parts = batch_parts(view, parse_options({"path": str(store)}))
+        splits, _ = plan_queues(view, parts, at_least=count)
     counts = []
     covered: set[tuple[str, int, int]] = set()
     for split in splits:
@@ -128,7 +131,7 @@ def test_lookups_are_distributed(store: Path, monkeypatch: pytest.MonkeyPatch, c
         for part in split.queues.ranges:
             for offset in range(part.begin, part.end):
                 covered.add((part.topic, part.queue_id, offset))
-    total = sum(part.count for part in ranges)
+    total = sum(part.range.count for part in parts)
     assert sum(counts) == len(covered) == total
     assert len(splits) <= count + 1
     assert max(counts) <= 2 * total // count + 2
@@ -177,3 +180,25 @@ def test_no_queue_no_split(tmp_path: Path) -> None:
     (tmp_path / CONSUME_QUEUE).mkdir()
     with StoreView.open(tmp_path) as view:
         assert plan_log(view) == []
+
+
+def test_many_queues_are_not_open_at_once(tmp_path: Path) -> None:
+    """They are looked at one after the other, on the driver and in the tasks."""
+    fill(tmp_path, [Message("T", b"x", queue_id=number % 90) for number in range(180)])
+    used = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    try:
+        rows = rows_of(tmp_path)
+        options = parse_options(
+            {"path": str(tmp_path), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"},
+            stream=True,
+        )
+        stream = QueueStreamReader(options, ("topic",))
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, stream.getDefaultReadLimit())
+        partitions = stream.partitions(start, end)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(rows) == 180
+    assert partitions

@@ -16,7 +16,7 @@ from firetrail.pipeline.source.planning import plan_log, plan_queues, record_fro
 from firetrail.pipeline.source.ranges import (
     NO_BOUNDS,
     Bounds,
-    batch_ranges,
+    batch_parts,
     check_topics,
 )
 from firetrail.pipeline.source.remote import plan_remote
@@ -96,12 +96,13 @@ def _plan(
     whole = view.end - view.log.min_offset
     notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
     if options.view is View.QUEUE:
-        ranges = batch_ranges(view, options, bounds)
+        parts = batch_parts(view, options, bounds)
         queue_wanted = replace(wanted, since=TIME_MIN, until=TIME_MAX, topics=None)
         if _is_looked_up(options, bounds, wanted):
+            ranges = [part.range for part in parts]
             found = _plan_lookup(view, options, bounds, ranges, queue_wanted, wanted.topics or ())
         else:
-            splits, note = plan_queues(view, ranges, queue_wanted, at_least=options.min_partitions)
+            splits, note = plan_queues(view, parts, queue_wanted, at_least=options.min_partitions)
             found = list(splits), note
         return found[0], [*notes, found[1]]
     check_topics(view, options)

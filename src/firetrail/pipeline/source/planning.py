@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.pipeline.source.ranges import sampled_bytes, span
+from firetrail.pipeline.source.ranges import Part
 from firetrail.pipeline.source.splits import (
     EVERYTHING,
     LogSplit,
@@ -161,28 +161,27 @@ def _search(view: StoreView, target: int) -> int:
 
 def plan_queues(
     view: StoreView,
-    ranges: list[QueueRange],
+    parts: list[Part],
     wanted: Wanted = EVERYTHING,
     *,
     split_bytes: int | None = None,
     at_least: int = 1,
 ) -> tuple[list[LogSplit] | list[UnitSplit], str]:
-    """Splits for ranges of queues, none of which is empty, and a word on why they are so.
+    """Splits for parts of queues, and a word on why they are so.
 
     The log is read from front to back and what is not wanted left out, as long as that is less
     work than to look up every message on its own.
     """
-    if not ranges:
+    if not parts:
         return [], "no message is in the ranges asked for"
-    start, end = span(view, ranges)
-    sizes = [sampled_bytes(_queue(view, part), part) for part in ranges]
-    size, messages = sum(sizes), sum(part.count for part in ranges)
-    facts = f"{messages} messages of {len(ranges)} queues, about {size} of {end - start} bytes"
+    start, end = min(part.start for part in parts), max(part.end for part in parts)
+    size, messages = sum(part.size for part in parts), sum(part.range.count for part in parts)
+    facts = f"{messages} messages of {len(parts)} queues, about {size} of {end - start} bytes"
     if (end - start) > SCAN_RATIO * max(size, 1):
         count = split_count(size, split_bytes, at_least)
-        splits = _unit_splits(view, ranges, sizes, count, wanted)
+        splits = _unit_splits(view, parts, count, wanted)
         return splits, f"{facts} of log: looked up through their units"
-    queues = QueueSet(tuple(ranges), view.queue_file_size)
+    queues = QueueSet(tuple(part.range for part in parts), view.queue_file_size)
     found = plan_log(
         view,
         start,
@@ -195,37 +194,29 @@ def plan_queues(
     return found, f"{facts} of log: scanned in the order of the log"
 
 
-def _queue(view: StoreView, part: QueueRange) -> ConsumeQueue:
-    queue = view.queues.find(part.topic, part.queue_id)
-    assert queue is not None
-    return queue
-
-
-def _unit_splits(
-    view: StoreView, ranges: list[QueueRange], sizes: list[int], count: int, wanted: Wanted
-) -> list[UnitSplit]:
+def _unit_splits(view: StoreView, parts: list[Part], count: int, wanted: Wanted) -> list[UnitSplit]:
     """Distribute ranges over splits of about the same bytes; a large range goes into several."""
-    room = -(-sum(sizes) // count)
+    room = -(-sum(part.size for part in parts) // count)
     splits: list[UnitSplit] = []
-    parts: list[QueueRange] = []
+    taken: list[QueueRange] = []
     left = room
 
     def close() -> None:
-        queues = QueueSet(tuple(parts), view.queue_file_size)
+        queues = QueueSet(tuple(taken), view.queue_file_size)
         splits.append(UnitSplit(str(view.root), queues, wanted))
-        parts.clear()
+        taken.clear()
 
-    for part, size in zip(ranges, sizes, strict=True):
-        mean = max(size // part.count, 1)
-        begin = part.begin
-        while begin < part.end:
-            taken = min(part.end - begin, max(-(-left // mean), 1))
-            parts.append(QueueRange(part.topic, part.queue_id, begin, begin + taken))
-            begin += taken
-            left -= taken * mean
+    for part in parts:
+        mean = max(part.size // part.range.count, 1)
+        begin, end = part.range.begin, part.range.end
+        while begin < end:
+            some = min(end - begin, max(-(-left // mean), 1))
+            taken.append(QueueRange(part.range.topic, part.range.queue_id, begin, begin + some))
+            begin += some
+            left -= some * mean
             if left <= 0:
                 close()
                 left = room
-    if parts:
+    if taken:
         close()
     return splits

@@ -5,8 +5,8 @@ Offsets of a time, or of a place in the log, are found by bisection in the queue
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamag
 from firetrail.format.config_json import loads
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import CONFIG, OFFSET_MAX
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.options import EARLIEST, LATEST, Edge, ReadOptions
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
 from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.logread import store_time_at
 from firetrail.store.queues import QueueKey
 from firetrail.store.view import StoreView
 
@@ -57,18 +57,21 @@ def check_topics(view: StoreView, options: ReadOptions) -> None:
             raise ConfigError("subscribe", topic, f"{view.root} has no such topic; it has {there}")
 
 
-def open_queues(
+def each_queue(
     view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
-) -> list[ConsumeQueue]:
-    """The queues to be read from. Raises StoreDamagedError for one that cannot be opened."""
-    found = []
+) -> Iterator[ConsumeQueue]:
+    """The queues to be read from, each open until the next one comes: there may be very many.
+
+    Raises StoreDamagedError for one that cannot be opened.
+    """
     for topic, queue_id in view.queues.pairs():
         if not options.follows(topic) or not _is_in(bounds, topic, queue_id):
             continue
         fault = view.queue_faults.get((topic, queue_id))
-        if fault is not None:
-            if options.permissive:
-                continue
+        if fault is None:
+            with closing(view.open_queue(topic, queue_id)) as queue:
+                yield queue
+        elif not options.permissive:
             raise StoreDamagedError(
                 f"{view.root}/{fault.file}",
                 fault.offset,
@@ -77,10 +80,6 @@ def open_queues(
                 "rebuild the queues with 'firetrail rebuild', or read with mode=permissive to go "
                 "without this one",
             )
-        queue = view.queues.find(topic, queue_id)
-        assert queue is not None
-        found.append(queue)
-    return found
 
 
 def _is_in(bounds: Bounds, topic: str, queue_id: int) -> bool:
@@ -100,22 +99,46 @@ def queue_ends(view: StoreView, queue: ConsumeQueue) -> tuple[int, int]:
     return low, high
 
 
-def batch_ranges(
-    view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
-) -> list[QueueRange]:
-    """What a batch read is asked for, as ranges of queues; those without a message left out."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of a queue that is not empty, and what is known of its messages."""
+
+    range: QueueRange
+    start: int  # physical offset of the first one
+    end: int  # behind the last one
+    size: int  # of all of them, about
+
+
+def batch_parts(view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[Part]:
+    """What a batch read is asked for, queue by queue."""
     check_topics(view, options)
     _check_edges(view, options)
-    ranges = []
-    for queue in open_queues(view, options, bounds):
+    parts = []
+    for queue in each_queue(view, options, bounds):
         begin, end = _asked_for(view, queue, options)
         low, high = bounds.queue_offsets
         begin, end = max(begin, low), min(end, high)
         begin, end = by_place(queue, begin, end, bounds.places)
         begin, end = by_time(view, queue, begin, end, bounds.times)
         if begin < end:
-            ranges.append(QueueRange(queue.topic, queue.queue_id, begin, end))
-    return ranges
+            parts.append(look_at(queue, begin, end))
+    return parts
+
+
+def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = 16) -> Part:
+    """Where the messages of a range are, and how large, from the sizes of a few."""
+    found = QueueRange(queue.topic, queue.queue_id, begin, end)
+    step = max(found.count // samples, 1)
+    units = [queue.unit(offset) for offset in (*range(begin, end - 1, step), end - 1)]
+    sizes = [unit.size for unit in units if unit is not None]
+    first, last = units[0], units[-1]
+    if first is None or last is None:
+        raise DataLostError(
+            f"queue {queue.topic}/{queue.queue_id}: the units from {begin} to {end} are gone, "
+            "retention has deleted them meanwhile; read again"
+        )
+    mean = sum(sizes) // len(sizes)
+    return Part(found, first.physical_offset, last.physical_offset + last.size, found.count * mean)
 
 
 def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:
@@ -133,8 +156,9 @@ def by_time(
     """A range cut to the messages stored in a part of time."""
 
     def first_at(time: int, low: int) -> int:
-        found = view.reader.offset_at(queue.topic, queue.queue_id, time)
-        return min(max(found, low), end)
+        return queue.first_where(
+            low, end, lambda unit: (store_time_at(view.log, unit.physical_offset) or 0) >= time
+        )
 
     if begin < end and times[0] > TIME_MIN:
         begin = first_at(times[0], begin)
@@ -199,28 +223,3 @@ def _check_edges(view: StoreView, options: ReadOptions) -> None:
                     raise ConfigError(
                         name, f"{topic}/{queue_id}", f"there is no such queue; there are {there}"
                     )
-
-
-def span(view: StoreView, ranges: list[QueueRange]) -> tuple[int, int]:
-    """The part of the log that holds all messages of some ranges, none of which is empty."""
-    starts, ends = [], []
-    for part in ranges:
-        queue = view.queues.find(part.topic, part.queue_id)
-        first = queue.unit(part.begin) if queue is not None else None
-        last = queue.unit(part.end - 1) if queue is not None else None
-        if first is None or last is None:
-            raise DataLostError(
-                f"queue {part.topic}/{part.queue_id}: the units from {part.begin} to {part.end} "
-                "were deleted by retention meanwhile; read again"
-            )
-        starts.append(first.physical_offset)
-        ends.append(last.physical_offset + last.size)
-    return min(starts), max(ends)
-
-
-def sampled_bytes(queue: ConsumeQueue, part: QueueRange, samples: int = 16) -> int:
-    """About how many bytes of log the messages of a range are, from the sizes of a few."""
-    step = max(part.count // samples, 1)
-    units = [queue.unit(offset) for offset in range(part.begin, part.end, step)]
-    sizes = [unit.size for unit in units if unit is not None]
-    return part.count * sum(sizes) // len(sizes) if sizes else part.count * UNIT_SIZE

@@ -10,7 +10,8 @@ and the log is read from front to back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -31,17 +32,18 @@ from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan import LOGGER, check_readable
 from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.ranges import (
+    Part,
     by_time,
     check_topics,
-    open_queues,
+    each_queue,
+    look_at,
     queue_ends,
     report_loss,
     resolve,
-    sampled_bytes,
-    span,
 )
 from firetrail.pipeline.source.splits import QueueRange, Wanted
 from firetrail.pipeline.source.units import first_behind
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.view import StoreView
 
 _LOG = "log"
@@ -96,7 +98,7 @@ class QueueStreamReader(_StreamReader):
             check_topics(view, options)
             found: Offsets = {}
             edge = options.starting_offsets or Edge(LATEST)
-            for queue in open_queues(view, options):
+            for queue in each_queue(view, options):
                 low, high = queue_ends(view, queue)
                 begin = resolve(queue, edge, low, high, high, options)
                 if options.starting_timestamp > TIME_MIN:
@@ -108,18 +110,16 @@ class QueueStreamReader(_StreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
-        known = parse_offsets(start)
+        reached = parse_offsets(start)
         with self._open() as view:
             check_readable(view, self._options)
             ends = self._ends(view)
             if self._target is not None:
                 ends = _cut_to(ends, parse_offsets(self._target))
-            ranges = self._ranges(view, known, ends)
-            if not isinstance(limit, ReadAllAvailable):
-                ranges = _limited(view, ranges, limit)
-        reached = {topic: dict(by_queue) for topic, by_queue in known.items()}
-        for part in ranges:
-            reached.setdefault(part.topic, {})[part.queue_id] = part.end
+            empty, parts = self._between(view, reached, ends)
+            for part in (*empty, *_limited(view, parts, limit)):
+                if part.count or part.queue_id in reached.get(part.topic, {}):
+                    reached.setdefault(part.topic, {})[part.queue_id] = part.end
         return _as_json(reached)
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -130,45 +130,55 @@ class QueueStreamReader(_StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of one micro-batch."""
         with self._open() as view:
-            ranges = self._ranges(view, parse_offsets(start), parse_offsets(end))
+            _, parts = self._between(view, parse_offsets(start), parse_offsets(end))
             wanted = Wanted(tags=self._options.tags)
-            splits, note = plan_queues(
-                view,
-                [part for part in ranges if part.count],
-                wanted,
-                at_least=self._options.min_partitions,
-            )
+            splits, note = plan_queues(view, parts, wanted, at_least=self._options.min_partitions)
         LOGGER.info("rocketmq %s: %s", self._options.path, note)
         return [InputPartition(split) for split in splits]
 
     def _ends(self, view: StoreView) -> Offsets:
         ends: Offsets = {}
-        for queue in open_queues(view, self._options):
+        for queue in each_queue(view, self._options):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue_ends(view, queue)[1]
         return ends
 
-    def _ranges(self, view: StoreView, start: Offsets, end: Offsets) -> list[QueueRange]:
-        """What is between two offsets. A queue that the first does not know is new."""
-        ranges = []
+    def _between(
+        self, view: StoreView, start: Offsets, end: Offsets
+    ) -> tuple[list[QueueRange], list[Part]]:
+        """What is between two offsets: ranges without a message, and parts with some.
+
+        A queue that ``start`` does not know is new, and read from its first message on.
+        """
+        empty: list[QueueRange] = []
+        parts: list[Part] = []
         for topic, by_queue in sorted(end.items()):
             for queue_id, stop in sorted(by_queue.items()):
                 begin = start.get(topic, {}).get(queue_id, 0)
-                queue = (
-                    view.queues.find(topic, queue_id) if (topic, queue_id) in view.tails else None
-                )
-                if queue is None:
+                if (topic, queue_id) not in view.tails:
                     if begin < stop:
                         self._report_missing(f"{topic}/{queue_id}", begin)
                     continue
-                low, high = queue_ends(view, queue)
-                if begin > high or stop > high:
-                    self._report_cut(f"{topic}/{queue_id}", max(begin, stop), high)
-                    begin, stop = min(begin, high), min(stop, high)
-                if begin < low and begin < stop:
-                    report_loss(self._options, f"{topic}/{queue_id}", begin, low)
-                    begin = min(low, stop)
-                ranges.append(QueueRange(topic, queue_id, begin, max(begin, stop)))
-        return ranges
+                with closing(view.open_queue(topic, queue_id)) as queue:
+                    begin, stop = self._clipped(view, queue, begin, stop)
+                    if begin < stop:
+                        parts.append(look_at(queue, begin, stop))
+                    else:
+                        empty.append(QueueRange(topic, queue_id, stop, stop))
+        return empty, parts
+
+    def _clipped(
+        self, view: StoreView, queue: ConsumeQueue, begin: int, stop: int
+    ) -> tuple[int, int]:
+        """The part of a range that the queue has. Raises DataLostError if that is not all."""
+        name = f"{queue.topic}/{queue.queue_id}"
+        low, high = queue_ends(view, queue)
+        if begin > high or stop > high:
+            self._report_cut(name, max(begin, stop), high)
+            begin, stop = min(begin, high), min(stop, high)
+        if begin < low and begin < stop:
+            report_loss(self._options, name, begin, low)
+            begin = min(low, stop)
+        return begin, max(begin, stop)
 
     def _report_missing(self, queue: str, begin: int) -> None:
         if self._options.fail_on_data_loss:
@@ -254,60 +264,42 @@ def _cut_to(ends: Offsets, target: Offsets) -> Offsets:
 # -- limits -----------------------------------------------------------------------------------
 
 
-def _limited(view: StoreView, ranges: list[QueueRange], limit: ReadLimit) -> list[QueueRange]:
+def _limited(view: StoreView, parts: list[Part], limit: ReadLimit) -> list[QueueRange]:
     """The ranges cut at the place of the log up to which a limit lets them go."""
-    filled = [part for part in ranges if part.count]
+    ranges = [part.range for part in parts]
     if isinstance(limit, ReadMaxRows):
-        room, weights = limit.max_rows, [1] * len(filled)
+        room, weights = limit.max_rows, [1] * len(parts)
     elif isinstance(limit, ReadMaxBytes):
         room = limit.max_bytes
-        weights = [_mean_size(view, part) for part in filled]
+        weights = [max(part.size // part.range.count, 1) for part in parts]
     else:
         return ranges
-    if sum(part.count * weight for part, weight in zip(filled, weights, strict=True)) <= room:
+
+    def cost(cut: list[QueueRange]) -> int:
+        return sum(part.count * weight for part, weight in zip(cut, weights, strict=True))
+
+    if cost(ranges) <= room:
         return ranges
-
-    def cut(place: int) -> list[QueueRange]:
-        return [_before(view, part, place) for part in filled]
-
-    def cost(parts: list[QueueRange]) -> int:
-        return sum(part.count * weight for part, weight in zip(parts, weights, strict=True))
-
-    start, end = span(view, filled)
-    return _search(cut, cost, start, end, room)
-
-
-def _search(
-    cut: Callable[[int], list[QueueRange]],
-    cost: Callable[[list[QueueRange]], int],
-    start: int,
-    end: int,
-    room: int,
-) -> list[QueueRange]:
-    """What is before the last place at which the cost is within ``room``; one message at least."""
-    best = cut(start + 1)
-    low, high = start + 1, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        parts = cut(middle)
-        spent = cost(parts)
-        if spent > room:
-            high = middle
+    # Between low, where little enough is before, and high, where too much is. The next guess is
+    # where it would be if messages were spread evenly, but never too close to either end.
+    low, high = min(part.start for part in parts) + 1, max(part.end for part in parts)
+    best, spent, excess = _before(view, ranges, low), 0, cost(ranges)
+    while high - low > 1 and spent < _CLOSE_ENOUGH * room:
+        even = (room - spent) / max(excess - spent, 1)
+        guess = low + max(1, int((high - low) * min(max(even, 0.1), 0.9)))
+        cut = _before(view, ranges, min(guess, high - 1))
+        if cost(cut) > room:
+            high, excess = min(guess, high - 1), cost(cut)
         else:
-            low, best = middle, parts
-            if spent >= _CLOSE_ENOUGH * room:
-                break
+            low, spent, best = min(guess, high - 1), cost(cut), cut
     return best
 
 
-def _before(view: StoreView, part: QueueRange, place: int) -> QueueRange:
-    queue = view.queues.find(part.topic, part.queue_id)
-    assert queue is not None
-    end = first_behind(queue, part.begin, part.end, place)
-    return QueueRange(part.topic, part.queue_id, part.begin, end)
-
-
-def _mean_size(view: StoreView, part: QueueRange) -> int:
-    queue = view.queues.find(part.topic, part.queue_id)
-    assert queue is not None
-    return max(sampled_bytes(queue, part) // part.count, 1)
+def _before(view: StoreView, ranges: list[QueueRange], place: int) -> list[QueueRange]:
+    """What of some ranges stands before a place of the log."""
+    cut = []
+    for part in ranges:
+        with closing(view.open_queue(part.topic, part.queue_id)) as queue:
+            end = first_behind(queue, part.begin, part.end, place)
+        cut.append(QueueRange(part.topic, part.queue_id, part.begin, end))
+    return cut
