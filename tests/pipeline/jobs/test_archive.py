@@ -20,6 +20,7 @@ from firetrail.pipeline.jobs import archive_compact
 from firetrail.pipeline.jobs.archive import Archived, archive, archived_files, follow
 from firetrail.pipeline.jobs.archive_lake import Lake
 from firetrail.pipeline.jobs.archive_manifest import gaps
+from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.view import StoreView
 
 Put = Callable[..., None]
@@ -231,6 +232,26 @@ class TestKilled:
         folder.publish(manifest.extended(Range(0, 10, 1), [], ()))
         with pytest.raises(LakeError, match="another job has changed"):
             folder.publish(manifest.extended(Range(0, 20, 2), [], ()))
+
+
+def test_a_lake_elsewhere(spark: SparkSession, root: Path, put: Put, tmp_path: Path) -> None:
+    """A file system of fsspec's, which only looks like a remote one: no syncs, no locks."""
+    (tmp_path / "bucket").mkdir()
+    lake = f"dir://lake::file://{tmp_path}/bucket"
+    put(30)
+    assert archive(spark, root, lake).messages == 30
+    folder = tmp_path / "bucket" / "lake"
+    shutil.copy(next(folder.rglob("*.parquet")), folder / "topic=x.parquet")
+    put(5)
+    done = archive(spark, root, lake)
+    assert (done.messages, done.removed, done.total_messages) == (5, 1, 35)
+    assert not Lake(lake).is_local
+    assert archived_offsets(folder) == offsets(root)
+    restore(spark, lake, tmp_path / "back")
+    assert records(tmp_path / "back") == records(root)
+    (folder / "_firetrail" / "manifest.json").unlink()
+    with pytest.raises(LakeError, match="not empty and no archive"):
+        archive(spark, root, lake)
 
 
 class TestRefused:

@@ -13,7 +13,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +27,7 @@ from firetrail.pipeline.jobs.archive_manifest import (
     Manifest,
     decode_manifest,
 )
+from firetrail.pipeline.source.places import file_system
 from firetrail.storage.system import Files
 
 SUFFIX = ".parquet"
@@ -39,7 +39,7 @@ class Lake:
     def __init__(self, place: str) -> None:
         self.place = place
         if "://" in place:
-            self._fs, self._root = _remote(place)
+            self._fs, self._root = file_system(place)
         else:
             self._fs, self._root = filesystems.LocalFileSystem(), str(Path(place).absolute())
         self.is_local = isinstance(self._fs, filesystems.LocalFileSystem)
@@ -79,7 +79,7 @@ class Lake:
             path.parent.mkdir(parents=True, exist_ok=True)
             Files().replace(path, content)
             return
-        with self._fs.open_output_stream(self.path(name)) as file:
+        with self._open_new(name) as file:
             file.write(content)
 
     def remove(self, name: str) -> None:
@@ -93,10 +93,12 @@ class Lake:
 
     def create(self, name: str) -> HashedFile:
         """A new data file."""
+        return HashedFile(self._open_new(name), self.path(name) if self.is_local else None)
+
+    def _open_new(self, name: str) -> Any:
         path = self.path(name)
-        folder = path.rpartition("/")[0]
-        self._fs.create_dir(folder, recursive=True)
-        return HashedFile(self._fs.open_output_stream(path), path if self.is_local else None)
+        self._fs.create_dir(path.rpartition("/")[0], recursive=True)
+        return self._fs.open_output_stream(path)
 
     def data_files(self) -> list[str]:
         """Every data file there is, whoever knows of it."""
@@ -165,19 +167,6 @@ class Lake:
             except BlockingIOError:
                 raise LakeError(f"{self.place}: another job is writing this archive") from None
             yield
-
-
-def _remote(place: str) -> tuple[filesystems.FileSystem, str]:
-    try:
-        found: tuple[filesystems.FileSystem, str] = filesystems.FileSystem.from_uri(place)
-        return found
-    except (ValueError, NotImplementedError) as error:
-        try:
-            fsspec = import_module("fsspec")
-        except ImportError:
-            raise LakeError(f"{place}: {error}; for other kinds: pip install fsspec") from error
-        handler, path = fsspec.core.url_to_fs(place)
-        return filesystems.PyFileSystem(filesystems.FSSpecHandler(handler)), path
 
 
 def partition(topic: str, day: str) -> str:
