@@ -12,7 +12,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +31,6 @@ from firetrail.broker.sendback import SendingBack
 from firetrail.broker.sending import Sending
 from firetrail.broker.topics import TopicTable
 from firetrail.broker.transactions import Transactions
-from firetrail.format.hosts import Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.answering import Handler
@@ -70,6 +69,7 @@ class Broker:
         self._server = Server(self._handlers, limits, on_closed=self._closed)
         self._name_server = NameServer(name_server) if name_server is not None else None
         self._tasks: list[asyncio.Task[None]] = []
+        self._resources = AsyncExitStack()
         self.address = ""
         """``ip:port`` that clients connect to, after the start."""
         self.namesrv = ""
@@ -105,23 +105,34 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store and serve it. What cannot be opened or bound is raised."""
-        asked = self._store_config.store_host
-        port = await self._server.start(self.config.bind, asked.port)
-        try:
+        async with AsyncExitStack() as resources:  # given back here if the start fails
+            asked = self._store_config.store_host
+            port = await self._server.start(self.config.bind, asked.port)
+            resources.push_async_callback(self._server.stop)
             # Nothing is awaited before all handlers are there: nobody finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
-            self.store = ServedStore.open(self._folder, self._store_config.replace(store_host=host))
-        except BaseException:
-            await self._server.stop()
-            raise
-        self._build(host)
-        if self._name_server is not None:
-            namesrv_port = await self._name_server.start()
-            self.namesrv = str(host._replace(port=namesrv_port))
-        await self._registering.start()
-        self.topics.on_change = self._registering.changed
-        self._schedule.start()
+            config = self._store_config.replace(store_host=host)
+            self.store = ServedStore.open(self._folder, config)
+            resources.callback(self.store.close)
+            self._build()
+            for part in (self.groups, self.topics, self.offsets, self._schedule):
+                resources.push_async_callback(part.stop)
+            if self._name_server is not None:
+                namesrv_port = await self._name_server.start()
+                resources.push_async_callback(self._name_server.stop)
+                self.namesrv = str(host._replace(port=namesrv_port))
+            resources.push_async_callback(self._server.stop)
+            await self._registering.start()
+            resources.push_async_callback(self._registering.stop)
+            resources.callback(self._holding.stop)
+            self.topics.on_change = self._registering.changed
+            self._schedule.start()
+            resources.push_async_callback(self._stop_tasks)
+            self._start_tasks()
+            self._resources = resources.pop_all()
+
+    def _start_tasks(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._save_regularly()),
@@ -129,7 +140,12 @@ class Broker:
             loop.create_task(self._check_regularly()),
         ]
 
-    def _build(self, host: Host) -> None:
+    async def _stop_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _build(self) -> None:
         store, config = self.store, self.config
         system = System()
         loop = asyncio.get_running_loop()
@@ -179,17 +195,11 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what was asked, save everything, close the store."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._holding.stop()
-        await self._registering.stop()
-        await self._server.stop()
-        if self._name_server is not None:
-            await self._name_server.stop()
-        for part in (self._schedule, self.offsets, self.topics, self.groups):
-            await part.stop()
-        self.store.close()
+        await self._resources.aclose()
+
+    async def check_transactions(self) -> None:
+        """Ask producers about half messages now."""
+        await self._transactions.check()
 
     def _closed(self, connection: Connection) -> None:
         self._holding.closed(connection)
@@ -219,6 +229,6 @@ class Broker:
         while True:
             await asyncio.sleep(self.config.transaction_check_interval_ms / 1000)
             try:
-                await self._transactions.check()
+                await self.check_transactions()
             except Exception:
                 _log.exception("half messages could not be checked; tried again")

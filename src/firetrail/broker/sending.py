@@ -184,6 +184,7 @@ class Sending:
         if isinstance(message, Batch):
             fields["msgId"] = self._batch_ids(result)
         elif message.topic == HALF_TOPIC:
+            self._transactions.begun(result)
             unique = get_property(message.raw_properties or b"", UNIQ_KEY)
             fields["transactionId"] = unique or fields["msgId"]
         return Command(

@@ -247,10 +247,15 @@ def _negated_if(negated: str | None, found: Evaluate) -> Evaluate:
 
 
 def _truth(value: Value) -> bool | None:
-    """A property may hold a truth value as text."""
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
+    """What a value means where truth is needed: text and numbers are not true."""
+    return value if value is None or isinstance(value, bool) else False
+
+
+def _as_truth(value: str | int | float | bool) -> bool | None:
+    """A value beside a truth value: a property holds one as text."""
+    if isinstance(value, str):
+        return value.lower() == "true"
+    return value if isinstance(value, bool) else None
 
 
 def _any_of(terms: list[Evaluate]) -> Evaluate:
@@ -297,7 +302,7 @@ def _comparison(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
 
 def _equal(one: str | int | float | bool, other: str | int | float | bool) -> bool | None:
     if isinstance(one, bool) or isinstance(other, bool):
-        first, second = _truth(one), _truth(other)
+        first, second = _as_truth(one), _as_truth(other)
         return None if first is None or second is None else first is second
     if isinstance(one, str) and isinstance(other, str):
         return one == other

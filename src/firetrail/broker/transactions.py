@@ -78,7 +78,7 @@ class Transactions:
         self._config = config
         self._now_ms = now_ms
         self._open: dict[int, Half] = {}
-        self._seen = 0  # half messages before it are in _open, or ended
+        self._next = 0  # half messages before it are in _open, or have ended
         self.handlers: dict[int, Handler] = {RequestCode.END_TRANSACTION: self._end}
 
     # -- begin --------------------------------------------------------------------------------
@@ -104,6 +104,10 @@ class Transactions:
             wait_for_flush=message.wait_for_flush,
         )
 
+    def begun(self, place: PutResult) -> None:
+        """A half message was stored."""
+        self._remember(Half(place.queue_offset, place.physical_offset, place.store_time))
+
     # -- end ----------------------------------------------------------------------------------
 
     async def _end(self, connection: Connection, request: Command) -> Command:
@@ -112,7 +116,6 @@ class Transactions:
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
             return request.answer()  # the producer does not know yet, and is asked again
         record = self._asked_for(header)
-        self._catch_up()
         half = self._open.get(header.tran_state_table_offset)
         if half is None:
             return request.answer()  # it has ended already
@@ -158,6 +161,7 @@ class Transactions:
     def _remember(self, half: Half) -> None:
         for offset in (half.offset, *half.earlier):
             self._open[offset] = half
+        self._next = max(self._next, half.offset + 1)
 
     def _forget(self, half: Half) -> None:
         for offset in (half.offset, *half.earlier):
@@ -167,8 +171,12 @@ class Transactions:
 
     def load(self) -> None:
         """Find the half messages that are open, after a start."""
-        self._seen = self._progress(HALF_TOPIC)
-        self._catch_up()
+        self._next = self._progress(HALF_TOPIC)
+        for record in self._messages(HALF_TOPIC, self._next):
+            checks = int(record.properties.get(TRANSACTION_CHECK_TIMES, "0"))
+            self._remember(
+                Half(record.queue_offset, record.physical_offset, record.store_time, checks)
+            )
         for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
             for word in mark.body.split(b","):
                 if word.strip().isdigit():
@@ -178,17 +186,6 @@ class Transactions:
         first = self._store.min_offset(topic, QUEUE)
         known = self._offsets.get(GROUP, topic, QUEUE)
         return max(first, known or 0)
-
-    def _catch_up(self) -> None:
-        """Take note of half messages that were stored since the last look."""
-        for record in self._messages(HALF_TOPIC, self._seen):
-            self._open[record.queue_offset] = Half(
-                record.queue_offset,
-                record.physical_offset,
-                record.store_time,
-                int(record.properties.get(TRANSACTION_CHECK_TIMES, "0")),
-            )
-            self._seen = record.queue_offset + 1
 
     def _messages(self, topic: str, offset: int) -> list[Record]:
         found: list[Record] = []
@@ -203,7 +200,6 @@ class Transactions:
 
     async def check(self) -> None:
         """Ask for the half messages that are old enough, and save how far all have ended."""
-        self._catch_up()
         now = self._now_ms()
         for half in sorted(self._halves(), key=lambda half: half.offset):
             if half.offset not in self._open:
@@ -237,7 +233,6 @@ class Transactions:
         half.earlier.append(old)
         half.offset, half.physical_offset = place.queue_offset, place.physical_offset
         half.store_time = place.store_time
-        self._seen = max(self._seen, place.queue_offset + 1)
         self._remember(half)
         await self._put(self._end_mark(old))
         producer = next(self._clients.producers_of(record.properties.get(PGROUP, "")), None)
@@ -247,7 +242,7 @@ class Transactions:
 
     def _save_progress(self) -> None:
         """All half messages before the oldest open one have ended."""
-        oldest = min((half.offset for half in self._halves()), default=self._seen)
+        oldest = min((half.offset for half in self._halves()), default=self._next)
         self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)

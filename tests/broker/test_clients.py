@@ -1,0 +1,170 @@
+"""Who is connected: heartbeats, id lists, notices, and how clients leave."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.broker.brokers import Talk, running
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.remoting.bodies import (
+    CheckClientBody,
+    ConsumerIdList,
+    LockBody,
+    LockedBody,
+    MessageQueue,
+    SubscriptionData,
+)
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+
+CPP_HEARTBEAT = b"""{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":0,
+"consumeType":1,"groupName":"CG","messageModel":1,"subscriptionDataSet":[{"subString":"*",
+"subVersion":"1600000000000","topic":"T1"}]}],"producerDataSet":[{"groupName":"PG"}]}
+"""
+
+
+async def ids(talk: Talk, group: str = "CG") -> list[str]:
+    answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    return ConsumerIdList.decode(answer.content).consumer_id_list if answer.code == 0 else []
+
+
+class Notices:
+    """A client that takes note of what the broker tells it."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.client = Client({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._take})
+
+    def _take(self, connection: Connection, request: Command) -> None:
+        self.groups.append(request.fields["consumerGroup"])
+
+
+def test_a_consumer_is_there_after_its_first_heartbeat() -> None:
+    async def test(talk: Talk) -> None:
+        nobody = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+        assert nobody.code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.beat("CG", "c1")).code == 0
+        assert await ids(talk) == ["c1"]
+        assert talk.broker.topics.require("%RETRY%CG").read_queue_nums == 1
+
+    running(test)
+
+
+def test_a_heartbeat_as_the_cpp_client_writes_it() -> None:
+    async def test(talk: Talk) -> None:
+        assert (await talk.ask(RequestCode.HEART_BEAT, CPP_HEARTBEAT)).code == 0
+        assert await ids(talk) == ["10.0.0.1@7"]
+        subscription = talk.broker.clients.subscription("CG", "T1")
+        assert subscription is not None
+        assert (subscription.sub_string, subscription.sub_version) == ("*", 1600000000000)
+        assert [c.client_id for c in talk.broker.clients.producers_of("PG")] == ["10.0.0.1@7"]
+
+    running(test)
+
+
+def test_what_is_no_heartbeat() -> None:
+    async def test(talk: Talk) -> None:
+        for body in (b"", b"{", b"[]", b'{"clientID":5}', b"[" * 100_000):
+            assert (await talk.ask(RequestCode.HEART_BEAT, body)).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.beat("no/group")).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.beat(producer="no/group")).code == ResponseCode.SYSTEM_ERROR
+
+    running(test)
+
+
+def test_the_others_are_told_who_comes_and_goes() -> None:
+    async def test(talk: Talk) -> None:
+        first, second = Notices(), Notices()
+        await talk.beat("CG", "c1", client=first.client)
+        await talk.beat("CG", "c2", client=second.client)
+        assert sorted(await ids(talk)) == ["c1", "c2"]
+        await talk.beat("CG", "c2", client=second.client)  # nothing new
+        await asyncio.sleep(0.02)
+        assert (first.groups, second.groups) == (["CG", "CG"], ["CG"])
+        await second.client.close()
+        await asyncio.sleep(0.05)
+        assert await ids(talk) == ["c1"]
+        assert first.groups == ["CG", "CG", "CG"]
+        await talk.beat("CG", "c1", {"T1": "A"}, client=first.client)
+        await asyncio.sleep(0.02)
+        assert len(first.groups) == 4  # it wants other messages
+        await first.client.close()
+
+    running(test)
+
+
+def test_who_unregisters_is_gone() -> None:
+    async def test(talk: Talk) -> None:
+        await talk.beat("CG", "c1")
+        await talk.beat(producer="PG")
+        gone = {"clientID": "c1", "consumerGroup": "CG", "producerGroup": "PG"}
+        assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+        assert await ids(talk) == []
+        assert not list(talk.broker.clients.producers_of("PG"))
+        assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+
+    running(test)
+
+
+def test_who_is_silent_for_too_long_is_gone() -> None:
+    async def test(talk: Talk) -> None:
+        silent = Client()
+        await talk.beat("CG", "c1", client=silent)
+        await asyncio.sleep(0.15)
+        await talk.beat("CG", "c2")
+        talk.broker.clients.expire()
+        await asyncio.sleep(0.05)
+        assert await ids(talk) == ["c2"]
+        await silent.close()
+
+    running(test, config=BrokerConfig(client_expiry_ms=100))
+
+
+def test_two_clients_with_one_id() -> None:
+    async def test(talk: Talk) -> None:
+        other = Client()
+        await talk.beat("CG", "same")
+        await talk.beat("CG", "same", client=other)
+        assert await ids(talk) == ["same"]
+        await other.close()
+        await asyncio.sleep(0.05)
+        assert await ids(talk) == ["same"]
+
+    running(test)
+
+
+def test_a_filter_is_checked_before_it_is_used() -> None:
+    async def check(talk: Talk, text: str, kind: str) -> int:
+        body = CheckClientBody("c1", "CG", SubscriptionData("T1", text, kind))
+        return (await talk.ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())).code
+
+    async def test(talk: Talk) -> None:
+        assert await check(talk, "a > 1", "SQL92") == 0
+        assert await check(talk, "A || B", "TAG") == 0
+        assert await check(talk, "a >", "SQL92") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    running(test)
+
+
+class TestLocks:
+    QUEUES = tuple(MessageQueue("T1", "broker-a", n) for n in range(3))
+
+    async def lock(self, talk: Talk, client_id: str, *queues: MessageQueue) -> list[MessageQueue]:
+        body = LockBody("CG", client_id, list(queues)).encode()
+        return LockedBody.decode((await talk.ask(RequestCode.LOCK_BATCH_MQ, body)).content).locked
+
+    def test_one_client_a_queue(self) -> None:
+        async def test(talk: Talk) -> None:
+            first, second, third = self.QUEUES
+            assert await self.lock(talk, "c1", first, second) == [first, second]
+            assert await self.lock(talk, "c2", second, third) == [third]
+            assert await self.lock(talk, "c1", second) == [second]
+            body = LockBody("CG", "c1", [second, third]).encode()
+            assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
+            assert await self.lock(talk, "c2", first, second) == [second]
+            assert await self.lock(talk, "c1", third) == []  # who had it not cannot unlock it
+
+        running(test)

@@ -1,0 +1,98 @@
+"""Offsets of groups: where they begin, what they commit, what survives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk, running
+
+from firetrail.errors import StoreError
+from firetrail.format import config_json
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+
+async def query(talk: Talk, group: str = "CG", queue_id: int = 0) -> tuple[int, str | None]:
+    answer = await talk.ask(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T1", queueId=queue_id
+    )
+    return answer.code, answer.fields.get("offset")
+
+
+async def commit(talk: Talk, offset: int, group: str = "CG", topic: str = "T1") -> int:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
+    return (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code
+
+
+def test_a_new_group_begins_at_the_first_message() -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+        assert await query(talk) == (0, "0")
+
+    running(test)
+
+
+def test_a_group_goes_on_where_it_was() -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+        assert await commit(talk, 1) == 0
+        assert await query(talk) == (0, "1")
+        assert await query(talk, "other") == (0, "0")
+        assert await query(talk, queue_id=1) == (0, "0")
+        assert await commit(talk, -1) == 0  # a client that does not know yet
+        assert await query(talk) == (0, "1")
+
+    running(test)
+
+
+def test_what_cannot_be_committed() -> None:
+    async def test(talk: Talk) -> None:
+        assert await commit(talk, 1, topic="T9") == ResponseCode.TOPIC_NOT_EXIST
+        await talk.send("T1")
+        assert await commit(talk, 1, group="no/group") == ResponseCode.SYSTEM_ERROR
+        missing = await talk.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
+        )
+        assert missing.code == ResponseCode.SYSTEM_ERROR
+
+    running(test)
+
+
+def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
+    async def write(talk: Talk) -> None:
+        await talk.send("T1")
+        await commit(talk, 1)
+
+    async def read(talk: Talk) -> None:
+        assert await query(talk) == (0, "1")
+        await commit(talk, 2)
+
+    running(write, tmp_path)
+    file = tmp_path / "config" / "consumerOffset.json"
+    assert file.read_text() == '{\n\t"offsetTable":{\n\t\t"T1@CG":{0:1\n\t\t}\n\t}\n}'
+    running(read, tmp_path)
+    assert config_json.loads(file.read_bytes()) == {"offsetTable": {"T1@CG": {0: 2}}}
+    backup = file.with_name("consumerOffset.json.bak")
+    assert config_json.loads(backup.read_bytes()) == {"offsetTable": {"T1@CG": {0: 1}}}
+
+
+def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
+    async def one(talk: Talk) -> None:
+        await talk.send("T1")
+        await commit(talk, 1)
+
+    async def two(talk: Talk) -> None:
+        await commit(talk, 2)
+
+    async def look(talk: Talk) -> None:
+        assert await query(talk) == (0, "1")
+
+    running(one, tmp_path)
+    running(two, tmp_path)
+    file = tmp_path / "config" / "consumerOffset.json"
+    file.write_bytes(b'{"offsetTable":{"T1@')
+    running(look, tmp_path)
+    file.write_bytes(b"{")
+    file.with_name("consumerOffset.json.bak").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"consumerOffset\.json.*put a good copy back"):
+        running(look, tmp_path)

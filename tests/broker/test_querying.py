@@ -1,0 +1,71 @@
+"""Queries: by key, by place, by time; the ends of queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.broker.brokers import Talk, records, running
+
+from firetrail.format.ids import decode_message_id
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+
+async def three(talk: Talk) -> list[int]:
+    """Three messages; their places in the log."""
+    places = []
+    for n in range(3):
+        answer = await talk.send("T1", b"%d" % n, i=f"KEYS\x01k{n % 2}\x02UNIQ_KEY\x01U{n}\x02")
+        places.append(decode_message_id(answer.fields["msgId"]).physical_offset)
+    await asyncio.to_thread(talk.broker.store.wait_dispatched)
+    return places
+
+
+async def by_key(talk: Talk, key: str, **changes: object) -> tuple[int, list[bytes]]:
+    fields = {"topic": "T1", "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
+    answer = await talk.ask(RequestCode.QUERY_MESSAGE, **(fields | changes))
+    return answer.code, [record.body for record in records(answer.content)]
+
+
+def test_by_key() -> None:
+    async def test(talk: Talk) -> None:
+        await three(talk)
+        assert await by_key(talk, "k0") == (0, [b"0", b"2"])
+        assert await by_key(talk, "U1", _UNIQUE_KEY_QUERY="true") == (0, [b"1"])
+        assert await by_key(talk, "k9") == (ResponseCode.QUERY_NOT_FOUND, [])
+        assert await by_key(talk, "k0", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, [])
+        assert await by_key(talk, "k0", topic="T9") == (ResponseCode.TOPIC_NOT_EXIST, [])
+
+    running(test)
+
+
+def test_by_place() -> None:
+    async def test(talk: Talk) -> None:
+        places = await three(talk)
+        answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=places[1])
+        assert [record.body for record in records(answer.content)] == [b"1"]
+        for wrong in (places[1] + 1, 1 << 40, -1):
+            answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    running(test)
+
+
+def test_the_ends_of_a_queue_and_times() -> None:
+    async def test(talk: Talk) -> None:
+        await three(talk)
+
+        async def ask(code: int, **fields: object) -> dict[str, str]:
+            return dict((await talk.ask(code, **{"topic": "T1", "queueId": 0} | fields)).fields)
+
+        assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
+        assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
+        assert await ask(RequestCode.GET_MAX_OFFSET, queueId=1) == {"offset": "0"}
+        first = talk.broker.store.store_time("T1", 0, 0)
+        assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
+        nothing = await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queueId=1)
+        assert nothing == {"timestamp": "-1"}
+        assert await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=0) == {"offset": "0"}
+        late = {"timestamp": 2**50, "boundaryType": "LOWER"}
+        assert await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **late) == {"offset": "3"}
+
+    running(test)

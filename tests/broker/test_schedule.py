@@ -1,0 +1,56 @@
+"""Delayed messages: delivered when due, across restarts, in the files of RocketMQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail.format import config_json
+from firetrail.format.delay import DelayLevels
+
+SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
+LATE = "DELAY\x012\x02"
+
+
+def test_a_message_is_delivered_when_it_is_due() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.send("T1", b"body", e=3, i="DELAY\x011\x02TAGS\x01A\x02")
+        assert answer.fields["queueId"] == "3"
+        (record,) = await talk.pull_until("T1", 1, queueId=3)
+        assert (record.body, record.tags, record.queue_id) == (b"body", "A", 3)
+        assert record.properties["REAL_TOPIC"] == "T1"
+        assert record.born_time == 1_700_000_000_000
+        by_tag = await talk.pull("T1", 0, queueId=3, subscription="A")
+        assert by_tag.content  # its tag counts again, not its time
+
+    running(test, store=SOON)
+
+
+def test_what_is_not_due_waits(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"late", i=LATE)
+        await talk.send("T1", b"soon", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"soon"]
+
+    async def after(talk: Talk) -> None:
+        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"soon", b"late"]
+
+    running(send, tmp_path, store=SOON)
+    offsets = config_json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
+    assert offsets == {"offsetTable": {1: 1, 2: 0}}
+    # With a shorter level the message has waited too long already.
+    running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
+
+
+def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"once", i="DELAY\x011\x02")
+        await talk.pull_until("T1", 1)
+
+    async def look(talk: Talk) -> None:
+        await talk.send("T1", b"last", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"once", b"last"]
+
+    running(send, tmp_path, store=SOON)
+    running(look, tmp_path, store=SOON)

@@ -1,0 +1,74 @@
+"""Messages that were not consumed come back later, and end among the dead letters."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail.format.delay import DelayLevels
+from firetrail.format.ids import decode_message_id
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+QUICK = SMALL.replace(delay_levels=DelayLevels.parse("1s 1s 0s 0s 0s"))
+
+
+async def sent(talk: Talk) -> int:
+    """The place of a new message in the log."""
+    answer = await talk.send("T1", b"body", i="TAGS\x01A\x02UNIQ_KEY\x01U1\x02")
+    await talk.beat("CG")
+    return decode_message_id(answer.fields["msgId"]).physical_offset
+
+
+async def back(talk: Talk, offset: int, delay_level: int = 0, **fields: object) -> int:
+    answer = await talk.ask(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        offset=offset,
+        group="CG",
+        delayLevel=delay_level,
+        **fields,
+    )
+    return answer.code
+
+
+def test_it_comes_back_to_its_group() -> None:
+    async def test(talk: Talk) -> None:
+        offset = await sent(talk)
+        assert await back(talk, offset) == 0
+        (first,) = await talk.pull_until("%RETRY%CG", 1)
+        assert (first.body, first.tags, first.reconsume_times) == (b"body", "A", 1)
+        properties = first.properties
+        assert properties["RETRY_TOPIC"] == "T1"
+        assert properties["UNIQ_KEY"] == "U1"
+        assert decode_message_id(properties["ORIGIN_MESSAGE_ID"]).physical_offset == offset
+        assert await back(talk, first.physical_offset) == 0
+        second = (await talk.pull_until("%RETRY%CG", 2))[1]
+        assert second.reconsume_times == 2
+        assert second.properties["RETRY_TOPIC"] == "T1"
+        assert second.properties["ORIGIN_MESSAGE_ID"] == properties["ORIGIN_MESSAGE_ID"]
+
+    running(test, store=QUICK)
+
+
+@pytest.mark.parametrize(("level", "fields"), [(-1, {}), (0, {"maxReconsumeTimes": 0})])
+def test_it_is_given_up(level: int, fields: dict[str, object]) -> None:
+    async def test(talk: Talk) -> None:
+        offset = await sent(talk)
+        assert await back(talk, offset, level, **fields) == 0
+        (dead,) = await talk.pull_until("%DLQ%CG", 1)
+        assert (dead.body, dead.reconsume_times) == (b"body", 1)
+        assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T1"
+        assert "DELAY" not in dead.properties
+
+    running(test, store=QUICK)
+
+
+def test_what_cannot_come_back() -> None:
+    async def test(talk: Talk) -> None:
+        offset = await sent(talk)
+        assert await back(talk, offset + 1) == ResponseCode.SYSTEM_ERROR
+        answer = await talk.ask(
+            RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="nobody", delayLevel=0
+        )
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    running(test)

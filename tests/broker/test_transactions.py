@@ -1,0 +1,170 @@
+"""Transactions: half messages, their end, and the questions about them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.broker.brokers import Talk, running
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.format.ids import decode_message_id
+from firetrail.format.record import decode_message
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+
+PROPERTIES = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+IMPATIENT = BrokerConfig(transaction_timeout_ms=1, transaction_check_max=2)
+
+
+async def begin(talk: Talk) -> Command:
+    return await talk.send("T1", b"body", e=2, f=4, i=PROPERTIES)
+
+
+async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> int:
+    answer = await talk.ask(
+        RequestCode.END_TRANSACTION,
+        producerGroup=group,
+        tranStateTableOffset=half.fields["queueOffset"],
+        commitLogOffset=decode_message_id(half.fields["msgId"]).physical_offset,
+        commitOrRollback=decision,
+    )
+    await asyncio.to_thread(talk.broker.store.wait_dispatched)
+    return answer.code
+
+
+def stored(talk: Talk, topic: str, queue_id: int = 0) -> list[bytes]:
+    return [record.body for record in talk.broker.store.read(topic, queue_id)]
+
+
+def test_a_half_message_is_not_seen() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert (half.code, half.fields["transactionId"]) == (0, "U1")
+        assert stored(talk, "T1", 2) == []
+        assert stored(talk, HALF_TOPIC) == [b"body"]
+
+    running(test)
+
+
+def test_commit() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert await end(talk, half, COMMIT) == 0
+        (record,) = talk.broker.store.read("T1", 2)
+        assert (record.body, record.sys_flag & 12) == (b"body", 8)
+        place = decode_message_id(half.fields["msgId"]).physical_offset
+        assert record.prepared_offset == place
+        (mark,) = talk.broker.store.read(OP_TOPIC)
+        assert (mark.body, mark.tags) == (b"0", "d")
+
+    running(test)
+
+
+def test_rollback_and_what_is_not_known_yet() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert await end(talk, half, UNKNOWN) == 0
+        assert stored(talk, OP_TOPIC) == []
+        assert await end(talk, half, ROLLBACK) == 0
+        assert stored(talk, OP_TOPIC) == [b"0"]
+        assert stored(talk, "T1", 2) == []
+
+    running(test)
+
+
+def test_an_end_that_comes_twice_counts_once() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert [await end(talk, half, COMMIT) for _ in range(3)] == [0, 0, 0]
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(test)
+
+
+def test_an_end_that_fits_no_half_message() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert await end(talk, half, COMMIT, group="other") == ResponseCode.SYSTEM_ERROR
+        plain = await talk.send("T1")
+        assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
+        half.fields = {**half.fields, "queueOffset": "7"}
+        assert await end(talk, half, COMMIT) == ResponseCode.SYSTEM_ERROR
+
+    running(test)
+
+
+def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
+    kept: list[Command] = []
+
+    async def before(talk: Talk) -> None:
+        kept.append(await begin(talk))
+        assert await end(talk, await begin(talk), COMMIT) == 0
+
+    async def after(talk: Talk) -> None:
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
+
+    running(before, tmp_path)
+    running(after, tmp_path)
+
+
+class TestQuestions:
+    def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
+        asked: list[Command] = []
+
+        def take(connection: Connection, request: Command) -> None:
+            asked.append(request)
+
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            half = await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            while not asked:
+                await asyncio.sleep(0.01)
+            (question,) = asked
+            message = decode_message(question.content)
+            assert (message.topic, message.queue_id, message.body) == ("T1", 2, b"body")
+            assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+            assert question.fields["transactionId"] == "U1"
+            again = half.answer(
+                fields={
+                    "queueOffset": question.fields["tranStateTableOffset"],
+                    "msgId": question.fields["offsetMsgId"],
+                }
+            )
+            assert await end(talk, half, COMMIT) == 0  # it has not heard the question yet
+            assert await end(talk, again, COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+
+        running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
+
+    def test_nobody_is_asked_for_ever(self) -> None:
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            for _ in range(3):
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                await asyncio.sleep(0.01)
+                await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, CHECKED_OFTEN_TOPIC) == [b"body"]
+            assert stored(talk, HALF_TOPIC) == [b"body"] * 3
+            assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2"]
+            await talk.broker.check_transactions()
+            assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 3
+
+        running(test, config=IMPATIENT)
+
+
+def test_transactions_may_be_refused() -> None:
+    async def test(talk: Talk) -> None:
+        assert (await begin(talk)).code == ResponseCode.NO_PERMISSION
+
+    running(test, config=BrokerConfig(reject_transactions=True))
