@@ -1,0 +1,24 @@
+"""An asyncio client for RocketMQ clusters, Firetrail's or Java's."""
+
+from firetrail.client.producer import Outcome, Producer
+from firetrail.client.pull_consumer import PullConsumer
+from firetrail.client.push_consumer import PushConsumer
+from firetrail.client.received import Received
+from firetrail.client.sending import SendResult, SendStatus
+from firetrail.client.subscription import by_sql, by_tags
+from firetrail.format.kernels.draft import Message
+from firetrail.remoting.bodies import MessageQueue
+
+__all__ = [
+    "Message",
+    "MessageQueue",
+    "Outcome",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "Received",
+    "SendResult",
+    "SendStatus",
+    "by_sql",
+    "by_tags",
+]

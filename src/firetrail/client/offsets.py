@@ -1,0 +1,61 @@
+"""Offsets of queues and of consumer groups, asked of brokers."""
+
+from __future__ import annotations
+
+from firetrail.client.session import Session
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.headers import (
+    ConsumerOffsetHeader,
+    OffsetResponse,
+    QueueHeader,
+    SearchOffsetHeader,
+)
+
+
+class Offsets:
+    """Of the queues whose topics the session has routes of."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def lowest(self, queue: MessageQueue) -> int:
+        """The offset of the first message that is there."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """The offset that the next message gets."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
+        header = QueueHeader(queue.topic, queue.queue_id)
+        answer = await self._session.ask(self._address(queue), code, header)
+        return OffsetResponse.decode(answer.fields).offset
+
+    async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message that was stored at that time or later."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        answer = await self._session.ask(self._address(queue), code, header)
+        return OffsetResponse.decode(answer.fields).offset
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Up to where a group has consumed; None if the broker knows nothing about it."""
+        header = ConsumerOffsetHeader(group, queue.topic, queue.queue_id)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await self._session.request(self._address(queue), code, header)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or "no reason given")
+        return OffsetResponse.decode(answer.fields).offset
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """A group has consumed all before ``offset``."""
+        header = ConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset)
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        await self._session.ask(self._address(queue), code, header)
+
+    def _address(self, queue: MessageQueue) -> str:
+        return self._session.address_of(queue.broker_name)

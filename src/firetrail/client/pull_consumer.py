@@ -1,0 +1,91 @@
+"""The pull consumer: reads the queues that its user names, from where its user says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Self
+
+from firetrail.client.offsets import Offsets
+from firetrail.client.pulling import BATCH, Pulled, Puller
+from firetrail.client.received import Received
+from firetrail.client.session import Session, queues_of
+from firetrail.client.subscription import by_tags
+from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData
+from firetrail.remoting.codes import Permission
+
+
+class PullConsumer:
+    """Reads queues of a cluster::
+
+        async with PullConsumer("127.0.0.1:9876", "audit") as consumer:
+            for queue in await consumer.queues("T"):
+                async for message in consumer.read(queue):
+                    print(message.body)
+
+    Nobody else is affected: the group has no members, and its offsets change by ``commit`` only.
+    """
+
+    def __init__(
+        self, namesrv: str | Sequence[str], group: str = "FIRETRAIL_PULL_CONSUMER"
+    ) -> None:
+        self.group = group
+        self._session = Session(namesrv)
+        self._puller = Puller(self._session, group)
+        self.offsets = Offsets(self._session)
+        """What brokers know about offsets."""
+
+    async def __aenter__(self) -> Self:
+        await self._session.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read."""
+        return queues_of(topic, await self._session.route(topic), Permission.READ)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData | None = None,
+        *,
+        count: int = BATCH,
+        wait_s: float = 0.0,
+    ) -> Pulled:
+        """Messages from ``offset`` on, as many as fit into one answer."""
+        await self._session.route(queue.topic)
+        wanted = subscription or by_tags(queue.topic, ALL_TAGS)
+        return await self._puller.pull(queue, offset, wanted, count=count, wait_s=wait_s)
+
+    async def read(
+        self,
+        queue: MessageQueue,
+        start: int | None = None,
+        end: int | None = None,
+        subscription: SubscriptionData | None = None,
+    ) -> AsyncIterator[Received]:
+        """The messages of a queue from ``start`` (the first) up to ``end`` (the end by now)."""
+        await self._session.route(queue.topic)
+        at = await self.offsets.lowest(queue) if start is None else start
+        stop = await self.offsets.end(queue) if end is None else end
+        while at < stop:
+            pulled = await self.pull(queue, at, subscription)
+            for message in pulled.messages:
+                if message.queue_offset >= stop:
+                    return
+                yield message
+            if pulled.next_offset <= at:
+                return
+            at = pulled.next_offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Up to where the group has consumed."""
+        await self._session.route(queue.topic)
+        return await self.offsets.committed(self.group, queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """The group has consumed all before ``offset``."""
+        await self._session.route(queue.topic)
+        await self.offsets.commit(self.group, queue, offset)

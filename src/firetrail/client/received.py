@@ -1,0 +1,103 @@
+"""A message as a consumer gets it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from firetrail.errors import FormatError
+from firetrail.format.layout import COMPRESSED
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.properties import RETRY_TOPIC
+from firetrail.format.record import Record, decode_message
+from firetrail.remoting.bodies import MessageQueue
+
+INFLATED_MAX = 64 << 20
+"""Larger bodies are not inflated: a few bytes can stand for very many."""
+_KIND = 0x700
+_ZLIB_KINDS = (0x000, 0x300)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message, and the queue it came from."""
+
+    queue: MessageQueue
+    record: Record
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to; of one that is tried again, not the retry topic."""
+        if self.queue.topic.startswith(RETRY_PREFIX):
+            return self.properties.get(RETRY_TOPIC, self.queue.topic)
+        return self.queue.topic
+
+    @cached_property
+    def body(self) -> bytes:
+        """The body, inflated if the producer has compressed it."""
+        record = self.record
+        return (
+            inflated(record.body, record.sys_flag) if record.sys_flag & COMPRESSED else record.body
+        )
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """The properties by name."""
+        return self.record.properties
+
+    @property
+    def tags(self) -> str | None:
+        """The tag."""
+        return self.record.tags
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys."""
+        return self.record.keys
+
+    @property
+    def message_id(self) -> str:
+        """The id that the producer gave it; the broker's, if it gave none."""
+        return self.record.unique_key or self.record.message_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the queue."""
+        return self.record.queue_offset
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was tried before."""
+        return self.record.reconsume_times
+
+    def tried(self, times: int) -> Received:
+        """The same message, tried so often."""
+        return Received(self.queue, self.record._replace(reconsume_times=times))
+
+
+def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:
+    """The messages in the body of a response, one behind the other."""
+    view = memoryview(raw)
+    at = 0
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        record = decode_message(view[at : at + size])
+        yield Received(queue, record)
+        at += record.size
+
+
+def inflated(raw: bytes, sys_flag: int) -> bytes:
+    """A compressed body inflated. LZ4 and zstd need more than Python has."""
+    if sys_flag & _KIND not in _ZLIB_KINDS:
+        kind = {0x100: "LZ4", 0x200: "zstd"}.get(sys_flag & _KIND, "an unknown method")
+        raise FormatError("compressed body", 0, f"{kind} is not supported; take record.body as is")
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(raw, INFLATED_MAX)
+    except zlib.error as error:
+        raise FormatError("compressed body", 0, f"{error}; take record.body as it is") from None
+    if not stream.eof:
+        raise FormatError("compressed body", 0, f"cut off, or more than {INFLATED_MAX} bytes")
+    return body

@@ -1,0 +1,168 @@
+"""How messages are sent: what goes into the request, and what becomes of the response."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import count
+from typing import NamedTuple
+
+from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.ids import encode_unique_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
+from firetrail.format.names import check_topic
+from firetrail.format.properties import PGROUP, TRAN_MSG, UNIQ_KEY, WAIT, get_property
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.headers import SendHeaderV2, SendResponse
+
+AUTO_CREATE_TOPIC = "TBW102"
+"""The topic after which brokers make others."""
+DEFAULT_QUEUES = 4
+COMPRESS_OVER = 4096
+"""Larger bodies are compressed, as the Java client does."""
+
+
+class SendStatus(StrEnum):
+    """How safe a message is that was taken."""
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+_STATUSES = {
+    ResponseCode.SUCCESS: SendStatus.OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+class SendResult(NamedTuple):
+    """Where a message is, or the first of several."""
+
+    status: SendStatus
+    message_id: str
+    """The id that this client gave it."""
+    offset_message_id: str
+    """The broker's id; of a batch, all of them, separated by commas."""
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class Draft(NamedTuple):
+    """A message made ready to be sent, to any queue."""
+
+    topic: str
+    message_id: str
+    properties: str
+    body: bytes
+    flag: int
+    sys_flag: int
+    batch: bool
+
+    def header(self, group: str, queue_id: int) -> SendHeaderV2:
+        """The header with which it goes to a queue."""
+        return SendHeaderV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=DEFAULT_QUEUES,
+            queue_id=queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=self.batch,
+        )
+
+
+def draft_of(message: Message, ids: Iterator[str], transaction_group: str = "") -> Draft:
+    """One message; with a group, as the half of a transaction."""
+    check_topic(message.topic)
+    raw, message_id = _properties(message, ids)
+    body, sys_flag = bytes(message.body), 0
+    if transaction_group:
+        raw += _property(TRAN_MSG, "true") + _property(PGROUP, transaction_group)
+        sys_flag |= TRANSACTION_PREPARED
+    if len(body) > COMPRESS_OVER:
+        body = zlib.compress(body, 5)
+        sys_flag |= COMPRESSED
+    return Draft(message.topic, message_id, raw.decode(), body, message.flag, sys_flag, False)
+
+
+def batch_of(messages: Sequence[Message], ids: Iterator[str]) -> Draft:
+    """Several messages that are sent, and stored, as one."""
+    if not messages:
+        raise IllegalMessageError("batch", "is empty")
+    topic = messages[0].topic
+    check_topic(topic)
+    items, names = [], []
+    for message in messages:
+        if message.topic != topic:
+            raise IllegalMessageError("batch", f"has the topics {topic} and {message.topic}")
+        if message.delay_level:
+            raise IllegalMessageError("batch", "has a delayed message; send that one alone")
+        raw, message_id = _properties(message, ids)
+        names.append(message_id)
+        items.append(BatchItem(message.flag, bytes(message.body), raw))
+    # Brokers give the properties of the batch to each of its messages.
+    properties = _property(WAIT, "true").decode()
+    return Draft(topic, ",".join(names), properties, encode_batch(items), 0, 0, True)
+
+
+def result_of(draft: Draft, queue: MessageQueue, response: Command) -> SendResult:
+    """What a broker said; RequestError if it did not take the message."""
+    status = _STATUSES.get(ResponseCode(response.code)) if response.code in _KNOWN else None
+    if status is None:
+        remark = f"{queue.broker_name}: {response.remark or 'no reason given'}"
+        raise RequestError(response.code, remark)
+    header = SendResponse.decode(response.fields)
+    return SendResult(
+        status,
+        draft.message_id,
+        header.msg_id,
+        MessageQueue(queue.topic, queue.broker_name, header.queue_id),
+        header.queue_offset,
+        header.transaction_id,
+    )
+
+
+_KNOWN = frozenset(ResponseCode)
+
+
+def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
+    """The stored form with an id, and the id."""
+    raw = message.encode_properties()
+    if raw and not raw.endswith(b"\x02"):
+        raw += b"\x02"
+    message_id = get_property(raw, UNIQ_KEY)
+    if message_id is None:
+        message_id = next(ids)
+        raw += _property(UNIQ_KEY, message_id)
+    if get_property(raw, WAIT) is None:
+        raw += _property(WAIT, "true" if message.wait_for_flush else "false")
+    return raw, message_id
+
+
+def _property(name: str, value: str) -> bytes:
+    return f"{name}\x01{value}\x02".encode()
+
+
+def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
+    """Ids as Java's clients make them: no two alike in a month of one process."""
+    start = time.localtime()
+    month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    for number in count():
+        since = int((time.time() - month) * 1000)
+        yield encode_unique_id(ip, pid, salt, since, number)

@@ -1,0 +1,57 @@
+"""A cluster for the tests of clients, in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.broker.brokers import SMALL
+
+from firetrail.broker.broker import Broker
+from firetrail.client import Message, Producer, PullConsumer, Received
+from firetrail.format.delay import DelayLevels
+
+SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
+"""Messages that are tried again come again at once."""
+
+
+def clustered(test: Callable[[str], Awaitable[None]], **settings: Any) -> None:
+    """Run a test with the address of a name server; its one broker has the settings."""
+
+    async def run() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SOON, **settings) as broker:
+            await test(broker.namesrv)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something to become true."""
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def fill(namesrv: str, topic: str, count: int, **more: Any) -> None:
+    """Send messages ``0``, ``1``, … and wait until they can be read.
+
+    The topic is made by the first one; queues are filled a little behind the log.
+    """
+    async with Producer(namesrv, "filling") as producer, PullConsumer(namesrv) as consumer:
+        ends = {}
+        for number in range(count):
+            result = await producer.send(Message(topic, b"%d" % number, **more))
+            ends[result.queue] = result.queue_offset + 1
+        await consumer.queues(topic)
+        for queue, end in ends.items():
+            while await consumer.offsets.end(queue) < end:
+                await asyncio.sleep(0.002)
+
+
+async def read_all(namesrv: str, topic: str, count: int) -> list[Received]:
+    """All messages of a topic, as soon as there are so many, by queue and offset."""
+    async with PullConsumer(namesrv) as consumer:
+        queues = await consumer.queues(topic)
+        while sum([await consumer.offsets.end(queue) for queue in queues]) < count:
+            await asyncio.sleep(0.002)
+        return [message for queue in queues async for message in consumer.read(queue)]

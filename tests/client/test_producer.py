@@ -1,0 +1,296 @@
+"""The producer, against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.client.clusters import clustered, read_all, until
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import Message, MessageQueue, Outcome, Producer, PullConsumer, Received
+from firetrail.client.sending import SendStatus
+from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.format.ids import decode_message_id, decode_unique_id
+from firetrail.namesrv import NameServer, NameServerConfig
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import SendResponse
+from firetrail.remoting.server import Server
+
+
+def test_a_message() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv, "PG") as producer, PullConsumer(namesrv) as consumer:
+            result = await producer.send(
+                Message("T", b"hello", tags="a", keys=["k1", "k2"], properties={"p": "v"}, flag=5)
+            )
+            assert result.status is SendStatus.OK
+            assert decode_unique_id(result.message_id).ip == "127.0.0.1"
+            assert decode_message_id(result.offset_message_id).physical_offset == 0
+            (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+            assert (message.topic, message.body, message.tags) == ("T", b"hello", "a")
+            assert message.keys == ("k1", "k2")
+            assert message.properties["p"] == "v"
+            assert message.message_id == result.message_id
+            assert message.record.flag == 5
+            assert message.queue_offset == result.queue_offset == 0
+
+    clustered(test)
+
+
+def test_queues_take_turns() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            results = [await producer.send(Message("T", b"x")) for _ in range(8)]
+            used = [result.queue.queue_id for result in results]
+            assert sorted(used) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    clustered(test)
+
+
+def test_equal_keys_go_to_one_queue() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            queues = {(await producer.send(Message("T", b""), order_key="k")).queue for _ in "abc"}
+            assert len(queues) == 1
+            chosen = MessageQueue("T", "broker-a", 2)
+            assert (await producer.send(Message("T", b"x"), queue=chosen)).queue == chosen
+
+    clustered(test)
+
+
+def test_many_at_once() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            sends = (producer.send(Message("T", b"%03d" % n)) for n in range(300))
+            results = await asyncio.gather(*sends)
+            assert len({result.message_id for result in results}) == 300
+        got = await read_all(namesrv, "T", 300)
+        assert sorted(m.body for m in got) == [b"%03d" % n for n in range(300)]
+
+    clustered(test)
+
+
+def test_a_batch() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+            messages = [Message("T", b"%d" % n, tags=f"t{n}") for n in range(5)]
+            result = await producer.send_batch(messages)
+            got = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+            assert [(m.body, m.tags) for m in got] == [(b"%d" % n, f"t{n}") for n in range(5)]
+            assert ",".join(m.message_id for m in got) == result.message_id
+
+    clustered(test)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], [Message("T", b""), Message("U", b"")], [Message("T", b"", delay_level=1)]],
+    ids=["empty", "two topics", "delayed"],
+)
+def test_batches_that_are_none(messages: list[Message]) -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            with pytest.raises(IllegalMessageError, match="batch"):
+                await producer.send_batch(messages)
+
+    clustered(test)
+
+
+def test_large_bodies_are_compressed() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+            result = await producer.send(Message("T", b"x" * 100_000))
+            (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+            assert len(message.record.body) < 1000
+            assert message.body == b"x" * 100_000
+
+    clustered(test)
+
+
+def test_one_way() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            result = await producer.send(Message("T", b"0"))
+            await producer.send_one_way(Message("T", b"1"), queue=result.queue)
+            assert [m.body for m in await read_all(namesrv, "T", 2)] == [b"0", b"1"]
+
+    clustered(test)
+
+
+class TestTransactions:
+    @pytest.mark.parametrize(
+        ("outcome", "seen"), [(Outcome.COMMIT, [b"half"]), (Outcome.ROLLBACK, [])]
+    )
+    def test_decided_at_once(self, outcome: Outcome, seen: list[bytes]) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv, "PG") as producer:
+                await producer.send(Message("T", b"whole"))
+
+                async def decide(message: Message) -> Outcome:
+                    await asyncio.sleep(0.05)
+                    return outcome
+
+                await producer.send_in_transaction(Message("T", b"half"), decide)
+                await until_ended(namesrv)
+            got = await read_all(namesrv, "T", 1 + len(seen))
+            assert sorted(m.body for m in got) == sorted([b"whole", *seen])
+
+        clustered(test)
+
+    def test_decided_later(self) -> None:
+        asked: list[Received] = []
+
+        def check(message: Received) -> Outcome:
+            asked.append(message)
+            return Outcome.COMMIT
+
+        def fail(message: Message) -> Outcome:
+            raise ZeroDivisionError
+
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv, "PG", check=check) as producer:
+                await producer.send(Message("T", b"whole"))
+                with pytest.raises(ZeroDivisionError):
+                    await producer.send_in_transaction(Message("T", b"half"), fail)
+                await until(lambda: asked)
+                assert asked[0].body == b"half"
+                got = await read_all(namesrv, "T", 2)
+                assert sorted(m.body for m in got) == [b"half", b"whole"]
+
+        soon = BrokerConfig(transaction_timeout_ms=1, transaction_check_interval_ms=50)
+        clustered(test, config=soon)
+
+    def test_not_with_a_delay(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                with pytest.raises(RequestError, match="not delayed"):
+                    await producer.send_in_transaction(
+                        Message("T", b"", delay_level=1), lambda _: Outcome.COMMIT
+                    )
+
+        clustered(test)
+
+
+async def until_ended(namesrv: str) -> None:
+    """Wait for the mark that a transaction has come to its end."""
+    async with PullConsumer(namesrv) as consumer:
+        ends = MessageQueue("RMQ_SYS_TRANS_OP_HALF_TOPIC", "broker-a", 0)
+        await consumer.queues(ends.topic)
+        await consumer.pull(ends, 0, wait_s=10)
+
+
+class TestRefusals:
+    def test_a_topic_that_nobody_makes(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                with pytest.raises(RequestError, match="create it") as caught:
+                    await producer.send(Message("T", b""))
+                assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+        clustered(test, config=BrokerConfig(auto_create_topics=False))
+
+    def test_a_name_that_is_none(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                with pytest.raises(IllegalMessageError, match="topic"):
+                    await producer.send(Message("../x", b""))
+
+        clustered(test)
+
+    def test_no_name_server(self) -> None:
+        async def run() -> None:
+            with pytest.raises(OSError):
+                async with Producer(["127.0.0.1:1", "127.0.0.1:2"]):
+                    pass
+
+        asyncio.run(run())
+
+    def test_the_next_name_server(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(f"127.0.0.1:1;{namesrv}") as producer:
+                assert (await producer.send(Message("T", b""))).status is SendStatus.OK
+
+        clustered(test)
+
+
+class TestRetries:
+    """Two brokers that only take, or refuse, messages."""
+
+    @staticmethod
+    def between(
+        answers: dict[str, Handler], test: Callable[[Producer], Awaitable[None]]
+    ) -> list[str]:
+        asked: list[str] = []
+
+        def noting(name: str, handler: Handler) -> Handler:
+            def handle(connection: Connection, request: Command) -> object:
+                asked.append(name)
+                return handler(connection, request)
+
+            return handle  # type: ignore[return-value]
+
+        async def run() -> None:
+            names = NameServer(NameServerConfig(listen_port=0))
+            port = await names.start()
+            servers = []
+            topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
+            for name, handler in answers.items():
+                server = Server({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
+                address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+                names.register_local(cluster="C", name=name, address=address, topics=topics)
+                servers.append(server)
+            async with asyncio.timeout(20), Producer(f"127.0.0.1:{port}", timeout_s=0.2) as client:
+                await test(client)
+            for server in servers:
+                await server.stop()
+            await names.stop()
+
+        asyncio.run(run())
+        return asked
+
+    @staticmethod
+    def take(connection: Connection, request: Command) -> Command:
+        return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
+
+    @staticmethod
+    def refuse(connection: Connection, request: Command) -> Command:
+        raise RequestError(ResponseCode.SYSTEM_BUSY, "too much to do")
+
+    @staticmethod
+    def forbid(connection: Connection, request: Command) -> Command:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "not such a message")
+
+    @staticmethod
+    async def be_silent(connection: Connection, request: Command) -> Command:
+        await asyncio.sleep(1)
+        return request.answer()
+
+    @pytest.mark.parametrize("trouble", ["refuse", "be_silent"])
+    def test_another_broker_does_it(self, trouble: str) -> None:
+        async def test(producer: Producer) -> None:
+            for _ in range(2):  # whoever is first
+                assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
+
+        asked = self.between({"a": getattr(self, trouble), "b": self.take}, test)
+        assert "a" in asked and asked.count("b") == 2
+
+    def test_nobody_does_it(self) -> None:
+        async def test(producer: Producer) -> None:
+            with pytest.raises(RequestError, match="too much to do"):
+                await producer.send(Message("T", b""))
+
+        asked = self.between({"a": self.refuse, "b": self.refuse}, test)
+        assert len(asked) == 3 and set(asked) == {"a", "b"}
+
+    def test_what_no_broker_takes_is_sent_once(self) -> None:
+        async def test(producer: Producer) -> None:
+            with pytest.raises(RequestError, match="not such a message"):
+                await producer.send(Message("T", b""))
+
+        assert len(self.between({"a": self.forbid, "b": self.forbid}, test)) == 1

@@ -1,0 +1,113 @@
+"""The pull consumer, against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.client.clusters import clustered
+
+from firetrail.client import Message, Producer, PullConsumer, by_sql, by_tags
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import MessageQueue, SubscriptionData
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+async def fill_queue(namesrv: str, messages: list[Message]) -> None:
+    """Put messages into one queue, and wait until they can be read."""
+    async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+        end = 0
+        for message in messages:
+            end = (await producer.send(message, queue=QUEUE)).queue_offset + 1
+        await consumer.queues("T")
+        while await consumer.offsets.end(QUEUE) < end:
+            await asyncio.sleep(0.002)
+
+
+def test_reading() -> None:
+    async def test(namesrv: str) -> None:
+        await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(100)])
+        async with PullConsumer(namesrv) as consumer:
+            assert [q.queue_id for q in await consumer.queues("T")] == [0, 1, 2, 3]
+            assert [m.body async for m in consumer.read(QUEUE)] == [b"%d" % n for n in range(100)]
+            assert [m.queue_offset async for m in consumer.read(QUEUE, 10, 13)] == [10, 11, 12]
+
+    clustered(test)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (by_tags("T", "odd"), [b"1", b"3", b"5"]),
+        (by_tags("T", "none || even"), [b"0", b"2", b"4"]),
+        (by_sql("T", "n > 3"), [b"4", b"5"]),
+    ],
+    ids=["one tag", "tags", "sql"],
+)
+def test_filters(wanted: SubscriptionData, expected: list[bytes]) -> None:
+    async def test(namesrv: str) -> None:
+        messages = [
+            Message("T", b"%d" % n, tags="odd" if n % 2 else "even", properties={"n": str(n)})
+            for n in range(6)
+        ]
+        await fill_queue(namesrv, messages)
+        async with PullConsumer(namesrv) as consumer:
+            assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == expected
+
+    clustered(test)
+
+
+def test_equal_hashes_are_told_apart() -> None:
+    """Brokers compare hashes; "AaAa" and "BBBB" have the same."""
+
+    async def test(namesrv: str) -> None:
+        await fill_queue(
+            namesrv, [Message("T", tag.encode(), tags=tag) for tag in ("AaAa", "BBBB")]
+        )
+        async with PullConsumer(namesrv) as consumer:
+            wanted = by_tags("T", "BBBB")
+            assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == [b"BBBB"]
+
+    clustered(test)
+
+
+def test_waiting() -> None:
+    async def test(namesrv: str) -> None:
+        await fill_queue(namesrv, [Message("T", b"first")])
+        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+            pull = asyncio.ensure_future(consumer.pull(QUEUE, 1, wait_s=20))
+            await producer.send(Message("T", b"later"), queue=QUEUE)
+            pulled = await pull
+            assert [m.body for m in pulled.messages] == [b"later"]
+            assert pulled.next_offset == pulled.max_offset == 2
+
+    clustered(test)
+
+
+def test_nothing_and_nowhere() -> None:
+    async def test(namesrv: str) -> None:
+        await fill_queue(namesrv, [Message("T", b"first")])
+        async with PullConsumer(namesrv) as consumer:
+            nothing = await consumer.pull(QUEUE, 1)
+            assert (nothing.messages, nothing.next_offset, nothing.moved) == ([], 1, False)
+            nowhere = await consumer.pull(QUEUE, 1000)
+            assert (nowhere.messages, nowhere.next_offset, nowhere.moved) == ([], 1, True)
+            with pytest.raises(RequestError, match="No topic route info"):
+                await consumer.queues("U")
+
+    clustered(test)
+
+
+def test_offsets() -> None:
+    async def test(namesrv: str) -> None:
+        await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(3)])
+        async with PullConsumer(namesrv, "CG") as consumer:
+            await consumer.queues("T")
+            assert await consumer.offsets.lowest(QUEUE) == 0
+            assert await consumer.offsets.end(QUEUE) == 3
+            assert await consumer.offsets.at_time(QUEUE, 0) == 0
+            await consumer.commit(QUEUE, 1)
+            assert await consumer.committed(QUEUE) == 1
+
+    clustered(test)

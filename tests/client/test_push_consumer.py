@@ -1,0 +1,250 @@
+"""The push consumer, against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from tests.client.clusters import clustered, fill, read_all, until
+
+from firetrail.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, Received
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done again after a pause is done again at once."""
+    for name in ("AGAIN_S", "SEND_BACK_S"):
+        monkeypatch.setattr(f"firetrail.client.push_consumer.{name}", 0.01)
+    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 0.02)
+
+
+class Heard:
+    """What listeners were given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Received] = []
+
+    async def __call__(self, message: Received) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return sorted(message.body for message in self.messages)
+
+
+def numbers(count: int) -> list[bytes]:
+    return sorted(b"%d" % n for n in range(count))
+
+
+def test_everything_once() -> None:
+    async def test(namesrv: str) -> None:
+        heard = Heard()
+        await fill(namesrv, "T", 20)
+        async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST) as consumer:
+            await until(lambda: len(heard.messages) >= 20)
+            assert heard.bodies == numbers(20)
+            assert {q.queue_id for q in consumer.assigned if q.topic == "T"} == {0, 1, 2, 3}
+            await fill(namesrv, "T", 5)
+            await until(lambda: len(heard.messages) >= 25)
+        async with PullConsumer(namesrv, "G") as puller:
+            for queue in await puller.queues("T"):
+                assert await puller.committed(queue) == await puller.offsets.end(queue)
+        late = Heard()
+        await fill(namesrv, "T", 3)
+        async with PushConsumer(namesrv, "G", late, {"T": "*"}):
+            await until(lambda: len(late.messages) >= 3)
+            assert late.bodies == numbers(3)
+
+    clustered(test)
+
+
+def test_only_what_is_wanted() -> None:
+    async def test(namesrv: str) -> None:
+        heard = Heard()
+        await fill(namesrv, "T", 3, tags="a")
+        await fill(namesrv, "T", 4, tags="b")
+        async with PushConsumer(namesrv, "G", heard, {"T": "b"}, start=FIRST) as consumer:
+            await until(lambda: len(heard.messages) >= 4)
+            assert {message.tags for message in heard.messages} == {"b"}
+            await until(lambda: sum(taken.offset for taken in consumer.assigned.values()) == 7)
+
+    clustered(test)
+
+
+def test_members_share_the_queues() -> None:
+    async def test(namesrv: str) -> None:
+        heard: dict[str, Heard] = defaultdict(Heard)
+        await fill(namesrv, "T", 4)
+
+        def member(name: str) -> PushConsumer:
+            return PushConsumer(namesrv, "G", heard[name], {"T": "*"}, start=FIRST)
+
+        def queues(consumer: PushConsumer) -> set[int]:
+            return {queue.queue_id for queue in consumer.assigned if queue.topic == "T"}
+
+        async with member("a") as a:
+            assert queues(a) == {0, 1, 2, 3}
+            async with member("b") as b:
+                await until(lambda: len(queues(a)) == len(queues(b)) == 2)
+                assert queues(a) | queues(b) == {0, 1, 2, 3}
+                await fill(namesrv, "T", 40)
+                await until(lambda: sum(len(h.messages) for h in heard.values()) >= 44)
+                assert len(heard["b"].messages) >= 20
+            await until(lambda: queues(a) == {0, 1, 2, 3})
+        everything = Counter(m.message_id for h in heard.values() for m in h.messages)
+        assert len(everything) == 44
+
+    clustered(test)
+
+
+class TestFailures:
+    def test_it_comes_again(self) -> None:
+        async def test(namesrv: str) -> None:
+            heard = Heard()
+
+            def listener(message: Received) -> None:
+                heard.messages.append(message)
+                if message.reconsume_times < 2:
+                    raise ValueError("not yet")
+
+            await fill(namesrv, "T", 1)
+            async with PushConsumer(namesrv, "G", listener, {"T": "*"}, start=FIRST):
+                await until(lambda: len(heard.messages) >= 3)
+            assert [m.reconsume_times for m in heard.messages] == [0, 1, 2]
+            assert {(m.topic, m.body, m.message_id) for m in heard.messages} == {
+                ("T", b"0", heard.messages[0].message_id)
+            }
+
+        clustered(test)
+
+    def test_in_the_end_it_is_buried(self) -> None:
+        async def test(namesrv: str) -> None:
+            tries: list[int] = []
+
+            async def listener(message: Received) -> None:
+                tries.append(message.reconsume_times)
+                raise ValueError("never")
+
+            await fill(namesrv, "T", 1)
+            async with PushConsumer(namesrv, "G", listener, {"T": "*"}, start=FIRST, max_retries=1):
+                assert await buried(namesrv) == [b"0"]
+            assert tries == [0, 1]
+
+        clustered(test)
+
+
+async def buried(namesrv: str) -> list[bytes]:
+    """What is in the dead-letter topic of the group, as soon as it is there."""
+    while True:
+        try:
+            return [m.body for m in await read_all(namesrv, "%DLQ%G", 1)]
+        except RequestError:  # no such topic yet
+            await asyncio.sleep(0.01)
+
+
+def test_in_order() -> None:
+    async def test(namesrv: str) -> None:
+        heard: list[tuple[int, bytes]] = []
+        failed: Counter[bytes] = Counter()
+
+        def listener(message: Received) -> None:
+            if message.body == b"5" and failed[b"5"] < 2:
+                failed[b"5"] += 1
+                assert message.reconsume_times == failed[b"5"] - 1
+                raise ValueError("again")
+            heard.append((message.queue.queue_id, message.body))
+
+        queue = MessageQueue("T", "broker-a", 1)
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"x"), queue=queue)
+            for n in range(10):
+                await producer.send(Message("T", b"%d" % n), queue=queue)
+        async with PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST):
+            await until(lambda: len(heard) >= 11)
+        assert [body for _, body in heard] == [b"x", *(b"%d" % n for n in range(10))]
+        assert failed[b"5"] == 2
+
+    clustered(test)
+
+
+def test_in_order_a_queue_has_one_consumer() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        working: Counter[int] = Counter()
+        order: dict[int, list[int]] = defaultdict(list)
+
+        async def listener(message: Received) -> None:
+            number = message.queue.queue_id
+            working[number] += 1
+            assert working[number] == 1
+            await asyncio.sleep(0.002)
+            order[number].append(message.queue_offset)
+            working[number] -= 1
+
+        def member() -> PushConsumer:
+            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST)
+
+        async with member():
+            await fill(namesrv, "T", 40)
+            async with member() as b:
+                await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 2)
+                await fill(namesrv, "T", 40)
+                await until(lambda: sum(map(len, order.values())) >= 84)
+        for offsets in order.values():
+            assert offsets == sorted(offsets)
+
+    clustered(test)
+
+
+def test_broadcasting() -> None:
+    async def test(namesrv: str) -> None:
+        heard = [Heard(), Heard()]
+        await fill(namesrv, "T", 4)
+
+        def member(listener: Any) -> PushConsumer:
+            return PushConsumer(namesrv, "G", listener, {"T": "*"}, model=MessageModel.BROADCASTING)
+
+        async with member(heard[0]), member(heard[1]):
+            await fill(namesrv, "T", 10)
+            await until(lambda: all(len(h.messages) >= 10 for h in heard))
+        assert [h.bodies for h in heard] == [numbers(10)] * 2
+
+    clustered(test)
+
+
+def test_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 0.02)
+
+    async def test(namesrv: str) -> None:
+        heard = Heard()
+        async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST):
+            await fill(namesrv, "T", 3)
+            await until(lambda: len(heard.messages) >= 3)
+
+    clustered(test)
+
+
+def test_what_is_being_consumed_is_finished() -> None:
+    async def test(namesrv: str) -> None:
+        begun, finished = asyncio.Event(), []
+
+        async def listener(message: Received) -> None:
+            begun.set()
+            await asyncio.sleep(0.1)
+            finished.append(message)
+
+        await fill(namesrv, "T", 1)
+        async with PushConsumer(namesrv, "G", listener, {"T": "*"}, start=FIRST):
+            await begun.wait()
+        assert len(finished) == 1
+        async with PullConsumer(namesrv, "G") as puller:
+            committed = [await puller.committed(queue) for queue in await puller.queues("T")]
+            assert sum(offset or 0 for offset in committed) == 1
+
+    clustered(test)
