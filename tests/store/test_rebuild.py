@@ -13,7 +13,9 @@ from tests.stores import derived
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreDamagedError, StoreError
+from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.store import deriving
 from firetrail.store.rebuild import Rebuilt, rebuild
 from firetrail.store.view import StoreView
 
@@ -56,6 +58,24 @@ def test_equals_what_dispatch_built(store: Path, tmp_path: Path) -> None:
     made = rebuilt(store, tmp_path / "new")
     assert made.messages == 300
     assert derived(tmp_path / "new") == derived(store)
+
+
+def test_steps_grow_where_many_queues_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StoreConfig().for_files(commit_log_file_size=1 << 18, consume_queue_file_size=400)
+    with Store.open(tmp_path / "store", config.replace(index_enabled=False)) as opened:
+        for number in range(700):
+            opened.put(Message("t", b"x", queue_id=number % 50))
+    monkeypatch.setattr(deriving, "ROWS_PER_STEP", 8)
+    monkeypatch.setattr(deriving, "ROWS_PER_STEP_MAX", 128)
+    with StoreView.open(tmp_path / "store") as view:
+        steps = deriving.Derivation(DELAYS).derive_all(
+            list(view.log.segments), 0, view.end, Check.NONE
+        )
+        assert [step.rows for step in steps] == [8, 32, 136, 136, 136, 136, 116]
+    rebuilt(tmp_path / "store", tmp_path / "new")
+    assert derived(tmp_path / "new") == derived(tmp_path / "store")
 
 
 def test_an_empty_target_is_filled(store: Path, tmp_path: Path) -> None:

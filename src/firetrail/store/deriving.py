@@ -25,8 +25,11 @@ from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
 
 ROWS_PER_STEP = 4096
+ROWS_PER_STEP_MAX = 1 << 16
+"""Steps grow up to this where many queues take turns: what is done per run is Python."""
+UNITS_PER_RUN = 32
+"""Runs should not be shorter than this on average."""
 STEPS_AHEAD = 2
-_ENTRIES_PER_STEP = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_STEP)
 
 
 class Arrival(NamedTuple):
@@ -47,7 +50,7 @@ class Run(NamedTuple):
 
 
 class Step:
-    """What follows from at most ROWS_PER_STEP records, and how far it has been applied."""
+    """What follows from some records, and how far it has been applied."""
 
     __slots__ = (
         "_chunk",
@@ -109,11 +112,16 @@ class Derivation:
         self.tags = tags
         """Whether tags are in the index beside the keys."""
         self._waits = array("q", delays.waits_ms)
-        self._columns = Columns(ROWS_PER_STEP)
-        self._entries = array("q", bytes(24 * _ENTRIES_PER_STEP))
+        self._make_room(ROWS_PER_STEP)
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
+
+    def _make_room(self, rows: int) -> None:
+        """Let a step be of so many records."""
+        self._rows = rows
+        self._columns = Columns(rows)
+        self._entries = array("q", bytes(24 * max(ENTRIES_PER_RECORD_MAX, 4 * rows)))
 
     def derive_all(
         self, segments: list[Segment], start: int, end: int, check: Check
@@ -134,7 +142,7 @@ class Derivation:
                 return
 
     def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
-        """What follows from at most ROWS_PER_STEP records of ``segment.view[at : limit]``."""
+        """What follows from the first records of ``segment.view[at : limit]``."""
         view = segment.view
         rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
         step = Step(segment, at, rows, position, Stop(stop))
@@ -145,6 +153,9 @@ class Derivation:
                 step.runs = derive_runs(view, self._columns, rows, self._waits)
             if self._keys and segment.base + position > self.index_from:
                 step.entries = list(self._index_entries(view, rows, step.first))
+            short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
+            if short and self._rows < ROWS_PER_STEP_MAX:
+                self._make_room(4 * self._rows)
         return step
 
     def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
