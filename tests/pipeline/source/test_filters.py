@@ -134,6 +134,13 @@ def test_an_id_leads_to_its_message(store: Path) -> None:
     assert "1 messages found through" in str(plan)
     assert row in rows_of(store, COLUMNS, bounds_of(filters))
     assert rows_of(store, COLUMNS, bounds_of(filters[:1])) == everything
+    for other in (
+        EqualTo(("queue_id",), 1 - row["queue_id"]),
+        EqualTo(("queue_offset",), row["queue_offset"] + 1),
+        LessThan(("physical_offset",), row["physical_offset"]),
+        EqualTo(("topic",), "rare"),
+    ):
+        assert rows_of(store, COLUMNS, bounds_of([*filters, other])) == []
 
 
 @pytest.mark.parametrize(

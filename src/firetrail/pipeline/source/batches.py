@@ -183,8 +183,8 @@ class _Reader:
 
     def _look_up(self, log: ViewLog, units: bytes, chooser: Chooser) -> Iterator[pa.RecordBatch]:
         """The records that units point to."""
-        columns = Columns(ROWS_PER_BATCH)
         first, count = 0, len(units) // UNIT_SIZE
+        columns = Columns(min(count, ROWS_PER_BATCH))
         while first < count:
             place = _UNIT.unpack_from(units, first * UNIT_SIZE)[0]
             segment = log.find(place)

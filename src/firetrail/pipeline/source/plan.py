@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.ids import decode_message_id
+from firetrail.format.javahash import java_text
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.pipeline.source.options import ReadOptions, View
@@ -17,12 +18,16 @@ from firetrail.pipeline.source.ranges import (
     NO_BOUNDS,
     Bounds,
     batch_parts,
+    check_edges,
     check_topics,
+    is_in,
+    range_of,
 )
 from firetrail.pipeline.source.remote import plan_remote
 from firetrail.pipeline.source.splits import PlaceSplit, QueueRange, QueueSet, Split, Wanted
+from firetrail.store.queues import QueueKey
 from firetrail.store.tail import TailKind, read_tail
-from firetrail.store.view import StoreView
+from firetrail.store.view import StoreState, StoreView
 
 LOGGER = logging.getLogger("firetrail.pipeline")
 LOGGER.setLevel(logging.INFO)  # what Spark collects of its workers is below the usual level
@@ -95,29 +100,28 @@ def _plan(
 ) -> tuple[list[Split], list[str]]:
     whole = view.end - view.log.min_offset
     notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
+    check_topics(view, options)
+    if _is_looked_up(options, bounds, wanted):
+        found, note = _plan_lookup(view, options, bounds, wanted)
+        return found, [*notes, note]
     if options.view is View.QUEUE:
         parts = batch_parts(view, options, bounds)
-        queue_wanted = replace(wanted, since=TIME_MIN, until=TIME_MAX, topics=None)
-        if _is_looked_up(options, bounds, wanted):
-            ranges = [part.range for part in parts]
-            found = _plan_lookup(view, options, bounds, ranges, queue_wanted, wanted.topics or ())
-        else:
-            splits, note = plan_queues(view, parts, queue_wanted, at_least=options.min_partitions)
-            found = list(splits), note
-        return found[0], [*notes, found[1]]
-    check_topics(view, options)
+        splits, note = plan_queues(view, parts, _in_queues(wanted), at_least=options.min_partitions)
+        return list(splits), [*notes, note]
     if options.subscribe_pattern is not None:
         topics = [topic for topic in view.queues.topics() if options.follows(topic)]
         wanted = replace(wanted, topics=tuple(topics))
     start, end = time_span(view, wanted.since, wanted.until)
     start = max(start, record_from(view, bounds.places[0]))
     end = min(end, record_from(view, bounds.places[1]))
-    if _is_looked_up(options, bounds, wanted):
-        found = _plan_lookup(view, options, bounds, None, wanted, wanted.topics or ())
-        return found[0], [*notes, found[1]]
     logs = plan_log(view, start, end, at_least=options.min_partitions, wanted=wanted)
     note = f"{max(end - start, 0)} bytes of log are scanned, {whole - max(end - start, 0)} pruned"
     return list(logs), [*notes, note]
+
+
+def _in_queues(wanted: Wanted) -> Wanted:
+    """What is left to look for in ranges of queues, which are of these topics and times."""
+    return replace(wanted, since=TIME_MIN, until=TIME_MAX, topics=None)
 
 
 # -- by key -----------------------------------------------------------------------------------
@@ -133,17 +137,9 @@ def _is_looked_up(options: ReadOptions, bounds: Bounds, wanted: Wanted) -> bool:
 
 
 def _plan_lookup(
-    view: StoreView,
-    options: ReadOptions,
-    bounds: Bounds,
-    ranges: list[QueueRange] | None,
-    wanted: Wanted,
-    topics: tuple[str, ...],
+    view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted
 ) -> tuple[list[Split], str]:
-    """Look messages up in the index; what it does not cover is scanned.
-
-    ``ranges`` are those of the queues in which a message has to be, None for the log.
-    """
+    """Look messages up in the index; the log that it does not cover is scanned."""
     if view.index_faults and not options.permissive:
         fault = view.index_faults[0]
         raise StoreDamagedError(
@@ -153,29 +149,67 @@ def _plan_lookup(
             fault.detail,
             "rebuild the index with 'firetrail rebuild', or read without a key",
         )
-    places: set[int] = set()
-    for topic in topics:
-        for key in {options.key, bounds.message_id} - {"", None}:
-            assert key is not None
-            question = KeyQuestion(topic, key, 0, TIME_MAX)
-            places.update(view.index.query(question, _ALL_OF_THEM))
-    if bounds.message_id is not None:
-        places.update(_place_in_id(bounds.message_id))
     begin, end = _indexed(view)
-    kept = sorted(
-        place for place in places if begin <= place < end and _is_there(view, place, ranges)
-    )
-    splits: list[Split] = [PlaceSplit(str(view.root), tuple(kept), wanted)] if kept else []
-    queues = None if ranges is None else QueueSet(tuple(ranges), view.queue_file_size)
-    rest = [
-        *plan_log(view, None, begin, queues=queues, wanted=wanted),
-        *plan_log(view, end, queues=queues, wanted=wanted),
-    ]
-    note = f"{len(kept)} messages found through {len(view.index.files)} index files"
-    if rest:
+    places = [place for place in _candidates(view, options, bounds, wanted) if begin <= place < end]
+    if options.view is View.QUEUE:
+        places = _in_asked_ranges(view, options, bounds, places)
+    note = f"{len(places)} messages found through {len(view.index.files)} index files"
+    splits: list[Split] = [PlaceSplit(str(view.root), tuple(places), wanted)] if places else []
+    if begin > view.log.min_offset or end < view.end:
+        queues, rest_wanted = None, wanted
+        if options.view is View.QUEUE:
+            parts = batch_parts(view, options, bounds)
+            queues = QueueSet(tuple(part.range for part in parts), view.queue_file_size)
+            rest_wanted = _in_queues(wanted)
+        rest = [
+            *plan_log(view, None, begin, queues=queues, wanted=rest_wanted),
+            *plan_log(view, end, queues=queues, wanted=rest_wanted),
+        ]
+        splits += rest
         size = sum(split.size for split in rest)
         note += f", {size} bytes of log that they do not cover are scanned"
-    return [*splits, *rest], note
+    return splits, note
+
+
+def _candidates(view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted) -> list[int]:
+    """Places in the log where a record with the key or id may be."""
+    places: set[int] = set()
+    for topic in wanted.topics or ():
+        for key in (options.key, bounds.message_id):
+            if key:
+                question = KeyQuestion(topic, key, 0, TIME_MAX)
+                places.update(view.index.query(question, _ALL_OF_THEM))
+    if bounds.message_id is not None:
+        places.update(_place_in_id(bounds.message_id))
+    return sorted(place for place in places if view.log.min_offset <= place < view.end)
+
+
+def _in_asked_ranges(
+    view: StoreView, options: ReadOptions, bounds: Bounds, places: list[int]
+) -> list[int]:
+    """Those of some places whose record is in a queue, and there in the range asked for."""
+    check_edges(view, options)
+    ranges: dict[QueueKey, QueueRange] = {}
+    found = []
+    for place in places:
+        stop, columns = view.log.scan_one(place, Check.NONE)
+        segment = view.log.find(place)
+        if stop is not Stop.LIMIT or segment is None:
+            continue
+        row = columns.row(0)
+        at = row["topic_at"]
+        topic = java_text(bytes(segment.view[at : at + row["topic_size"]]))
+        key = topic, row["queue_id"]
+        wished = key in view.tails and options.follows(topic) and is_in(bounds, *key)
+        queue = view.queues.find(*key) if wished else None
+        unit = queue.unit(row["queue_offset"]) if queue is not None else None
+        if queue is None or unit is None or unit.physical_offset != place:
+            continue
+        if key not in ranges:
+            ranges[key] = range_of(view, queue, options, bounds)
+        if ranges[key].begin <= row["queue_offset"] < ranges[key].end:
+            found.append(place)
+    return found
 
 
 def _place_in_id(message_id: str) -> list[int]:
@@ -192,21 +226,9 @@ def _indexed(view: StoreView) -> tuple[int, int]:
     if not view.index.files:
         return low, low
     begin = min(max(view.index.files[0].header.begin_offset, low), high)
-    return begin, max(min(view.index.end_offset, high), begin)
-
-
-def _is_there(view: StoreView, place: int, ranges: list[QueueRange] | None) -> bool:
-    """Whether a record stands at a place, and is in one of the ranges of queues."""
-    if place < view.log.min_offset or place >= view.end:
-        return False
-    stop, columns = view.log.scan_one(place, Check.NONE)
-    if stop is not Stop.LIMIT or ranges is None:
-        return stop is Stop.LIMIT
-    row = columns.row(0)
-    for part in ranges:
-        if part.queue_id == row["queue_id"] and part.begin <= row["queue_offset"] < part.end:
-            queue = view.queues.find(part.topic, part.queue_id)
-            unit = queue.unit(row["queue_offset"]) if queue is not None else None
-            if unit is not None and unit.physical_offset == place:
-                return True
-    return False
+    last = view.index.end_offset
+    if view.state is StoreState.CLOSED:
+        stop, columns = view.log.scan_one(last, Check.NONE)
+        if stop is Stop.LIMIT:
+            last += columns.row(0)["size"]  # all keys of that record are in the index, too
+    return begin, max(min(last, high), begin)

@@ -65,7 +65,7 @@ def each_queue(
     Raises StoreDamagedError for one that cannot be opened.
     """
     for topic, queue_id in view.queues.pairs():
-        if not options.follows(topic) or not _is_in(bounds, topic, queue_id):
+        if not options.follows(topic) or not is_in(bounds, topic, queue_id):
             continue
         fault = view.queue_faults.get((topic, queue_id))
         if fault is None:
@@ -82,7 +82,8 @@ def each_queue(
             )
 
 
-def _is_in(bounds: Bounds, topic: str, queue_id: int) -> bool:
+def is_in(bounds: Bounds, topic: str, queue_id: int) -> bool:
+    """Whether a queue may have messages within the bounds."""
     topics: Collection[str] | None = bounds.topics
     return (topics is None or topic in topics) and (
         bounds.queue_ids is None or queue_id in bounds.queue_ids
@@ -111,18 +112,25 @@ class Part:
 
 def batch_parts(view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[Part]:
     """What a batch read is asked for, queue by queue."""
-    check_topics(view, options)
-    _check_edges(view, options)
+    check_edges(view, options)
     parts = []
     for queue in each_queue(view, options, bounds):
-        begin, end = _asked_for(view, queue, options)
-        low, high = bounds.queue_offsets
-        begin, end = max(begin, low), min(end, high)
-        begin, end = by_place(queue, begin, end, bounds.places)
-        begin, end = by_time(view, queue, begin, end, bounds.times)
-        if begin < end:
-            parts.append(look_at(queue, begin, end))
+        found = range_of(view, queue, options, bounds)
+        if found.begin < found.end:
+            parts.append(look_at(queue, found.begin, found.end))
     return parts
+
+
+def range_of(
+    view: StoreView, queue: ConsumeQueue, options: ReadOptions, bounds: Bounds
+) -> QueueRange:
+    """What a batch read is asked for of one queue; it may be empty."""
+    begin, end = _asked_for(view, queue, options)
+    low, high = bounds.queue_offsets
+    begin, end = max(begin, low), min(end, high)
+    begin, end = by_place(queue, begin, end, bounds.places)
+    begin, end = by_time(view, queue, begin, end, bounds.times)
+    return QueueRange(queue.topic, queue.queue_id, begin, end)
 
 
 def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = 16) -> Part:
@@ -209,7 +217,7 @@ def report_loss(options: ReadOptions, queue: str, wanted: int, low: int) -> None
         )
 
 
-def _check_edges(view: StoreView, options: ReadOptions) -> None:
+def check_edges(view: StoreView, options: ReadOptions) -> None:
     """Raise ConfigError for offsets of queues that do not exist."""
     pairs: set[QueueKey] = set(view.queues.pairs())
     for name, edge in (
