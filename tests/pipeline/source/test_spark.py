@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.pipeline.source.shelf import by_place, consumed, fill, row_of, some_messages
 from tests.stores import GOLDEN, flip, log_file, records
 
-from firetrail.pipeline.source import register
+from firetrail.pipeline.source.datasource import register
 from firetrail.pipeline.source.schema import NAMES, arrow_schema, ddl
 
 FLAG = "spark.sql.python.filterPushdown.enabled"

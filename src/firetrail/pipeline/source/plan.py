@@ -11,7 +11,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.kernels.single import KeyQuestion
-from firetrail.pipeline.source.options import ReadOptions, View
+from firetrail.pipeline.source.options import ReadOptions, View, parse_options
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.ranges import (
@@ -61,8 +61,6 @@ def plan_batch(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> Plan:
 
 def explain(**options: str) -> str:
     """What a read with these options would do: ``explain(path="STORE", subscribe="T")``."""
-    from firetrail.pipeline.source.options import parse_options
-
     return str(plan_batch(parse_options(options)))
 
 
