@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,12 +25,15 @@ from firetrail.format.hosts import Host
 from firetrail.format.index import index_file_size
 from firetrail.format.unit import PRE_BLANK, encode_unit
 from firetrail.pipeline.jobs import arranging
+from firetrail.pipeline.jobs import rebuild as rebuild_module
 from firetrail.pipeline.jobs.rebuild import rebuild
 from firetrail.store import rebuild as one_process
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreView
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+BODY_AT = 88
+"""Where the body begins in a record with IPv4 addresses."""
 PREPARED, COMMITTED, ROLLED_BACK = 0x4, 0x8, 0xC
 
 
@@ -67,6 +71,13 @@ def small_files(root: Path) -> None:
     ):
         (root / name).parent.mkdir(parents=True)
         (root / name).write_bytes(bytes(size))
+
+
+def written(root: Path, record: dict[str, Any]) -> tuple[int, bytes]:
+    """Size and bytes of a log of one record."""
+    write_log(root, [record])
+    content = (root / "commitlog" / f"{0:020}").read_bytes()
+    return int.from_bytes(content[:4], "big"), content
 
 
 class TestTheSameFiles:
@@ -109,6 +120,39 @@ class TestTheSameFiles:
         monkeypatch.setattr(arranging, "TASK_BYTES", 2000)
         rebuild(spark, store, tmp_path / "new")
         assert derived(tmp_path / "new") == derived(store)
+
+    def test_files_of_the_log_in_several_parts(
+        self,
+        store: Path,
+        tmp_path: Path,
+        spark: SparkSession,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(rebuild_module, "PART_BYTES_MIN", 500)
+        monkeypatch.setattr(rebuild_module, "PARTS_PER_SLOT", 50)
+        with StoreView.open(store) as view:
+            parts = list(rebuild_module._parts(view, 2))
+            assert len(parts) > 3 * len(view.log.segments)
+        assert rebuild(spark, store, tmp_path / "new").messages == 200
+        assert derived(tmp_path / "new") == derived(store)
+
+    def test_a_part_that_begins_with_the_copy_of_a_record(
+        self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What looks like a record, down to its offset, may be the body of another one."""
+        root = tmp_path / "store"
+        first_size = written(tmp_path / "first", {})[0]
+        inside = first_size + BODY_AT
+        size, inner = written(tmp_path / "inner", {"physical_offset": inside, "queue_id": 7})
+        write_log(root, [{}, {"body": inner[:size]}, {}])
+        small_files(root)
+        monkeypatch.setattr(rebuild_module, "PART_BYTES_MIN", first_size + 10)
+        with StoreView.open(root) as view:
+            assert inside in [start for _, start, _ in rebuild_module._parts(view, 2)]
+        made = rebuild(spark, root, tmp_path / "new")
+        assert made == by_one_process(root, tmp_path / "expected")
+        assert made.messages == 3
+        assert derived(tmp_path / "new") == derived(tmp_path / "expected")
 
     def test_after_retention(self, tmp_path: Path, spark: SparkSession) -> None:
         """The first messages are gone: queues begin with blank units, the index later."""

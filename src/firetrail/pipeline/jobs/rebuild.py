@@ -1,7 +1,7 @@
 """Consume queues and index files from the log alone, as Spark tasks.
 
-1. Tasks over the files of the log derive units and index entries with the functions of the live
-   dispatcher and leave them in pieces.
+1. Tasks over the files of the log, or parts of large ones, derive units and index entries with the
+   functions of the live dispatcher and leave them in pieces.
 2. The driver puts the pieces in order: where the messages of each queue stand, and which entries
    belong into which index file, follows from their numbers alone.
 3. Tasks write the queue files and the index files, and sync them.
@@ -14,55 +14,33 @@ dead and that went on, spoils nothing. Up to the last step only ``<target>.build
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from firetrail.errors import StoreError
-from firetrail.format.columns import Check, Stop
+from firetrail.format.columns import Stop
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
 from firetrail.pipeline.jobs.arranging import index_files, queue_files, shared_out
 from firetrail.pipeline.jobs.assembling import Assembly, IndexFiles, Made, QueueFiles, assemble
-from firetrail.pipeline.jobs.pieces import Stage, Staged
+from firetrail.pipeline.jobs.rebuild_tasks import Derived, DeriveTask, derive
+from firetrail.pipeline.source.planning import record_from
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import Files, System
-from firetrail.store.deriving import Derivation
 from firetrail.store.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
 from firetrail.store.repair import Repair, repair_store
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreState, StoreView
 
+PARTS_PER_SLOT = 2
+"""So many parts of the log for each slot, if none gets too small."""
+PART_BYTES_MIN = 32 << 20
 PIECES = "pieces"
 PARTS = "parts"
-
-
-class DeriveTask(NamedTuple):
-    """A part of the log: the records from ``start`` to ``end`` of one file."""
-
-    path: str
-    base: int
-    size: int
-    start: int
-    end: int
-    folder: str
-    delays: DelayLevels
-    tags: bool
-
-
-class Derived(NamedTuple):
-    """What was derived from a part of the log."""
-
-    messages: int
-    position: int
-    """Physical offset behind the last record."""
-    stop: Stop
-    staged: Staged
 
 
 def rebuild(
@@ -144,22 +122,20 @@ def _derive(
 ) -> list[Derived]:
     """Derive from the whole log. Raises StoreDamagedError if it cannot be followed to its end."""
     tags = has_tag_entries(view.index, view.log) or False
-    segments = [segment for segment in without_gap(view) if segment.base < view.end]
     tasks = [
         DeriveTask(
             str(segment.path.absolute()),
             segment.base,
             segment.size,
-            segment.base,
-            view.end,
+            start,
+            end,
             str(folder),
             delays,
             tags,
         )
-        for segment in segments
+        for segment, start, end in _parts(view, spark.sparkContext.defaultParallelism)
     ]
-    sizes = [view.log.length_of(segment) for segment in segments]
-
+    sizes = [task.end - task.start for task in tasks]
     derived = run_tasks(
         spark,
         derive,
@@ -167,33 +143,37 @@ def _derive(
         name="rebuild: deriving",
         progress=lambda done: on_progress(sum(sizes[:done])),
     )
+    row: list[Derived] = []
     position = view.log.min_offset
-    for segment, part in zip(segments, derived, strict=True):
-        position = part.position
-        if part.stop is not Stop.BLANK:
+    for task, part in zip(tasks, derived, strict=True):
+        if task.start > position:
             break
-        position = segment.base + view.log.segment_size
+        if task.start < position:
+            continue  # it began with what only looked like a record, or behind the file's end
+        last = min(task.base + task.size, view.end)
+        if part.position < task.end < last and part.stop is not Stop.BLANK:
+            rest = [task._replace(end=last)]
+            (part,) = run_tasks(spark, derive, rest, name="rebuild: the rest of a file")
+        row.append(part)
+        position = part.position
+        if part.stop is Stop.BLANK:
+            position = task.base + view.log.segment_size
     if position < view.end:
         raise damage_at(view, position, "no good record here, so the log cannot be followed")
-    return derived
+    return row
 
 
-def derive(task: DeriveTask) -> Derived:
-    """What follows from a part of the log, staged."""
-    messages, position, stop = 0, task.start, Stop.LIMIT
-    segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
-    derivation = Derivation(task.delays, tags=task.tags)
-    try:
-        with closing(segment), Stage(Path(task.folder)) as stage:
-            for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):
-                stage.add(step.runs, step.entries)
-                messages += step.rows
-                position, stop = segment.base + step.position, step.stop
-            return Derived(messages, position, stop, stage.finish())
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{task.path}: was deleted meanwhile, by retention perhaps; run the job again"
-        ) from error
+def _parts(view: StoreView, slots: int) -> Iterator[tuple[Segment, int, int]]:
+    """The files of the log with where to start and to end; large ones in several parts."""
+    wanted = (view.end - view.log.min_offset) // (slots * PARTS_PER_SLOT)
+    size = max(wanted, PART_BYTES_MIN)
+    for segment in without_gap(view):
+        end = min(segment.base + segment.size, view.end)
+        start = segment.base
+        while start < end:
+            cut = record_from(view, start + size) if end - start > size * 3 // 2 else end
+            yield segment, start, min(cut, end)
+            start = cut
 
 
 def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:

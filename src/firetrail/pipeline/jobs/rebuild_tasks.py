@@ -1,0 +1,56 @@
+"""The tasks of a rebuild that read the log; ``assembling`` has those that write."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreError
+from firetrail.format.columns import Check, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.pipeline.jobs.pieces import Stage, Staged
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import System
+from firetrail.store.deriving import Derivation
+
+
+class DeriveTask(NamedTuple):
+    """A part of the log: the records from ``start`` to ``end`` of one file."""
+
+    path: str
+    base: int
+    size: int
+    start: int
+    end: int
+    folder: str
+    delays: DelayLevels
+    tags: bool
+
+
+class Derived(NamedTuple):
+    """What was derived from a part of the log."""
+
+    messages: int
+    position: int
+    """Physical offset behind the last record."""
+    stop: Stop
+    staged: Staged
+
+
+def derive(task: DeriveTask) -> Derived:
+    """What follows from a part of the log, staged."""
+    messages, position, stop = 0, task.start, Stop.LIMIT
+    segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
+    derivation = Derivation(task.delays, tags=task.tags)
+    try:
+        with closing(segment), Stage(Path(task.folder)) as stage:
+            for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):
+                stage.add(step.runs, step.entries)
+                messages += step.rows
+                position, stop = segment.base + step.position, step.stop
+            return Derived(messages, position, stop, stage.finish())
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{task.path}: was deleted meanwhile, by retention perhaps; run the job again"
+        ) from error
