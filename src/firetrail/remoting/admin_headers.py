@@ -1,0 +1,143 @@
+"""Headers of administration, beside those that clients use as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firetrail.remoting.header import Header, Long
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS, of one topic or of all."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerGroupHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNameHeader(Header):
+    """QUERY_TOPICS_BY_CONSUMER and GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGroupHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN and QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForbiddenHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatusHeader(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInfoHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionHeader(Header):
+    """QUERY_CORRECTION_OFFSET."""
+
+    topic: str
+    filter_groups: str | None = None
+    compare_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloneOffsetHeader(Header):
+    """CLONE_GROUP_OFFSET."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatsHeader(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConsumeStatsHeader(Header):
+    """GET_BROKER_CONSUME_STATS."""
+
+    is_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE."""
+
+    topic: str
+    queue_id: int
+    index: Long
+    count: int
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageIdHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE."""
+
+    msg_id: str
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionResponse(Header):
+    """GET_BROKER_CONFIG, answered: the version of the settings, as JSON."""
+
+    version: str
