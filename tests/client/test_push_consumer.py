@@ -248,3 +248,17 @@ def test_what_is_being_consumed_is_finished() -> None:
             assert sum(offset or 0 for offset in committed) == 1
 
     clustered(test)
+
+
+def test_offsets_are_set_back() -> None:
+    async def test(namesrv: str) -> None:
+        heard = Heard()
+        await fill(namesrv, "T", 8)
+        async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST) as consumer:
+            await until(lambda: len(heard.messages) >= 8)
+            queue = MessageQueue("T", "broker-a", 2)
+            await consumer.go_on_at({queue: 1, MessageQueue("T", "elsewhere", 0): 0})
+            await until(lambda: len(heard.messages) >= 9)
+            assert (heard.messages[8].queue, heard.messages[8].queue_offset) == (queue, 1)
+
+    clustered(test)

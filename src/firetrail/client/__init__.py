@@ -1,5 +1,6 @@
 """An asyncio client for RocketMQ clusters, Firetrail's or Java's."""
 
+from firetrail.client.admin import Admin
 from firetrail.client.producer import Outcome, Producer
 from firetrail.client.pull_consumer import PullConsumer
 from firetrail.client.push_consumer import PushConsumer
@@ -10,6 +11,7 @@ from firetrail.format.kernels.draft import Message
 from firetrail.remoting.bodies import MessageQueue
 
 __all__ = [
+    "Admin",
     "Message",
     "MessageQueue",
     "Outcome",

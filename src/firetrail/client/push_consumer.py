@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Self
 
+from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
@@ -18,7 +19,6 @@ from firetrail.client.session import Session, queues_of
 from firetrail.client.subscription import by_tags
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.format.names import RETRY_PREFIX
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -32,8 +32,6 @@ from firetrail.remoting.bodies import (
     SubscriptionData,
 )
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
-from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import GroupHeader, SendBackHeader, UnregisterClientHeader
 
 REBALANCE_S = 20.0
@@ -90,17 +88,14 @@ class PushConsumer:
         self._strategy = strategy
         self._concurrency = concurrency
         self._max_retries = max_retries
-        self._wanted = {
+        self.wanted: dict[str, SubscriptionData] = {
             topic: by_tags(topic, wanted) if isinstance(wanted, str) else wanted
             for topic, wanted in topics.items()
         }
         if model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + group
-            self._wanted[retry] = by_tags(retry)
-        handlers: dict[int, Handler] = {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._notified,
-        }
-        self._session = Session(namesrv, handlers)
+            self.wanted[retry] = by_tags(retry)
+        self._session = Session(namesrv, Answers(self).handlers)
         self._puller = Puller(self._session, group)
         self._offsets = Offsets(self._session)
         self._changed = asyncio.Event()
@@ -119,7 +114,7 @@ class PushConsumer:
         """Join the group."""
         await self._session.open()
         try:
-            for topic in self._wanted:
+            for topic in self.wanted:
                 await self._find(topic)
             self._session.beat(self._heartbeat)
             await self._session.beat_now()
@@ -147,7 +142,7 @@ class PushConsumer:
         await self._session.close()
 
     def _heartbeat(self) -> HeartbeatData:
-        wanted = list(self._wanted.values())
+        wanted = list(self.wanted.values())
         me = ConsumerData(self.group, ConsumeType.PASSIVELY, self._model, self._start, wanted)
         return HeartbeatData(self._session.client_id, consumer_data_set=[me])
 
@@ -162,8 +157,8 @@ class PushConsumer:
                 raise
             return []
 
-    def _notified(self, connection: Connection, request: Command) -> None:
-        """A broker says that the members of the group have changed."""
+    def notice_change(self) -> None:
+        """The members of the group have changed."""
         self._changed.set()
 
     async def _rebalance_on_change(self) -> None:
@@ -184,7 +179,7 @@ class PushConsumer:
     async def rebalance(self) -> None:
         """Take the queues that are this member's by now, and give up the others."""
         async with self._rebalancing:
-            for topic in self._wanted:
+            for topic in self.wanted:
                 mine = await self._mine(topic)
                 if mine is not None:
                     await self._set_assigned(topic, mine)
@@ -214,7 +209,7 @@ class PushConsumer:
             new = await self._lock(new)
         for queue in new:
             taken = Assigned(
-                queue, self._wanted[topic], await self._first_offset(queue), self._concurrency
+                queue, self.wanted[topic], await self._first_offset(queue), self._concurrency
             )
             taken.locked_at = asyncio.get_running_loop().time()
             self.assigned[queue] = taken
@@ -228,6 +223,19 @@ class PushConsumer:
             if self._in_order:
                 await self._unlock([queue])
 
+    async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Consume queues from other offsets on; of those that this member does not have, nothing.
+
+        What is being consumed meanwhile may come again.
+        """
+        async with self._rebalancing:
+            for queue, offset in offsets.items():
+                taken = self.assigned.pop(queue, None)
+                if taken is not None:
+                    await taken.stop(AGAIN_S)
+                    await self._offsets.commit(self.group, queue, offset)
+        self._changed.set()
+
     async def _first_offset(self, queue: MessageQueue) -> int:
         if self._model is MessageModel.CLUSTERING:
             stored = await self._offsets.committed(self.group, queue)
@@ -236,7 +244,7 @@ class PushConsumer:
         if self._start is ConsumeFromWhere.TIMESTAMP:
             half_an_hour_ago = time.time_ns() // 1_000_000 - 30 * 60 * 1000
             return await self._offsets.at_time(queue, self._start_time_ms or half_an_hour_ago)
-        if self._start is ConsumeFromWhere.LAST_OFFSET and queue.topic in self._wanted:
+        if self._start is ConsumeFromWhere.LAST_OFFSET and queue.topic in self.wanted:
             return 0 if queue.topic.startswith(RETRY_PREFIX) else await self._offsets.end(queue)
         return await self._offsets.lowest(queue)
 
@@ -278,9 +286,7 @@ class PushConsumer:
         attempt = message.reconsume_times
         while not (self._in_order and taken.dropped):
             try:
-                done = self._listener(message)
-                if inspect.isawaitable(done):
-                    await done
+                await self.consume_now(message)
                 return True
             except Exception as error:
                 _log.warning("%s: message %s: %r", self.group, message.message_id, error)
@@ -294,6 +300,12 @@ class PushConsumer:
                 await self._send_back(message)
                 return True
         return False
+
+    async def consume_now(self, message: Received) -> None:
+        """Give a message to the listener, whose failure is raised."""
+        done = self._listener(message)
+        if inspect.isawaitable(done):
+            await done
 
     async def _send_back(self, message: Received) -> None:
         """Give a message back to its broker, which sends it again later or buries it."""

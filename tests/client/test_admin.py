@@ -1,0 +1,276 @@
+"""Administration: against Firetrail's broker, and against brokers that only note what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+from tests.client.clusters import clustered, fill
+
+from firetrail.client import Admin, Message, Producer
+from firetrail.errors import RequestError
+from firetrail.namesrv import NameServer, NameServerConfig
+from firetrail.remoting.admin_bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumeStats,
+    OffsetWrapper,
+    ProducerConnection,
+    ResetOffsets,
+    TopicOffset,
+    TopicStats,
+)
+from firetrail.remoting.bodies import (
+    DataVersion,
+    GroupList,
+    KVTable,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+from firetrail.remoting.body import Body
+from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import OffsetResponse
+from firetrail.remoting.server import Server
+
+A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)}, DataVersion(1, 1))
+
+
+class TestFiretrail:
+    def test_brokers(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Admin(namesrv) as admin:
+                info = await admin.cluster()
+                assert list(info.cluster_addr_table.values()) == [["broker-a"]]
+                assert list(await admin.masters()) == ["broker-a"]
+                assert await admin.masters("elsewhere") == {}
+
+        clustered(test)
+
+    def test_topics(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Admin(namesrv) as admin:
+                await fill(namesrv, "T", 1)
+                assert "T" in await admin.topics()
+                assert [q.queue_id for q in await admin.queues("T")] == [0, 1, 2, 3]
+                assert await admin.set_writable("broker-a", False) > 0
+                assert {data.perm for data in (await admin.route("T")).queue_datas} == {4}
+                assert await admin.set_writable("broker-a", True) > 0
+
+        clustered(test)
+
+    def test_messages(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Admin(namesrv) as admin, Producer(namesrv) as producer:
+                result = await producer.send(Message("T", b"one", keys=["k", "l"]))
+                await producer.send(Message("T", b"two", keys=["k"]))
+                await fill(namesrv, "T", 4)
+                while len(found := await admin.find("T", "k")) < 2:
+                    await asyncio.sleep(0.01)
+                assert [m.body for m in found] == [b"one", b"two"]
+                assert found[0].queue == result.queue
+                assert await admin.find("T", "nothing") == []
+                assert (await admin.view(result.offset_message_id)).body == b"one"
+
+        clustered(test)
+
+    def test_settings(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Admin(namesrv) as admin:
+                await admin.put_kv("n", "k", "v")
+                assert await admin.get_kv("n", "k") == "v"
+                await admin.delete_kv("n", "k")
+                with pytest.raises(RequestError, match="no value for k"):
+                    await admin.get_kv("n", "k")
+
+        clustered(test)
+
+
+class Brokers:
+    """Two brokers, ``a`` and ``b``, with answers by request code."""
+
+    def __init__(
+        self, answers: Mapping[int, Callable[[str], Command | Body | dict[str, str]]]
+    ) -> None:
+        self._answers = answers
+        self.asked: list[tuple[str, Command]] = []
+
+    def run(self, test: Callable[[Admin], Awaitable[None]]) -> None:
+        async def run() -> None:
+            names = NameServer(NameServerConfig(listen_port=0))
+            port = await names.start()
+            servers = []
+            for name in ("a", "b"):
+                server = Server({code: self._handler(name, code) for code in self._answers})
+                address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+                names.register_local(cluster="C", name=name, address=address, topics=TOPICS)
+                servers.append(server)
+            self.names = names
+            async with asyncio.timeout(20), Admin(f"127.0.0.1:{port}") as admin:
+                await test(admin)
+            for server in servers:
+                await server.stop()
+            await names.stop()
+
+        asyncio.run(run())
+
+    def _handler(self, name: str, code: int) -> Callable[[Connection, Command], Command]:
+        def handle(connection: Connection, request: Command) -> Command:
+            self.asked.append((name, request))
+            answer = self._answers[code](name)
+            if isinstance(answer, Command):
+                return request.answer(answer.code, answer.remark, answer.fields, answer.body)
+            if isinstance(answer, Body):
+                return request.answer(body=answer.encode())
+            return request.answer(fields=answer)
+
+        return handle
+
+
+def test_a_topic_is_made_everywhere() -> None:
+    brokers = Brokers({RequestCode.UPDATE_AND_CREATE_TOPIC: lambda name: {}})
+
+    async def test(admin: Admin) -> None:
+        made = asyncio.ensure_future(admin.create_topic("U", 3, perm=Permission.READ))
+        while len(brokers.asked) < 2:
+            await asyncio.sleep(0.001)
+        assert not made.done(), "the name server does not know it yet"
+        for name, address in (await admin.masters()).items():
+            table = TopicConfigTable({"U": TopicConfig("U", 3, 3)}, DataVersion(2, 2))
+            brokers.names.register_local(cluster="C", name=name, address=address, topics=table)
+        await made
+        with pytest.raises(RequestError, match="no master in the cluster X"):
+            await admin.create_topic("U", cluster="X")
+
+    brokers.run(test)
+    assert sorted(name for name, _ in brokers.asked) == ["a", "b"]
+    fields = brokers.asked[0][1].fields
+    assert (fields["topic"], fields["writeQueueNums"], fields["perm"]) == ("U", "3", "4")
+
+
+def test_a_topic_is_deleted_everywhere() -> None:
+    brokers = Brokers({RequestCode.DELETE_TOPIC_IN_BROKER: lambda name: {}})
+
+    async def test(admin: Admin) -> None:
+        await admin.delete_topic("T")
+        assert await admin.topics() == []
+
+    brokers.run(test)
+    assert len(brokers.asked) == 2
+
+
+def test_stats_of_all_brokers_are_one() -> None:
+    queues = {"a": A, "b": B}
+    brokers = Brokers(
+        {
+            RequestCode.GET_TOPIC_STATS_INFO: lambda n: TopicStats({queues[n]: TopicOffset(1, 5)}),
+            RequestCode.GET_CONSUME_STATS: lambda n: ConsumeStats(
+                {queues[n]: OffsetWrapper(5, 3)}, 1.5
+            ),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda n: GroupList(["G", n]),
+        }
+    )
+
+    async def test(admin: Admin) -> None:
+        stats = await admin.topic_stats("T")
+        assert stats.offset_table == {A: TopicOffset(1, 5), B: TopicOffset(1, 5)}
+        progress = await admin.consume_stats("G", "T")
+        assert progress == ConsumeStats({A: OffsetWrapper(5, 3), B: OffsetWrapper(5, 3)}, 3.0)
+        assert await admin.groups_of("T") == ["G", "a", "b"]
+
+    brokers.run(test)
+
+
+def test_groups() -> None:
+    brokers = Brokers(
+        {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda name: {},
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: lambda name: {},
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda name: SubscriptionGroupTable(
+                {name: SubscriptionGroupConfig(name)}
+            ),
+        }
+    )
+
+    async def test(admin: Admin) -> None:
+        await admin.create_group("G")
+        assert sorted(await admin.groups()) == ["a", "b"]
+        await admin.delete_group("G")
+
+    brokers.run(test)
+    (_, made), *_, (_, deleted) = brokers.asked
+    assert SubscriptionGroupConfig.decode(made.content) == SubscriptionGroupConfig("G")
+    assert deleted.fields == {"groupName": "G", "cleanOffset": "true"}
+
+
+def test_connections_and_settings() -> None:
+    client = ClientConnection("c@1", "10.0.0.1:5", "JAVA", 409)
+    brokers = Brokers(
+        {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda n: ConsumerConnection([client]),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda n: ProducerConnection([client]),
+            RequestCode.GET_BROKER_RUNTIME_INFO: lambda n: KVTable({"brokerVersionDesc": n}),
+            RequestCode.GET_BROKER_CONFIG: lambda n: Command(0, {}, b"#x\nbrokerName=a\n"),
+            RequestCode.UPDATE_BROKER_CONFIG: lambda n: {},
+            RequestCode.GET_ALL_TOPIC_CONFIG: lambda n: TOPICS,
+        }
+    )
+
+    async def test(admin: Admin) -> None:
+        address = (await admin.masters())["a"]
+        assert (await admin.consumers("G", address)).connection_set == [client]
+        assert (await admin.producers("P", address)).connection_set == [client]
+        assert await admin.runtime_info(address) == {"brokerVersionDesc": "a"}
+        assert await admin.broker_config(address) == {"brokerName": "a"}
+        assert await admin.topic_configs(address) == TOPICS.topic_config_table
+        await admin.update_broker_config(address, {"x": "1", "y": "2"})
+
+    brokers.run(test)
+    assert brokers.asked[-1][1].content == b"x=1\ny=2\n"
+
+
+class TestReset:
+    def test_members_are_told(self) -> None:
+        queues = {"a": A, "b": B}
+        brokers = Brokers(
+            {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: ResetOffsets({queues[n]: 9})}
+        )
+
+        async def test(admin: Admin) -> None:
+            assert await admin.reset_offsets("G", "T", 1000) == {A: 9, B: 9}
+
+        brokers.run(test)
+
+    def test_nobody_is_there(self) -> None:
+        offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
+        brokers = Brokers(
+            {
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline,
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda n: OffsetResponse(4).encode(),
+                RequestCode.GET_MAX_OFFSET: lambda n: OffsetResponse(6).encode(),
+                RequestCode.UPDATE_CONSUMER_OFFSET: lambda n: {},
+            }
+        )
+
+        async def test(admin: Admin) -> None:
+            assert await admin.reset_offsets("G", "T", 1000) == {A: 4, B: 4}
+            assert await admin.reset_offsets("G", "T", -1) == {A: 6, B: 6}
+
+        brokers.run(test)
+        assert brokers.asked[-1][1].fields["commitOffset"] == "6"
+
+    def test_it_cannot_be(self) -> None:
+        wrong = Command(ResponseCode.SYSTEM_ERROR, remark="no such group")
+        brokers = Brokers({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: wrong})
+
+        async def test(admin: Admin) -> None:
+            with pytest.raises(RequestError, match="a: no such group"):
+                await admin.reset_offsets("G", "T", 1000)
+
+        brokers.run(test)
