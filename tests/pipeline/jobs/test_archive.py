@@ -107,6 +107,7 @@ class TestWhatIsArchived:
 
         monkeypatch.setattr(module, "FILES_OPEN_MAX", 1)
         monkeypatch.setattr(module, "ROW_GROUP_BYTES", 500)
+        monkeypatch.setattr(module, "WAITING_BYTES", 1000)
         monkeypatch.setattr(module, "BATCH_BYTES", 1000)
         put(60, log=1 << 20)
         with StoreView.open(root) as view:
