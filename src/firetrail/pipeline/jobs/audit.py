@@ -105,7 +105,9 @@ def audit(
     with StoreView.open(root) as view:
         folder = work_folder(root, Path(work or tempfile.gettempdir()))
         with claimed(System().files, folder, f"{root}: process {{}} is auditing it"):
-            return Audit(spark, _Work(spark, view, delays, folder, on_progress).run())
+            report = _Work(spark, view, delays, folder, on_progress).run()
+    report.store = str(store)
+    return Audit(spark, report)
 
 
 def work_folder(root: Path, work: Path) -> Path:
