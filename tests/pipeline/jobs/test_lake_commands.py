@@ -28,7 +28,7 @@ def test_archive_and_restore(
     told = json.loads(capsys.readouterr().out)
     assert (told["messages"], told["total_messages"], told["marked"]) == (1, 31, True)
     assert main(["pipeline", "restore", lake, "--into", str(back)]) == 0
-    assert capsys.readouterr().out.startswith(f"{back}: 31 messages in 2 log files, from 0 to ")
+    assert capsys.readouterr().out.startswith(f"{back}: 31 messages in 1 log file, from 0 to ")
     assert records(back) == records(root)
     assert main(["pipeline", "restore", lake, "--into", str(back)]) == 2
     assert "not an empty folder" in capsys.readouterr().err

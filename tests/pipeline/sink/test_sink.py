@@ -225,5 +225,5 @@ def test_large_chunks_are_cut(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     path = stager.stage([batch])
     assert path is not None
     with pa.memory_map(path) as file, pa.ipc.open_stream(file) as chunks:
-        assert [chunk.column("messages")[0].as_py() for chunk in chunks] == [6] * 8 + [2]
+        assert [chunk.column("messages")[0].as_py() for chunk in chunks] == [8] * 6 + [2]
     assert StoreConfig() == options.config
