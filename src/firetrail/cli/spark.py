@@ -7,6 +7,8 @@ starts fast, without the extra ``spark``.
 from __future__ import annotations
 
 import argparse
+import logging
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,12 +81,24 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
         conf["spark.ui.showConsoleProgress"] = "true"
     active = active_session()
     spark = active or session(args.master, **conf)
+    if active is None:
+        _interrupt_plainly()
     try:
         with original_errors():
             yield spark
     finally:
         if active is None:
             spark.stop()
+
+
+def _interrupt_plainly() -> None:
+    """Let the keyboard raise KeyboardInterrupt and nothing else; the session then ends.
+
+    PySpark's own handler talks to the JVM in the middle of a call to it, and both it and Py4J print
+    tracebacks about that (through the root logger, which has no handler in a command).
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 @contextmanager

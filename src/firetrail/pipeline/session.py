@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from types import FrameType
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -58,8 +61,32 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
         builder = builder.config(key, value)
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    with _environment(JAVA_HOME=str(java_home(find_java(os.environ)))):
+    with _interrupted_later(), _environment(JAVA_HOME=str(java_home(find_java(os.environ)))):
         return builder.getOrCreate()
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let the keyboard's interrupt wait.
+
+    PySpark forgets a JVM that was not ready yet, and the JVM then stays for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # PySpark has not set its own
+            signal.signal(signal.SIGINT, before)
+    if waiting:
+        raise KeyboardInterrupt
 
 
 @contextmanager
