@@ -18,6 +18,7 @@ from firetrail import Store
 from firetrail.pipeline.jobs.rebuild import rebuild
 
 STARTS_S = 90
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+from itertools import repeat, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from firetrail.format.index import IndexGeometry, IndexHeader
@@ -93,23 +95,27 @@ def index_files(
 ) -> Iterator[IndexFiles]:
     """The files of the index, the first of which is named after the time ``created_ms``."""
     created = datetime.fromtimestamp(created_ms / 1000)
-    parts: list[Entries] = []
-    room = geometry.entries - 1
     before: IndexHeader | None = None
-    for part in staged:
-        first, end = 0, part.entry_count
-        while first < end:
-            size = min(end - first, room)
-            parts.append(Entries(part.entries, first, first + size))
-            first += size
-            room -= size
-            if not room:
-                yield IndexFiles(index_name(created), geometry, before, parts)
-                before = _end_of(parts[-1])
-                created += timedelta(milliseconds=1)
-                parts, room = [], geometry.entries - 1
-    if parts:
-        yield IndexFiles(index_name(created), geometry, before, parts)
+    counts = [(part.entries, part.entry_count) for part in staged]
+    for share in takewhile(bool, deal_out(counts, repeat(geometry.entries - 1))):
+        yield IndexFiles(index_name(created), geometry, before, share)
+        before = _end_of(share[-1])
+        created += timedelta(milliseconds=1)
+
+
+def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Entries]]:
+    """Share the entries of some files out, in order: so many to each, as long as there are any."""
+    left = deque(Entries(path, 0, count) for path, count in staged if count)
+    for size in sizes:
+        share: list[Entries] = []
+        while size and left:
+            path, first, end = left.popleft()
+            taken = min(size, end - first)
+            share.append(Entries(path, first, first + taken))
+            size -= taken
+            if first + taken < end:
+                left.appendleft(Entries(path, first + taken, end))
+        yield share
 
 
 def _end_of(entries: Entries) -> IndexHeader:

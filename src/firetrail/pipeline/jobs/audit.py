@@ -12,7 +12,6 @@ The checks are those of ``firetrail fsck``, and so is the verdict; here they run
 from __future__ import annotations
 
 import tempfile
-from array import array
 from collections.abc import Callable
 from functools import cached_property
 from hashlib import sha256
@@ -22,9 +21,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.pipeline.jobs.arranging import shared_out
+from firetrail.pipeline.jobs.arranging import deal_out, shared_out
 from firetrail.pipeline.jobs.audit_tasks import (
     Compared,
+    CompareTask,
+    IndexFileTask,
     IndexTask,
     LogChecked,
     LogTask,
@@ -211,8 +212,9 @@ class _Work:
     def _compare(self, parts: list[LogChecked]) -> list[Compared]:
         queues = self._queue_tasks(parts)
         index = self._index_tasks(parts)
-        whole = IndexTask(self._subject([]), list(self._damaged), _entries_of(parts))
-        tasks: list[QueueTask | IndexTask] = [*queues, *(index or [whole])]
+        entries = [(part.staged.entries, part.staged.chunks) for part in parts]
+        whole = IndexTask(self._subject([]), list(self._damaged), entries)
+        tasks: list[CompareTask] = [*queues, *index] if index else [*queues, whole]
         compared = run_tasks(self._spark, compare, tasks, name="audit: queues and index")
         if any(result.findings for result in compared[len(queues) :]) and index:
             del compared[len(queues) :]
@@ -234,28 +236,23 @@ class _Work:
             for share in shared_out(work, slots)
         ]
 
-    def _index_tasks(self, parts: list[LogChecked]) -> list[IndexTask]:
-        """A task for each index file, if they share the entries out as they should.
+    def _index_tasks(self, parts: list[LogChecked]) -> list[IndexFileTask]:
+        """A task for each index file, with the entries that it holds if all is well.
 
-        None if that cannot be told, or if there is only one file.
+        No tasks if that cannot be told, or if there is only one file.
         """
         view = self._view
         files = view.index.files
         if len(files) < 2 or view.index_faults:
             return []
-        entries = _entries_of(parts)
-        total = sum(sum(counts) for _, counts in entries)
-        tasks, first = [], 0
-        for number, file in enumerate(files):
-            expired = file.kept_before(view.log.min_offset)
-            held = min(file.header.next_entry, file.entries) - 1 - expired
-            end = total if number == len(files) - 1 else first + held
-            tasks.append(
-                IndexTask(self._subject([]), list(self._damaged), entries, number, first, end)
-            )
-            first = end
-        return tasks
-
-
-def _entries_of(parts: list[LogChecked]) -> list[tuple[str, array[int]]]:
-    return [(part.staged.entries, part.staged.chunks) for part in parts]
+        expired = (file.kept_before(view.log.min_offset) for file in files)
+        last = (min(file.header.next_entry, file.entries) - 1 for file in files[:-1])
+        held = [max(end - start, 0) for end, start in zip(last, expired, strict=False)]
+        counts = [(part.staged.entries, part.staged.entry_count) for part in parts]
+        total = sum(count for _, count in counts)
+        shares = deal_out(counts, [*held, total])
+        subject, damaged = self._subject([]), list(self._damaged)
+        return [
+            IndexFileTask(subject, damaged, number, entries)
+            for number, entries in enumerate(shares)
+        ]

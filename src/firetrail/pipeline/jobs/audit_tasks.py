@@ -15,6 +15,7 @@ from firetrail.format.columns import Columns
 from firetrail.format.delay import DelayLevels
 from firetrail.format.kernels.derive import derive_entries
 from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.assembling import Entries
 from firetrail.pipeline.jobs.pieces import Piece, Stage, Staged, StagedFiles
 from firetrail.storage.system import allow_many_files
 from firetrail.store.deriving import derive_runs
@@ -177,27 +178,43 @@ class QueueTask(NamedTuple):
         return Compared(findings, units=units)
 
 
-class IndexTask(NamedTuple):
-    """Index files to compare with what follows from the log: one of them, or all.
+class IndexFileTask(NamedTuple):
+    """One index file, by its number, and the entries that should be in it."""
 
-    For one, ``first`` and ``end`` say which of all entries should be in it.
-    """
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    number: int
+    entries: list[Entries]
+
+    def run(self) -> Compared:
+        """Compare it."""
+        findings, damage = Findings(), _Damage(self.damaged)
+        damage.all()
+        with self.subject.open() as view:
+            parts = (view, findings, damage.known, self.subject.judged_to)
+            check = IndexCheck(*parts, only=self.number)
+            for path, first, end in self.entries:
+                found = StagedFiles().entries(path)
+                for at in range(first, end, ENTRIES_PER_BATCH):
+                    check.take(found[3 * at : 3 * min(at + ENTRIES_PER_BATCH, end)])
+            check.finish()
+        return Compared(findings, entries=check.entries)
+
+
+class IndexTask(NamedTuple):
+    """The whole index, and the staged files with all entries that should be in it."""
 
     subject: Subject
     damaged: list[tuple[int, int]]
     staged: list[tuple[str, array[int]]]
-    """Files of entries, and how many of them were derived together."""
-    only: int | None = None
-    first: int = 0
-    end: int = 0
+    """Files, and how many entries of each were derived together: so ``fsck`` takes them, too."""
 
     def run(self) -> Compared:
-        """Compare them."""
+        """Compare it."""
         findings, damage = Findings(), _Damage(self.damaged)
         with self.subject.open() as view:
-            parts = (view, findings, damage.known, self.subject.judged_to)
-            check = IndexCheck(*parts, self.only)
-            for entries in self._chunks() if self.only is None else self._range():
+            check = IndexCheck(view, findings, damage.known, self.subject.judged_to)
+            for entries in self._chunks():
                 damage.before(entries[1])
                 check.take(entries)
             damage.all()
@@ -205,7 +222,6 @@ class IndexTask(NamedTuple):
         return Compared(findings, entries=check.entries)
 
     def _chunks(self) -> Iterator[memoryview]:
-        """All entries, as they were derived together: so ``fsck`` looks at them, too."""
         for path, counts in self.staged:
             at = 0
             found = StagedFiles().entries(path) if sum(counts) else memoryview(b"")
@@ -213,18 +229,10 @@ class IndexTask(NamedTuple):
                 yield found[3 * at : 3 * (at + count)]
                 at += count
 
-    def _range(self) -> Iterator[memoryview]:
-        begin = 0
-        for path, counts in self.staged:
-            end = begin + sum(counts)
-            first, last = max(self.first, begin) - begin, min(self.end, end) - begin
-            if first < last:
-                found = StagedFiles().entries(path)
-                for at in range(first, last, ENTRIES_PER_BATCH):
-                    yield found[3 * at : 3 * min(at + ENTRIES_PER_BATCH, last)]
-            begin = end
+
+CompareTask = QueueTask | IndexFileTask | IndexTask
 
 
-def compare(task: QueueTask | IndexTask) -> Compared:
+def compare(task: CompareTask) -> Compared:
     """Compare queues or index files with what follows from the log."""
     return task.run()
