@@ -103,7 +103,7 @@ import sys
 from pathlib import Path
 from firetrail.storage.system import Files
 from firetrail.store.rebuild import claimed
-with claimed(Files(), Path(sys.argv[1]), "{}"):
+with claimed(Files(), Path(sys.argv[1]), Path("new"), "making"):
     print("held", flush=True)
     sys.stdin.read()
 """

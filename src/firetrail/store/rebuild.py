@@ -69,24 +69,24 @@ def built(files: Files, target: Path) -> Iterator[Path]:
     if target.exists() and (not target.is_dir() or files.names(target)):
         raise StoreError(f"{target}: not an empty folder; rebuild writes to a new or empty one")
     building = target.with_name(f"{target.name}.building")
-    with claimed(files, building, f"{target}: process {{}} is making it"):
+    with claimed(files, building, target, "making"):
         yield building
         files.remove(building / LOCK)
         files.rename(building, target)  # an empty folder is replaced
 
 
 @contextmanager
-def claimed(files: Files, folder: Path, refusal: str) -> Iterator[None]:
+def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[None]:
     """A folder for one process alone: empty at first, and gone at the end.
 
-    ``refusal`` says, with ``{}`` for the process id, that another one has it.
+    Raises StoreError, with what it is ``doing`` to the ``subject``, if another process has it.
     """
     files.make_folder(folder)
     lock = files.open(folder / LOCK, writable=True, create=True)
     try:
         if not files.lock(lock):
             owner = files.lock_owner(lock)
-            raise StoreError(f"{refusal.format(owner)}; wait for it, or stop it")
+            raise StoreError(f"{subject}: process {owner} is {doing} it; wait for it, or stop it")
         try:
             _clear(folder)
             yield

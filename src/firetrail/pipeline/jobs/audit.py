@@ -37,7 +37,7 @@ from firetrail.pipeline.jobs.audit_tasks import (
 )
 from firetrail.pipeline.jobs.pieces import Piece
 from firetrail.pipeline.tasks import run_tasks
-from firetrail.storage.system import System, allow_many_files
+from firetrail.storage.system import allow_many_files
 from firetrail.store.fsck.check import check_tail, judged_to, make_report
 from firetrail.store.fsck.log import StoreTimes
 from firetrail.store.fsck.marks import MarkCheck
@@ -105,7 +105,7 @@ def audit(
     root = Path(store).absolute()
     with StoreView.open(root) as view:
         folder = work_folder(root, Path(work or tempfile.gettempdir()))
-        with claimed(System().files, folder, f"{root}: process {{}} is auditing it"):
+        with claimed(view.system.files, folder, root, "auditing"):
             report = _Work(spark, view, delays, folder, on_progress).run()
     report.store = str(store)
     return Audit(spark, report)
