@@ -18,12 +18,8 @@ from firetrail.format.columns import Check, Columns
 from firetrail.format.hosts import unpack_ip
 from firetrail.format.kernels import arrow
 from firetrail.format.kernels.arrow import KEYS, PROPERTIES, Rows
-from firetrail.format.kernels.arrowlists import (
-    ITEMS_PER_RECORD_MAX,
-    fill_keys,
-    fill_properties,
-    measure_items,
-)
+from firetrail.format.kernels.arrowlists import fill_keys, measure_items
+from firetrail.format.kernels.arrowmaps import ITEMS_PER_RECORD_MAX, fill_properties
 from firetrail.format.record import Record, decode_record
 
 NUMBERS = {
@@ -78,24 +74,24 @@ def times(rows: Rows, column: int) -> list[int | None]:
 
 def keys(rows: Rows) -> list[list[str]]:
     items, size = measure_items(rows, KEYS)
-    lists, offsets, out = ints(rows.count + 1), ints(items + 1), bytearray(size + 1)
+    lists, offsets, out = ints(rows.count + 1), ints(items + 1), fenced(bytes(size))
     count = fill_keys(rows, lists, offsets, out)
     assert count <= items
-    texts = [out[offsets[i] : offsets[i + 1]].decode() for i in range(count)]
+    texts = [bytes(out[offsets[i] : offsets[i + 1]]).decode() for i in range(count)]
     return [texts[lists[row] : lists[row + 1]] for row in range(rows.count)]
 
 
 def maps(rows: Rows) -> list[list[tuple[str, str]]]:
     items, size = measure_items(rows, PROPERTIES)
     lists = ints(rows.count + 1)
-    name_offsets, names = ints(items + 1), bytearray(size + 1)
-    value_offsets, texts = ints(items + 1), bytearray(size + 1)
+    name_offsets, names = ints(items + 1), fenced(bytes(size))
+    value_offsets, texts = ints(items + 1), fenced(bytes(size))
     count = fill_properties(rows, lists, name_offsets, names, value_offsets, texts)
     assert count <= items
     pairs = [
         (
-            names[name_offsets[i] : name_offsets[i + 1]].decode(),
-            texts[value_offsets[i] : value_offsets[i + 1]].decode(),
+            bytes(names[name_offsets[i] : name_offsets[i + 1]]).decode(),
+            bytes(texts[value_offsets[i] : value_offsets[i + 1]]).decode(),
         )
         for i in range(count)
     ]
@@ -164,6 +160,22 @@ def test_any_records(log_drafts: list[Draft], data: st.DataObject | None) -> Non
     picks = everything if data is None else data.draw(st.permutations(everything))
     assert_gathered(log, columns, picks)
     assert_gathered(log, columns, picks[: rows // 2])
+
+
+@pytest.mark.parametrize("size", range(20))
+def test_names_and_values_of_every_length(size: int) -> None:
+    name, value = b"n" * size, bytes(range(3, 3 + size))
+    for raw in (
+        name + b"\x01" + value + b"\x02",
+        b"a\x01b\x02" + name + b"\x01" + value,
+        name + b"\x01" + value + b"\x02" + name + b"\x01" + value + b"\x01\x02",
+        name + b"\x01" + value + "é".encode() + b"\x02x\x01y\x02",
+        name + b"\x02" + value + b"\x01\x02",
+    ):
+        log = fenced(Draft(properties=raw).pack(0))
+        columns, rows, _, _ = scan_all(log)
+        assert rows == 1
+        assert_gathered(log, columns, [0])
 
 
 @pytest.mark.parametrize("store", STORES)

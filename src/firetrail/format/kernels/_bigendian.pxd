@@ -10,15 +10,19 @@ cdef extern from *:
     #define FIRETRAIL_SWAP_16(x) (x)
     #define FIRETRAIL_SWAP_32(x) (x)
     #define FIRETRAIL_SWAP_64(x) (x)
+    #define FIRETRAIL_LITTLE_64(x) __builtin_bswap64(x)
     #else
     #define FIRETRAIL_SWAP_16(x) __builtin_bswap16(x)
     #define FIRETRAIL_SWAP_32(x) __builtin_bswap32(x)
     #define FIRETRAIL_SWAP_64(x) __builtin_bswap64(x)
+    #define FIRETRAIL_LITTLE_64(x) (x)
     #endif
     """
     unsigned short swap_16 "FIRETRAIL_SWAP_16"(unsigned short value) noexcept nogil
     unsigned int swap_32 "FIRETRAIL_SWAP_32"(unsigned int value) noexcept nogil
     unsigned long long swap_64 "FIRETRAIL_SWAP_64"(unsigned long long value) noexcept nogil
+    unsigned long long little_64 "FIRETRAIL_LITTLE_64"(unsigned long long value) noexcept nogil
+    int zeros_below "__builtin_ctzll"(unsigned long long value) noexcept nogil
     void prefetch "__builtin_prefetch"(const void* address, int write) noexcept nogil
 
 cdef inline void will_change(unsigned char* b, Py_ssize_t at) noexcept nogil:
@@ -41,6 +45,11 @@ cdef inline unsigned long long load_u64(const unsigned char* b, Py_ssize_t at) n
     cdef unsigned long long value
     memcpy(&value, &b[at], 8)
     return swap_64(value)
+
+cdef inline unsigned long long load_little_u64(const unsigned char* b, Py_ssize_t at) noexcept nogil:
+    cdef unsigned long long value
+    memcpy(&value, &b[at], 8)
+    return little_64(value)
 
 cdef inline long long load_i64(const unsigned char* b, Py_ssize_t at) noexcept nogil:
     return <long long> load_u64(b, at)

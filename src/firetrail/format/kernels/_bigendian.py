@@ -11,6 +11,7 @@ _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
 _I64 = Struct(">q").unpack_from
 _U64 = Struct(">Q").unpack_from
+_LITTLE_U64 = Struct("<Q").unpack_from
 _U16 = Struct(">H").unpack_from
 
 
@@ -32,6 +33,16 @@ def load_i64(b: memoryview, at: int) -> int:
 def load_u64(b: memoryview, at: int) -> int:
     """The unsigned 64-bit integer at ``at``."""
     return int(_U64(b, at)[0])
+
+
+def load_little_u64(b: memoryview, at: int) -> int:
+    """The same with the first byte as the least significant one, for a search from there on."""
+    return int(_LITTLE_U64(b, at)[0])
+
+
+def zeros_below(value: int) -> int:
+    """How many zeros are below the lowest bit that is set; there has to be one."""
+    return (value & -value).bit_length() - 1
 
 
 def load_u16(b: memoryview, at: int) -> int:

@@ -8,6 +8,9 @@ cdef class Rows:
     cdef long long[::1] _table
     cdef long long[::1] _picks
     cdef Py_ssize_t _capacity
+    cdef int _measured
+    cdef long long _items
+    cdef long long _bytes
     cpdef room(self, int kind)
     cdef Py_ssize_t _start_of(self, Py_ssize_t column) except -1
     cdef void _fits(self, long long room, long long needed) except *

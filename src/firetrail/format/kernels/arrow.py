@@ -205,6 +205,9 @@ class Rows:
         self._table = table
         self._picks = picks
         self._capacity = len(self._table) // k.COLUMNS
+        self._measured = -1  # of lists and maps: the kind that was measured last, and its size
+        self._items = 0
+        self._bytes = 0
         if count < 0 or count > len(self._picks):
             raise ValueError(f"{count} of {len(self._picks)} picks")
         self.count = count
