@@ -35,9 +35,10 @@ IO_AND_CLOCK |= {"socket", "subprocess", "tempfile", "threading", "time"}
 KERNEL_LOADER = PACKAGE / "format" / "kernels" / "__init__.py"
 
 # Layers without a dependency outside the standard library, and what is not one: `cython` has a
-# stand-in where it is missing, `_typeshed` exists for type checkers only.
+# stand-in where it is missing, `_typeshed` exists for type checkers only, `uvloop` is used only
+# where it is there.
 CORE = {"", "errors", "format", "storage", "store", "cli"}
-STANDARD = sys.stdlib_module_names | {"firetrail", "cython", "_typeshed"}
+STANDARD = sys.stdlib_module_names | {"firetrail", "cython", "_typeshed", "uvloop"}
 
 
 def modules(*layers: str) -> list[Path]:

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,17 @@ def ask(address: str, command: Command) -> Command:
     return asyncio.run(run())
 
 
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process, which ends with the test."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*FIRETRAIL, *arguments], text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def addresses(process: subprocess.Popen[str], count: int) -> list[str]:
     """The addresses that a command prints when it serves."""
     assert process.stdout is not None
@@ -39,8 +52,8 @@ def addresses(process: subprocess.Popen[str], count: int) -> list[str]:
 
 
 def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
-    command = [*FIRETRAIL, "up", str(tmp_path / "data"), "--port", "0", "--namesrv-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    ports = "--port", "0", "--namesrv-port", "0"
+    with started("up", str(tmp_path / "data"), *ports) as process:
         namesrv, broker = addresses(process, 2)
         ask(broker, Command(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
         route = ask(namesrv, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
@@ -53,13 +66,12 @@ def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
-    up = [*FIRETRAIL, "up", "--port", "0", "--namesrv-port", "0"]
-    with subprocess.Popen(up, stdout=subprocess.PIPE, text=True) as first:
+    with started("up", "--port", "0", "--namesrv-port", "0") as first:
         namesrv, _ = addresses(first, 2)
         conf = tmp_path / "broker.conf"
         conf.write_text("brokerName=broker-b\nlistenPort=0\n")
-        alone = [*FIRETRAIL, "broker", str(tmp_path / "b"), "--namesrv", namesrv, "-c", str(conf)]
-        with subprocess.Popen(alone, stdout=subprocess.PIPE, text=True) as second:
+        alone = "broker", str(tmp_path / "b"), "--namesrv", namesrv, "-c", str(conf)
+        with started(*alone) as second:
             (broker,) = addresses(second, 1)
             clusters = ask(namesrv, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).content.decode()
             assert broker in clusters and "broker-b" in clusters
@@ -74,10 +86,7 @@ def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
 def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerNam=x\nhaListenPort=1\nlistenPort=0\n")
-    command = [*FIRETRAIL, "up", "-c", str(conf), "--namesrv-port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with started("up", "-c", str(conf), "--namesrv-port", "0") as process:
         addresses(process, 2)
         process.terminate()
         _, said = process.communicate(timeout=10)

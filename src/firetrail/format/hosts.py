@@ -11,6 +11,7 @@ message id in its length.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,8 +45,9 @@ class Host(NamedTuple):
         return format_host(self)
 
 
+@lru_cache(maxsize=1024)
 def encode_host(host: Host) -> bytes:
-    """8 bytes for an IPv4 host, 20 for an IPv6 host."""
+    """8 bytes for an IPv4 host, 20 for an IPv6 host. Few hosts send many messages."""
     layout = HOST_V6 if host.is_v6 else HOST_V4
     port = _checked_port(host.port, layout.offsets["port"])
     return layout.struct.pack(pack_ip(host.ip), port)

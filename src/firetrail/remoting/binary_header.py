@@ -15,8 +15,8 @@ Codes beyond 32767 (POP) have no binary form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import Serialize
@@ -25,6 +25,7 @@ from firetrail.remoting.command import Command
 _HEAD = Struct(">hBhiii")
 _INT = Struct(">i")
 _SHORT = Struct(">h")
+_unpack_int = _INT.unpack_from
 
 
 def decode(header: bytes, body: bytes) -> Command:
@@ -40,22 +41,26 @@ def decode(header: bytes, body: bytes) -> Command:
     (fields_size,) = _INT.unpack_from(header, remark_end)
     at = remark_end + _INT.size
     end = _end(header, at, fields_size, "the fields")
-    fields = dict(_fields(header, at, end))
+    fields = _fields(header, at, end)
     return Command(code, fields, body, remark, opaque, flag, language, version, Serialize.ROCKETMQ)
 
 
-def _fields(header: bytes, at: int, end: int) -> Iterator[tuple[str, str]]:
-    while at < end:
-        if end - at < _SHORT.size:
-            raise ProtocolError("a field is cut off")
-        name_at = at + _SHORT.size
-        name_end = _end(header[:end], name_at, _SHORT.unpack_from(header, at)[0], "a field's name")
-        if end - name_end < _INT.size:
-            raise ProtocolError("a field has no value")
-        value_at = name_end + _INT.size
-        size = _INT.unpack_from(header, name_end)[0]
-        at = _end(header[:end], value_at, size, "a field's value")
-        yield _text(header[name_at:name_end], "a name"), _text(header[value_at:at], "a value")
+def _fields(header: bytes, at: int, end: int) -> dict[str, str]:
+    found = {}
+    try:
+        while at < end:
+            value_at = at + 6 + (header[at] << 8 | header[at + 1])
+            (size,) = _unpack_int(header, value_at - 4)
+            name = header[at + 2 : value_at - 4].decode()
+            at = value_at + size
+            if size < 0 or at > end:
+                raise ProtocolError(f"the field {name:.50} has {size} bytes, more than are left")
+            found[name] = header[value_at:at].decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a field in the header is no UTF-8: {error.reason}") from None
+    except (IndexError, StructError):
+        raise ProtocolError("a field is cut off") from None
+    return found
 
 
 def _end(header: bytes, at: int, size: int, what: str) -> int:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import count
-from typing import Protocol
+from typing import Protocol, cast
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import CommandFlag
@@ -61,8 +61,8 @@ class Connection(asyncio.Protocol):
     # -- what the event loop calls ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # One of uvloop is no subclass of it.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))

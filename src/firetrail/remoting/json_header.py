@@ -12,6 +12,8 @@ some members not at all. What goes out has text only, for some clients drop a fr
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from firetrail.errors import ProtocolError
@@ -26,7 +28,7 @@ _OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
 def decode(header: bytes, body: bytes) -> Command:
     """The command with this header and body."""
     try:
-        members = json.loads(header)
+        members = _LOADS(header)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
         raise ProtocolError(f"the header is no JSON: {reason}") from None
@@ -67,10 +69,25 @@ def encode(command: Command) -> bytes:
         members["remark"] = command.remark
     members["serializeTypeCurrentRPC"] = Serialize.JSON.name
     members["version"] = int(command.version)
-    return _ENCODE(members).encode("utf-8", "replace")
+    try:
+        return _DUMPS(members)
+    except (TypeError, UnicodeEncodeError):  # half a character, which has no bytes
+        return _ENCODE(members).encode("utf-8", "replace")
 
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _dumps(members: Any) -> bytes:
+    return _ENCODE(members).encode()
+
+
+_DUMPS: Callable[[Any], bytes] = _dumps
+_LOADS: Callable[[bytes], Any] = json.loads
+if find_spec("orjson") is not None:  # several times as fast
+    import orjson
+
+    _DUMPS, _LOADS = orjson.dumps, orjson.loads
 
 
 def _integer(members: dict[str, Any], name: str) -> int:

@@ -67,6 +67,8 @@ class Server:
     ) -> None:
         self._handlers = handlers
         self._limits = limits or ServerLimits()
+        self._running_max = self._limits.running
+        self._waiting_max = self._limits.waiting_requests
         self._on_closed = on_closed
         self._listeners: list[asyncio.Server] = []
         self.connections: set[Connection] = set()
@@ -179,7 +181,7 @@ class Server:
     def _handle(self, connection: Connection, request: Command) -> None:
         code = request.code
         answer: Answer
-        if self._running[code] >= self._limits.running.get(code, self._limits.waiting_requests):
+        if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             answer = request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
         else:
             answer = answer_to(self._handlers, connection, request)
