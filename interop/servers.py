@@ -1,0 +1,165 @@
+"""RocketMQ's own name server, broker and ``mqadmin``, as processes of the tests."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+LINES = ("v4", "v5")
+POM = Path(__file__).parent / "java" / "servers" / "pom.xml"
+TARGET = Path(__file__).parent / "java" / "target" / "servers"
+START_S = 60
+
+NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER = "org.apache.rocketmq.broker.BrokerStartup"
+ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+
+BROKER_CONF = """\
+brokerClusterName=DefaultCluster
+brokerId=0
+brokerIP1=127.0.0.1
+mappedFileSizeCommitLog=16777216
+mappedFileSizeConsumeQueue=60000
+maxIndexNum=10000
+maxHashSlotNum=1000
+diskMaxUsedSpaceRatio=99
+enablePropertyFilter=true
+messageDelayLevel=1s 1s 1s 1s
+"""
+_OPENED = [
+    *(f"java.base/{name}" for name in ("java.nio", "sun.nio.ch", "java.lang")),
+    "java.base/jdk.internal.ref",
+]
+
+
+def jars(line: str) -> str:
+    """The class path of a release line; fetched on first use."""
+    lib = TARGET / line / "lib"
+    stamp = TARGET / line / "fetched"
+    TARGET.mkdir(parents=True, exist_ok=True)
+    with (TARGET / f"{line}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.stat().st_mtime < POM.stat().st_mtime:
+            command = ["mvn", "-B", "-q", "-f", str(POM), "-P", line, "process-resources"]
+            if subprocess.run([*command, "-o"], capture_output=True).returncode:
+                done = subprocess.run(command, capture_output=True, text=True)
+                assert not done.returncode, f"mvn could not fetch {line}: {done.stdout[-2000:]}"
+            stamp.touch()
+    return f"{lib}/*"
+
+
+def free_port() -> int:
+    """A port that is free, as are the ones beside it that brokers take too.
+
+    None of those that the system hands out, which others may get meanwhile.
+    """
+    while True:
+        port = random.randrange(20_000, 30_000)
+        try:
+            for near in (port - 2, port, port + 1):
+                socket.create_server(("127.0.0.1", near)).close()
+        except OSError:
+            continue
+        return port
+
+
+class Servers:
+    """The Java side of one release line, with its files in a folder."""
+
+    def __init__(self, line: str, folder: Path) -> None:
+        self.line = line
+        self.folder = folder
+        conf = folder / "conf"
+        conf.mkdir()
+        for name in ("broker", "namesrv", "tools"):
+            text = '<configuration><root level="warn"/></configuration>'
+            (conf / f"logback_{name}.xml").write_text(text)
+
+    @contextmanager
+    def name_server(self) -> Iterator[str]:
+        """A name server; its address."""
+        port = free_port()
+        conf = self.folder / "namesrv.conf"
+        conf.write_text(f"listenPort={port}\nkvConfigPath={self.folder / 'kv.json'}\n")
+        with self._running(NAME_SERVER, "-c", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    @contextmanager
+    def broker(self, namesrv: str, name: str) -> Iterator[str]:
+        """A broker; its address."""
+        port = free_port()
+        conf = self.folder / f"{name}.conf"
+        conf.write_text(
+            f"{BROKER_CONF}brokerName={name}\nlistenPort={port}\nhaListenPort={port + 1}\n"
+            f"storePathRootDir={self.folder / name}\n"
+        )
+        with self._running(BROKER, "-n", namesrv, "-c", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What a command of ``mqadmin`` prints."""
+        done = subprocess.run(
+            self._command(ADMIN, *arguments),
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+        )
+        lines = [line for line in done.stdout.splitlines() if "|-" not in line]
+        assert not done.returncode, (lines, done.stderr[-2000:])
+        return "\n".join(lines)
+
+    @contextmanager
+    def _running(self, main: str, *arguments: str) -> Iterator[None]:
+        said = self.folder / f"{main.rpartition('.')[2]}.out"
+        with (
+            said.open("w") as out,
+            subprocess.Popen(
+                self._command(main, *arguments),
+                env=self._environment(),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            ) as process,
+        ):
+            try:
+                deadline = time.monotonic() + START_S
+                while "boot success" not in said.read_text(errors="replace"):
+                    alive = process.poll() is None and time.monotonic() < deadline
+                    assert alive, f"{main} did not start: {said.read_text()[-3000:]}"
+                    time.sleep(0.05)
+                yield
+            finally:
+                process.terminate()
+
+    def _command(self, main: str, *arguments: str) -> Sequence[str]:
+        java = shutil.which("java") or str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
+        heap = ["-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=1g"]
+        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
+        opened.append("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED")
+        home = f"-Duser.home={self.folder}"
+        return [java, *heap, *quick, *opened, home, "-cp", jars(self.line), main, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+
+
+@contextmanager
+def our_name_server() -> Iterator[str]:
+    """``firetrail namesrv`` on a free port; its address."""
+    command = [sys.executable, "-m", "firetrail.cli.main", "namesrv", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
