@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from firetrail.broker.admin import Administration
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
@@ -26,9 +27,11 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pulling import Pulling
 from firetrail.broker.querying import Querying
 from firetrail.broker.registering import Registering
+from firetrail.broker.resetting import Resetting
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.sendback import SendingBack
 from firetrail.broker.sending import Sending
+from firetrail.broker.statistics import StatisticsAnswers
 from firetrail.broker.topics import TopicTable
 from firetrail.broker.transactions import Transactions
 from firetrail.namesrv.config import NameServerConfig
@@ -172,6 +175,9 @@ class Broker:
         self._registering = Registering(
             config, self.address, self.topics.content, self._name_server
         )
+        self._statistics = StatisticsAnswers(
+            store, self.topics, self.offsets, self.clients, config, now_ms
+        )
         parts = (
             Sending(store, self.topics, self.groups, self._transactions, config),
             Pulling(
@@ -189,6 +195,17 @@ class Broker:
             self.clients,
             self._locks,
             self._transactions,
+            self._statistics,
+            Administration(
+                store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                self._schedule,
+                config,
+                self.address,
+            ),
+            Resetting(store, self.topics, self.offsets, self.clients, config),
         )
         for part in parts:
             self._handlers.update(part.handlers)
@@ -224,6 +241,7 @@ class Broker:
             await asyncio.sleep(SWEEP_S)
             self.clients.expire()
             self._locks.expire()
+            self._statistics.sample()
 
     async def _check_regularly(self) -> None:
         while True:

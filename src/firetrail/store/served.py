@@ -78,6 +78,10 @@ class ServedStore(Store):
         """Whether the message at a queue offset is likely in memory; so is one to come."""
         return self._engine.reader.is_recent(topic, queue_id, offset)
 
+    def used_ratio(self) -> float:
+        """Used part of the file system that holds the store, from 0.0 to 1.0."""
+        return self._engine.system.files.used_ratio(self._engine.root)
+
     def queue_pairs(self) -> list[tuple[str, int]]:
         """Topic and queue id of every queue, in order."""
         return self._engine.queues.pairs()

@@ -1,0 +1,194 @@
+"""Administration of topics, groups and settings, as ``mqadmin`` and the dashboard ask for it."""
+
+from __future__ import annotations
+
+from firetrail.broker import config as broker_config
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.groups import GroupTable
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.schedule import Schedule
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.admin_headers import DeleteGroupHeader, GroupNameHeader, VersionResponse
+from firetrail.remoting.answering import Handler
+from firetrail.remoting.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+    TopicConfigList,
+    TopicList,
+)
+from firetrail.remoting.body import loads
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
+from firetrail.store import config as store_config
+from firetrail.store.served import ServedStore
+
+
+class Administration:
+    """Answers who makes, changes and removes things."""
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        schedule: Schedule,
+        config: BrokerConfig,
+        address: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._config = config
+        self._address = address
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self._topic,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._create_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._all_delays,
+            RequestCode.GET_BROKER_CONFIG: self._settings,
+            RequestCode.UPDATE_BROKER_CONFIG: self._change_settings,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
+        }
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def _create_topic(self, connection: Connection, request: Command) -> Command:
+        header = CreateTopicHeader.decode(request.fields)
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
+        )
+        self._topics.put([topic])
+        await self._topics.saved()
+        return request.answer()
+
+    async def _create_topics(self, connection: Connection, request: Command) -> Command:
+        self._topics.put(TopicConfigList.decode(request.content).topic_config_list)
+        await self._topics.saved()
+        return request.answer()
+
+    async def _delete_topic(self, connection: Connection, request: Command) -> Command:
+        name = TopicHeader.decode(request.fields).topic
+        if name in self._topics.system:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
+            )
+        self._topics.remove(name)
+        self._offsets.forget(topic=name)
+        await self._topics.saved()
+        return request.answer()
+
+    def _all_topics(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._topics.content().encode())
+
+    def _topic(self, connection: Connection, request: Command) -> Command:
+        topic = self._topics.require(TopicHeader.decode(request.fields).topic)
+        return request.answer(body=topic.encode())
+
+    def _system_topics(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=TopicList(sorted(self._topics.system), self._address).encode())
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def _create_group(self, connection: Connection, request: Command) -> Command:
+        self._groups.put([SubscriptionGroupConfig.decode(request.content)])
+        await self._groups.saved()
+        return request.answer()
+
+    async def _create_groups(self, connection: Connection, request: Command) -> Command:
+        self._groups.put(SubscriptionGroupList.decode(_listed(request)).group_config_list)
+        await self._groups.saved()
+        return request.answer()
+
+    async def _delete_group(self, connection: Connection, request: Command) -> Command:
+        header = DeleteGroupHeader.decode(request.fields)
+        self._groups.remove(header.group_name)
+        if header.clean_offset:
+            self._offsets.forget(group=header.group_name)
+        await self._groups.saved()
+        return request.answer()
+
+    def _all_groups(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._groups.content().encode())
+
+    def _group(self, connection: Connection, request: Command) -> Command:
+        name = GroupNameHeader.decode(request.fields).group
+        group = self._groups.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {name:.255} in this broker"
+            )
+        return request.answer(body=group.encode())
+
+    # -- offsets and settings -----------------------------------------------------------------
+
+    def _all_offsets(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._offsets.content().encode())
+
+    def _all_delays(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._schedule.content().encode())
+
+    def _settings(self, connection: Connection, request: Command) -> Command:
+        """All settings under their names in ``broker.conf``, one a line."""
+        lines = []
+        tables = (
+            (broker_config.SETTINGS, self._config),
+            (store_config.SETTINGS, self._store.config),
+        )
+        for settings, values in tables:
+            for setting in settings.values():
+                value = getattr(values, setting.name)
+                if setting.name == "store_host":
+                    lines += [f"brokerIP1={value.ip}", f"listenPort={value.port}"]
+                else:
+                    key = setting.keys[0] if setting.keys else setting.name
+                    lines.append(f"{key}={_shown(value, setting.kind.show(value))}")
+        version = DataVersion().encode(standard=True).decode()
+        return request.answer(
+            fields=VersionResponse(version).encode(), body="\n".join(lines).encode()
+        )
+
+    def _change_settings(self, connection: Connection, request: Command) -> Command:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            "no setting can be changed while the broker runs; change broker.conf and restart it",
+        )
+
+    async def _delete_expired(self, connection: Connection, request: Command) -> Command:
+        self._store.delete_expired()
+        return request.answer()
+
+
+def _shown(value: object, text: str) -> str:
+    """Numbers without units, as ``broker.conf`` has them."""
+    return str(value) if type(value) in (int, float, str) else text
+
+
+def _listed(request: Command) -> bytes:
+    """The body, which some versions send as a bare list."""
+    content = request.content
+    if isinstance(loads(content, "the groups"), list):
+        return b'{"groupConfigList":' + content + b"}"
+    return content

@@ -1,0 +1,274 @@
+"""Administration: topics, groups, settings, statistics and resets, as tools ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.brokers import Talk, records, running
+
+from firetrail.remoting.admin_bodies import (
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    DirectlyConsumed,
+    ProducerConnection,
+    ResetOffsetList,
+    ResetOffsets,
+    TimeSpans,
+    TopicStats,
+)
+from firetrail.remoting.bodies import (
+    ConsumerOffsets,
+    GroupList,
+    KVTable,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicList,
+)
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+
+TOPIC: dict[str, Any] = {
+    "topic": "T1",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 3,
+    "writeQueueNums": 2,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": False,
+}
+
+
+async def commit(talk: Talk, offset: int, group: str = "CG") -> None:
+    fields = {"consumerGroup": group, "topic": "T1", "queueId": 0, "commitOffset": offset}
+    assert (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code == 0
+
+
+async def sent(talk: Talk, count: int) -> list[Command]:
+    answers = [await talk.send("T1", b"%d" % n) for n in range(count)]
+    await asyncio.to_thread(talk.broker.store.wait_dispatched)
+    return answers
+
+
+class TestTopics:
+    def test_made_changed_and_removed(self, tmp_path: Path) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC)).code == 0
+            assert '"T1"' in (tmp_path / "config" / "topics.json").read_text()
+            answer = await talk.ask(RequestCode.GET_TOPIC_CONFIG, topic="T1")
+            assert TopicConfig.decode(answer.content) == TopicConfig("T1", 3, 2, 6)
+            more = TopicConfigList([TopicConfig("T2", 1, 1), TopicConfig("T3", 1, 1)])
+            await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, more.encode())
+            everything = await talk.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+            table = TopicConfigTable.decode(everything.content)
+            assert {"T1", "T2", "T3", "TBW102"} <= set(table.topic_config_table)
+            assert table.data_version.counter == 2
+            assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T1")).code == 0
+            assert (await talk.send("T1", c="none")).code == ResponseCode.TOPIC_NOT_EXIST
+
+        running(test, tmp_path)
+
+    @pytest.mark.parametrize(
+        "changes", [{"topic": "a/b"}, {"topic": "TBW102"}, {"perm": 9}, {"readQueueNums": -1}]
+    )
+    def test_refused(self, changes: dict[str, Any]) -> None:
+        async def test(talk: Talk) -> None:
+            before = talk.broker.topics.names()
+            answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(TOPIC | changes))
+            assert answer.code != 0 and answer.remark
+            assert talk.broker.topics.names() == before
+            removal = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102")
+            assert removal.code == ResponseCode.SYSTEM_ERROR
+
+        running(test)
+
+    def test_of_the_broker_itself(self) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            names = TopicList.decode(answer.content).topic_list
+            assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} <= set(names)
+
+        running(test)
+
+
+def test_groups_made_and_removed(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        body = SubscriptionGroupConfig("G1", retry_max_times=3).encode()
+        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+        bare_list = b"[" + SubscriptionGroupConfig("G2").encode() + b"]"
+        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, bare_list)
+        answer = await talk.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = SubscriptionGroupTable.decode(answer.content).subscription_group_table
+        assert table["G1"].retry_max_times == 3 and "G2" in table
+        assert '"G1"' in (tmp_path / "config" / "subscriptionGroup.json").read_text()
+        await sent(talk, 1)
+        await commit(talk, 1, "G1")
+        gone = {"groupName": "G1", "cleanOffset": True}
+        assert (await talk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, **gone)).code == 0
+        missing = await talk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G1")
+        assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        left = ConsumerOffsets.decode((await talk.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).content)
+        assert left.offset_table == {}
+
+    running(test, tmp_path)
+
+
+def test_how_far_topics_and_groups_are() -> None:
+    async def test(talk: Talk) -> None:
+        await sent(talk, 3)
+        await commit(talk, 1)
+        queue = MessageQueue("T1", "broker-a", 0)
+        stats = await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T1")
+        table = TopicStats.decode(stats.content).offset_table
+        assert len(table) == 4
+        assert (table[queue].min_offset, table[queue].max_offset) == (0, 3)
+        assert table[queue].last_update_timestamp == talk.broker.store.store_time("T1", 0, 2)
+        progress = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG")
+        wrapper = ConsumeStats.decode(progress.content).offset_table[queue]
+        assert (wrapper.broker_offset, wrapper.consumer_offset) == (3, 1)
+        spans = await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T1", group="CG")
+        span = TimeSpans.decode(spans.content).consume_time_span_set[0]
+        assert span.min_time_stamp <= span.consume_time_stamp <= span.max_time_stamp
+        groups = await talk.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T1")
+        assert GroupList.decode(groups.content).group_list == ["CG"]
+        topics = await talk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG")
+        assert TopicList.decode(topics.content).topic_list == ["T1"]
+
+    running(test)
+
+
+def test_who_is_connected() -> None:
+    async def test(talk: Talk) -> None:
+        nobody = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+        assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
+        await talk.beat("CG", "c1", {"T1": "A"})
+        await talk.beat(producer="PG", client_id="p1")
+        answer = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+        body = ConsumerConnection.decode(answer.content)
+        assert [c.client_id for c in body.connection_set] == ["c1"]
+        assert body.subscription_table["T1"].sub_string == "A"
+        answer = await talk.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="PG")
+        assert ProducerConnection.decode(answer.content).connection_set[0].language == "JAVA"
+
+    running(test)
+
+
+def test_the_broker_as_a_whole() -> None:
+    async def test(talk: Talk) -> None:
+        await sent(talk, 2)
+        table = KVTable.decode((await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).content).table
+        assert table["msgPutTotalTodayNow"] == "2"
+        assert int(table["commitLogMaxOffset"]) > 0
+        assert len(table["putTps"].split()) == 3
+        answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
+        lines = answer.content.decode().splitlines()
+        assert "brokerName=broker-a" in lines
+        assert "mappedFileSizeCommitLog=8388608" in lines
+        assert f"listenPort={talk.broker.address.rpartition(':')[2]}" in lines
+        change = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x\n")
+        assert change.code == ResponseCode.NO_PERMISSION
+
+    running(test)
+
+
+class TestResets:
+    async def reset(self, talk: Talk, **changes: Any) -> dict[int, int]:
+        fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
+        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
+        table = ResetOffsets.decode(answer.content).offset_table
+        return {queue.queue_id: offset for queue, offset in table.items()}
+
+    def test_to_a_time(self) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 3)
+            await commit(talk, 2)
+            assert (await self.reset(talk))[0] == 0
+            assert talk.broker.offsets.get("CG", "T1", 0) == 0
+            assert (await self.reset(talk, timestamp=-1))[0] == 3
+            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 3
+            await commit(talk, 1)
+            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 1
+            assert await self.reset(talk, queueId=0, offset=2) == {0: 2}
+
+        running(test)
+
+    def test_consumers_are_told_in_their_language(self) -> None:
+        told: list[Command] = []
+
+        def take(connection: Connection, request: Command) -> None:
+            told.append(request)
+
+        async def test(talk: Talk) -> None:
+            await sent(talk, 1)
+            await talk.beat("CG", "java", {"T1": "*"})
+            await self.reset(talk)
+            other = Client({RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
+            body = b'{"clientID":"go","consumerDataSet":[{"groupName":"CG"}]}'
+            beat = Command(RequestCode.HEART_BEAT, {}, body, language=Language.GO)
+            await other.request(talk.broker.address, beat)
+            await self.reset(talk)
+            while len(told) < 3:
+                await asyncio.sleep(0.01)
+            bodies = [request.content for request in told]
+            assert sum(b'"offsetTable":[' in body for body in bodies) == 1
+            flat = next(body for body in bodies if b'"offsetTable":[' in body)
+            assert ResetOffsetList.decode(flat).offset_table[0].topic == "T1"
+            await other.close()
+
+        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
+
+    def test_a_group_takes_over_the_offsets_of_another(self) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 2)
+            await commit(talk, 2)
+            await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
+            assert talk.broker.offsets.get("G2", "T1", 0) == 2
+
+        running(test)
+
+
+def test_questions_that_a_consumer_answers() -> None:
+    def info(connection: Connection, request: Command) -> Command:
+        return request.answer(body=ConsumerRunningInfo({"PROP": "x"}).encode())
+
+    def consume(connection: Connection, request: Command) -> Command:
+        assert [record.body for record in records(request.content)] == [b"0"]
+        return request.answer(body=DirectlyConsumed("CR_SUCCESS").encode())
+
+    async def test(talk: Talk) -> None:
+        (answer,) = await sent(talk, 1)
+        who = {"consumerGroup": "CG", "clientId": "c1"}
+        offline = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+        assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+        await talk.beat("CG", "c1")
+        running_info = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+        assert ConsumerRunningInfo.decode(running_info.content).properties == {"PROP": "x"}
+        done = await talk.ask(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, **who, msgId=answer.fields["msgId"]
+        )
+        assert DirectlyConsumed.decode(done.content).consume_result == "CR_SUCCESS"
+
+    handlers = {
+        RequestCode.GET_CONSUMER_RUNNING_INFO: info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
+    }
+    running(test, client_handlers=handlers)
+
+
+def test_a_code_that_nobody_knows() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.ask(9999)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark == " request type 9999 not supported"
+
+    running(test)
