@@ -188,7 +188,7 @@ class TestQueues:
         assert by_place([*found, *rest]) == consumed(path)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_nothing_twice_and_nothing_lost(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
