@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from tests.client.clusters import clustered, fill
+from tests.client.clusters import clustered, fill, until
 
-from firetrail.client import Admin, Message, Producer
+from firetrail.client import Admin, Message, Producer, PushConsumer
 from firetrail.errors import RequestError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.admin_bodies import (
@@ -22,6 +22,7 @@ from firetrail.remoting.admin_bodies import (
     TopicStats,
 )
 from firetrail.remoting.bodies import (
+    ConsumeFromWhere,
     DataVersion,
     GroupList,
     KVTable,
@@ -77,6 +78,58 @@ class TestFiretrail:
                 assert found[0].queue == result.queue
                 assert await admin.find("T", "nothing") == []
                 assert (await admin.view(result.offset_message_id)).body == b"one"
+
+        clustered(test)
+
+    def test_topics_and_groups_come_and_go(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Admin(namesrv) as admin:
+                await admin.create_topic("T", 2)
+                await fill(namesrv, "T", 4)
+                stats = await admin.topic_stats("T")
+                assert [(at.min_offset, at.max_offset) for at in stats.offset_table.values()] == [
+                    (0, 2)
+                ] * 2
+                await admin.create_group("G")
+                assert "G" in await admin.groups()
+                (address,) = (await admin.masters()).values()
+                assert (await admin.topic_configs(address))["T"].write_queue_nums == 2
+                assert (await admin.broker_config(address))["brokerName"] == "broker-a"
+                assert "brokerVersionDesc" in await admin.runtime_info(address)
+                await admin.delete_group("G")
+                assert "G" not in await admin.groups()
+                await admin.delete_topic("T")
+                assert "T" not in await admin.topics()
+
+        clustered(test)
+
+    def test_a_group_at_work(self) -> None:
+        async def test(namesrv: str) -> None:
+            heard: list[bytes] = []
+            await fill(namesrv, "T", 8)
+            async with (
+                Admin(namesrv) as admin,
+                PushConsumer(
+                    namesrv,
+                    "G",
+                    lambda message: heard.append(message.body),
+                    {"T": "*"},
+                    start=ConsumeFromWhere.FIRST_OFFSET,
+                ) as consumer,
+            ):
+                await until(lambda: len(heard) >= 8)
+                await consumer.commit()
+                (address,) = (await admin.masters()).values()
+                members = await admin.consumers("G", address)
+                assert len(members.connection_set) == 1
+                assert "T" in members.subscription_table
+                assert await admin.groups_of("T") == ["G"]
+                progress = await admin.consume_stats("G", "T")
+                assert {
+                    at.broker_offset - at.consumer_offset for at in progress.offset_table.values()
+                } == {0}
+                await admin.reset_offsets("G", "T", 0)
+                await until(lambda: len(heard) >= 16)
 
         clustered(test)
 

@@ -8,12 +8,31 @@ import sys
 from collections.abc import Sequence
 
 from firetrail import __version__
-from firetrail.cli import broker, dump, fsck, info, namesrv, pipeline, query, rebuild, up
+from firetrail.cli import (
+    broker,
+    dump,
+    fsck,
+    group,
+    info,
+    lag,
+    namesrv,
+    pipeline,
+    query,
+    rebuild,
+    reset,
+    send,
+    tail,
+    topic,
+    up,
+)
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.format.kernels import COMPILED
 
-COMMANDS: tuple[Command, ...] = (up, info, dump, query, fsck, rebuild, pipeline, broker, namesrv)
+COMMANDS: tuple[Command, ...] = (
+    *(up, info, dump, query, fsck, rebuild, pipeline, broker, namesrv),
+    *(topic, group, send, tail, lag, reset),
+)
 """The subcommands, in the order in which help lists them."""
 
 

@@ -1,0 +1,92 @@
+"""``firetrail group``: the consumer groups of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from firetrail.cli import cluster
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import table
+from firetrail.client import Admin
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import SubscriptionGroupConfig
+from firetrail.remoting.codes import ResponseCode
+
+DESCRIPTION = """\
+List the consumer groups of a cluster, look at the members of one, make one or delete one."""
+EXAMPLES = """\
+  firetrail group list
+  firetrail group show billing
+  firetrail group create billing --retries 3
+  firetrail group delete billing"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = cluster.add_parser(
+        subparsers, "group", "list, show, make and delete groups", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument("--json", action="store_true", help="JSON instead of tables")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="the names of all consumer groups")
+    for name, summary in (
+        ("show", "the members that are connected"),
+        ("create", "make it, or change it, on every master"),
+        ("delete", "delete it and its offsets"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument("group", metavar="GROUP")
+        if name == "create":
+            action.add_argument(
+                "--retries", type=int, default=16, help="before it is given up (16)"
+            )
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Do it."""
+    cluster.run(args, _run(args))
+    return ExitCode.OK
+
+
+async def _run(args: argparse.Namespace) -> None:
+    async with Admin(args.namesrv) as admin:
+        if args.action == "list":
+            names = sorted(await admin.groups())
+            print(json.dumps(names) if args.json else "\n".join(names))
+        elif args.action == "show":
+            _show(args, await _members(admin, args.group))
+        elif args.action == "create":
+            config = SubscriptionGroupConfig(args.group, retry_max_times=args.retries)
+            await admin.create_group(config)
+            print(json.dumps({"group": args.group}) if args.json else f"{args.group}: made")
+        else:
+            await admin.delete_group(args.group)
+            print(json.dumps({"group": args.group}) if args.json else f"{args.group}: deleted")
+
+
+async def _members(admin: Admin, group: str) -> dict[str, tuple[str, str, int]]:
+    """Address, language and version by client id, of all brokers."""
+    found: dict[str, tuple[str, str, int]] = {}
+    for address in (await admin.masters()).values():
+        try:
+            members = (await admin.consumers(group, address)).connection_set
+        except RequestError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            continue
+        found |= {m.client_id: (m.client_addr, m.language, m.version) for m in members}
+    return found
+
+
+def _show(args: argparse.Namespace, members: dict[str, tuple[str, str, int]]) -> None:
+    rows = [(client, *rest) for client, rest in sorted(members.items())]
+    if args.json:
+        names = ("client_id", "address", "language", "version")
+        for row in rows:
+            print(json.dumps(dict(zip(names, row, strict=True))))
+    elif rows:
+        print("\n".join(table(("CLIENT", "ADDRESS", "LANGUAGE", "VERSION>"), rows)))
+    else:
+        print(f"{args.group}: no member is connected")

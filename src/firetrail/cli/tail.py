@@ -1,0 +1,101 @@
+"""``firetrail tail``: the messages of a topic, as they come."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from binascii import b2a_base64
+
+from firetrail.cli import cluster
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import not_negative
+from firetrail.cli.output import human_time
+from firetrail.client import MessageQueue, PullConsumer, Received, by_sql, by_tags
+from firetrail.remoting.bodies import SubscriptionData
+
+DESCRIPTION = """\
+Print the last messages of a topic and, with --follow, those that come until you press Ctrl-C.
+
+Nothing is consumed: no group's offsets change."""
+EXAMPLES = """\
+  firetrail tail orders
+  firetrail tail orders --lines 100 --tags 'new || paid' --follow
+  firetrail tail orders --sql 'price > 10' --json"""
+_WAIT_S = 15.0
+_PREVIEW = 120
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = cluster.add_parser(
+        subparsers, "tail", "print messages of a topic as they come", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--lines", type=not_negative, default=10, metavar="N", help="of each queue, the last N (10)"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument("--tags", default="*", help="only these, such as 'a || b'")
+    wanted.add_argument("--sql", metavar="CONDITION", help="only those whose properties meet it")
+    parser.add_argument("--json", action="store_true", help="one JSON object for each message")
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Print until the end, or until interrupted."""
+    cluster.run(args, _tail(args))
+    return ExitCode.OK
+
+
+async def _tail(args: argparse.Namespace) -> None:
+    wanted = by_sql(args.topic, args.sql) if args.sql else by_tags(args.topic, args.tags)
+    async with PullConsumer(args.namesrv, "firetrail-tail") as consumer:
+        queues = await consumer.queues(args.topic)
+        ends = [await consumer.offsets.end(queue) for queue in queues]
+        last: list[Received] = []
+        for queue, end in zip(queues, ends, strict=True):
+            start = max(end - args.lines, await consumer.offsets.lowest(queue))
+            last += [message async for message in consumer.read(queue, start, end, wanted)]
+        for message in sorted(last, key=lambda found: found.record.store_time):
+            _show(args, message)
+        if args.follow:
+            async with asyncio.TaskGroup() as group:
+                for queue, end in zip(queues, ends, strict=True):
+                    group.create_task(_follow(args, consumer, queue, end, wanted))
+
+
+async def _follow(
+    args: argparse.Namespace,
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    offset: int,
+    wanted: SubscriptionData,
+) -> None:
+    while True:
+        pulled = await consumer.pull(queue, offset, wanted, wait_s=_WAIT_S)
+        offset = pulled.next_offset
+        for message in pulled.messages:
+            _show(args, message)
+
+
+def _show(args: argparse.Namespace, message: Received) -> None:
+    record = message.record
+    if args.json:
+        found = {
+            "topic": message.topic,
+            "broker": message.queue.broker_name,
+            "queue_id": message.queue.queue_id,
+            "queue_offset": message.queue_offset,
+            "message_id": message.message_id,
+            "store_time": record.store_time,
+            "properties": message.properties,
+            "body": b2a_base64(message.body, newline=False).decode(),
+        }
+        print(json.dumps(found), flush=True)
+        return
+    place = f"{message.queue.broker_name}/{message.queue.queue_id}/{message.queue_offset}"
+    body = message.body[:_PREVIEW].decode("utf-8", "backslashreplace")
+    more = "…" if len(message.body) > _PREVIEW else ""
+    print(f"{human_time(record.store_time)}  {place}  {message.tags or '-'}  {body!r}{more}")

@@ -1,0 +1,84 @@
+"""``firetrail topic``: the topics of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from firetrail.cli import cluster
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import human_time, table
+from firetrail.client import Admin
+from firetrail.remoting.admin_bodies import TopicOffset
+from firetrail.remoting.bodies import MessageQueue
+
+DESCRIPTION = """\
+List the topics of a cluster, look at one, make one or delete one."""
+EXAMPLES = """\
+  firetrail topic list
+  firetrail topic show orders
+  firetrail topic create orders --queues 8
+  firetrail topic delete orders"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = cluster.add_parser(
+        subparsers, "topic", "list, show, make and delete topics", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument("--json", action="store_true", help="JSON instead of tables")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="the names of all topics")
+    for name, summary in (
+        ("show", "its queues, and what is in them"),
+        ("create", "make it, or change it, on every master"),
+        ("delete", "delete it, on brokers and name servers"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument("topic", metavar="TOPIC")
+        if name == "create":
+            action.add_argument("--queues", type=int, default=8, help="on each broker (8)")
+            action.add_argument("--cluster", help="only on the brokers of this cluster")
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Do it."""
+    cluster.run(args, _run(args))
+    return ExitCode.OK
+
+
+async def _run(args: argparse.Namespace) -> None:
+    async with Admin(args.namesrv) as admin:
+        if args.action == "list":
+            names = await admin.topics()
+            print(json.dumps(names) if args.json else "\n".join(names))
+        elif args.action == "show":
+            await admin.route(args.topic)  # says so if there is none
+            _show(args, (await admin.topic_stats(args.topic)).offset_table)
+        elif args.action == "create":
+            await admin.create_topic(args.topic, args.queues, cluster=args.cluster)
+            queues = await admin.queues(args.topic)
+            _done(args, f"{args.topic}: {len(queues)} queues", queues=len(queues))
+        else:
+            await admin.delete_topic(args.topic)
+            _done(args, f"{args.topic}: deleted", deleted=True)
+
+
+def _show(args: argparse.Namespace, offsets: dict[MessageQueue, TopicOffset]) -> None:
+    rows = [
+        (queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
+        for queue, at in sorted(offsets.items())
+    ]
+    if args.json:
+        names = ("broker", "queue_id", "min_offset", "max_offset", "last_store_time")
+        for row in rows:
+            print(json.dumps(dict(zip(names, row, strict=True))))
+        return
+    heads = ("BROKER", "QUEUE>", "MIN>", "MAX>", "LAST STORED")
+    print("\n".join(table(heads, [(*row[:4], human_time(row[4])) for row in rows])))
+
+
+def _done(args: argparse.Namespace, text: str, **found: Any) -> None:
+    print(json.dumps({"topic": args.topic, **found}) if args.json else text)
