@@ -27,6 +27,7 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pulling import Pulling
 from firetrail.broker.querying import Querying
 from firetrail.broker.registering import Registering
+from firetrail.broker.replying import Replying
 from firetrail.broker.resetting import Resetting
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.sendback import SendingBack
@@ -178,8 +179,10 @@ class Broker:
         self._statistics = StatisticsAnswers(
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
+        sending = Sending(store, self.topics, self.groups, self._transactions, config)
         parts = (
-            Sending(store, self.topics, self.groups, self._transactions, config),
+            sending,
+            Replying(sending, self.clients, system.clock, self.address),
             Pulling(
                 store,
                 self.topics,

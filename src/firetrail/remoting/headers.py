@@ -38,6 +38,26 @@ class SendHeaderV2(SendHeader):
 
 
 @dataclass(frozen=True, slots=True)
+class PushReplyHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply, for the producer that waits for it."""
+
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: Long
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SendResponse(Header):
     """Where a message went."""
 

@@ -1,0 +1,45 @@
+"""Replies reach the producer that asked."""
+
+from __future__ import annotations
+
+from tests.broker.brokers import Talk, running
+
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+
+REPLY = {"code": RequestCode.SEND_REPLY_MESSAGE_V2, "c": "DefaultCluster_REPLY_TOPIC"}
+TOPIC = "DefaultCluster_REPLY_TOPIC"
+TO_P1 = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01p1\x02MSG_TYPE\x01reply\x02"
+
+
+def test_a_reply_is_pushed_and_stored() -> None:
+    pushed: list[Command] = []
+
+    def take(connection: Connection, request: Command) -> Command:
+        pushed.append(request)
+        return request.answer()
+
+    async def test(talk: Talk) -> None:
+        await talk.beat(producer="PG", client_id="p1")
+        answer = await talk.send(TOPIC, b"re", i=TO_P1, **REPLY)
+        assert answer.code == 0
+        (push,) = pushed
+        assert push.content == b"re"
+        assert push.fields["topic"] == TOPIC
+        assert "CORRELATION_ID\x0142\x02" in push.fields["properties"]
+        assert "PUSH_REPLY_TIME\x01" in push.fields["properties"]
+        assert push.fields["storeHost"] == talk.broker.address
+        assert [record.body for record in talk.broker.store.read(TOPIC)] == [b"re"]
+
+    running(test, client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
+
+
+def test_nobody_waits_for_it() -> None:
+    async def test(talk: Talk) -> None:
+        gone = await talk.send(TOPIC, i=TO_P1, **REPLY)
+        assert gone.code == ResponseCode.SYSTEM_ERROR and "p1" in (gone.remark or "")
+        aimless = await talk.send(TOPIC, i="", **REPLY)
+        assert "REPLY_TO_CLIENT" in (aimless.remark or "")
+
+    running(test)
