@@ -38,6 +38,8 @@ class Consumer:
         self.group = "G"
         self.wanted: dict[str, SubscriptionData] = {"T": by_tags("T")}
         self.assigned: dict[MessageQueue, Assigned] = {}
+        self.in_order = False
+        self.opened_ms = 1600
         self.told: list[Any] = []
         self.fails = False
 
@@ -97,6 +99,8 @@ def test_running_info() -> None:
     assert answer is not None
     info = ConsumerRunningInfo.decode(answer.content)
     assert info.mq_table[QUEUE]["commitOffset"] == 7
+    assert info.properties["PROP_CONSUMER_START_TIMESTAMP"] == "1600"
+    assert info.properties["PROP_CONSUME_ORDERLY"] == "false"
     assert [wanted.topic for wanted in info.subscription_set] == ["T"]
 
 

@@ -19,7 +19,7 @@ from firetrail.remoting.admin_bodies import (
 )
 from firetrail.remoting.admin_headers import ConsumeDirectlyHeader, RunningInfoHeader
 from firetrail.remoting.answering import Handler
-from firetrail.remoting.bodies import MessageQueue, SubscriptionData
+from firetrail.remoting.bodies import ConsumeType, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
@@ -33,6 +33,8 @@ class Asked(Protocol):
     assigned: dict[MessageQueue, Assigned]
 
     wanted: dict[str, SubscriptionData]
+    in_order: bool
+    opened_ms: int
 
     def notice_change(self) -> None:
         """The members of the group have changed."""
@@ -79,7 +81,12 @@ class Answers:
             for queue, taken in self._consumer.assigned.items()
         }
         info = ConsumerRunningInfo(
-            {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY", "PROP_CLIENT_VERSION": "Firetrail"},
+            {
+                "PROP_CLIENT_VERSION": "Firetrail",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._consumer.opened_ms),
+                "PROP_CONSUME_ORDERLY": str(self._consumer.in_order).lower(),
+                "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY,
+            },
             list(self._consumer.wanted.values()),
             queues,
         )

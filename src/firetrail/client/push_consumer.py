@@ -81,7 +81,7 @@ class PushConsumer:
     ) -> None:
         self.group = group
         self._listener = listener
-        self._in_order = in_order
+        self.in_order = in_order
         self._model = model
         self._start = start
         self._start_time_ms = start_time_ms
@@ -100,6 +100,8 @@ class PushConsumer:
         self._offsets = Offsets(self._session)
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
+        self.opened_ms = 0
+        """When it joined the group."""
         self.assigned: dict[MessageQueue, Assigned] = {}
         """The queues that this member has."""
 
@@ -113,6 +115,7 @@ class PushConsumer:
     async def open(self) -> None:
         """Join the group."""
         await self._session.open()
+        self.opened_ms = time.time_ns() // 1_000_000
         try:
             for topic in self.wanted:
                 await self._find(topic)
@@ -124,7 +127,7 @@ class PushConsumer:
             raise
         self._session.spawn(self._rebalance_on_change())
         self._session.every(COMMIT_S, self.commit)
-        if self._in_order:
+        if self.in_order:
             self._session.every(RELOCK_S, self._renew_locks)
 
     async def close(self, grace_s: float = 5.0) -> None:
@@ -132,7 +135,7 @@ class PushConsumer:
         await asyncio.gather(*(taken.stop(grace_s) for taken in self.assigned.values()))
         try:
             await self.commit()
-            if self._in_order:
+            if self.in_order:
                 await self._unlock(list(self.assigned))
             for address in self._session.masters():
                 header = UnregisterClientHeader(self._session.client_id, consumer_group=self.group)
@@ -205,7 +208,7 @@ class PushConsumer:
         for queue in [q for q in self.assigned if q.topic == topic and q not in mine]:
             await self._give_up(queue)
         new = [queue for queue in mine if queue not in self.assigned]
-        if new and self._in_order and self._model is MessageModel.CLUSTERING:
+        if new and self.in_order and self._model is MessageModel.CLUSTERING:
             new = await self._lock(new)
         for queue in new:
             taken = Assigned(
@@ -213,14 +216,14 @@ class PushConsumer:
             )
             taken.locked_at = asyncio.get_running_loop().time()
             self.assigned[queue] = taken
-            taken.start(self._session, self._puller, self._consume, in_order=self._in_order)
+            taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
 
     async def _give_up(self, queue: MessageQueue) -> None:
         taken = self.assigned.pop(queue)
         await taken.stop(AGAIN_S)
         if self._model is MessageModel.CLUSTERING:
             await self._offsets.commit(self.group, queue, taken.offset)
-            if self._in_order:
+            if self.in_order:
                 await self._unlock([queue])
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -284,14 +287,14 @@ class PushConsumer:
     async def _consume(self, taken: Assigned, message: Received) -> bool:
         """Let the listener have it, until it is done with or on its way to come again."""
         attempt = message.reconsume_times
-        while not (self._in_order and taken.dropped):
+        while not (self.in_order and taken.dropped):
             try:
                 await self.consume_now(message)
                 return True
             except Exception as error:
                 _log.warning("%s: message %s: %r", self.group, message.message_id, error)
             attempt += 1
-            if self._in_order and attempt <= self._max_retries:
+            if self.in_order and attempt <= self._max_retries:
                 await asyncio.sleep(AGAIN_S)
                 message = message.tried(attempt)
             elif self._model is MessageModel.BROADCASTING:
