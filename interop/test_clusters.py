@@ -28,7 +28,7 @@ from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
 from firetrail.store.config import StoreConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
-WAIT_S = 60
+WAIT_S = 120
 
 
 class Cluster(NamedTuple):
@@ -279,3 +279,36 @@ async def fresh_queues(namesrv: str, topic: str) -> list[MessageQueue]:
     """The queues of a topic by now."""
     async with Admin(namesrv) as admin:
         return await admin.queues(topic)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_mqadmin_with_firetrail(line: str, tmp_path: Path) -> None:
+    """Its questions to broker and consumer, with bodies that have objects as keys."""
+    java = Servers(line, tmp_path)
+
+    async def test() -> None:
+        heard: list[bytes] = []
+        async with Broker.running() as broker, Producer(broker.namesrv) as producer:
+
+            async def ask(*arguments: str) -> str:
+                return await asyncio.to_thread(java.mqadmin, *arguments, "-n", broker.namesrv)
+
+            made = await ask("updateTopic", "-c", "DefaultCluster", "-t", "T", "-r", "2", "-w", "2")
+            assert "success" in made
+            for n in range(4):
+                await producer.send(Message("T", b"%d" % n))
+            async with PushConsumer(
+                broker.namesrv, "G", lambda m: heard.append(m.body), {"T": "*"}, start=FIRST
+            ) as consumer:
+                await until(lambda: len(heard) >= 4)
+                await consumer.commit()
+                rows = [row.split() for row in (await ask("topicStatus", "-t", "T")).splitlines()]
+                assert [row[:4] for row in rows if row[:1] == ["broker-a"]] == [
+                    ["broker-a", str(queue), "0", "2"] for queue in range(2)
+                ]
+                assert "Diff Total: 0" in await ask("consumerProgress", "-g", "G")
+                assert "Rebalance OK" in await ask("consumerStatus", "-g", "G")
+                await ask("resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
+                await until(lambda: len(heard) >= 8)
+
+    run(test)
