@@ -2,7 +2,10 @@
 
 import shutil
 import struct
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers import START_MS, Machine, bodies, crash_image, put_all, tree
@@ -21,6 +24,7 @@ from tests.store.recoveries import (
 
 from firetrail import FlushMode, Message
 from firetrail.format.names import segment_name
+from firetrail.store.deriving import Deriver, Step
 
 
 @pytest.fixture
@@ -72,6 +76,43 @@ class TestClean:
         check_whole(store, numbered(10))
         put_all(store, numbered(1, 10), keys=["k"])
         check_whole(store, numbered(11))
+
+    @pytest.mark.parametrize("java", [False, True])
+    @pytest.mark.parametrize("steps", range(4))
+    def test_stopped_while_removed_queues_are_derived_again(
+        self,
+        open_store: OpenStore,
+        root: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        steps: int,
+        java: bool,
+    ) -> None:
+        """Neither queues nor index are taken for complete by the next opening."""
+        store = open_store()
+        put_all(store, numbered(60), keys=["k"])
+        store.close()
+        shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+        if java:
+            (root / "firetrail.watermark").unlink()
+
+        class Killed(BaseException):
+            pass
+
+        def dies(self: Deriver, *arguments: Any) -> Iterator[Step]:
+            yield from islice(derive(self, *arguments), steps)
+            raise Killed
+
+        derive = Deriver.steps
+        monkeypatch.setattr("firetrail.store.deriving.ROWS_PER_STEP", 8)
+        monkeypatch.setattr(Deriver, "steps", dies)
+        with pytest.raises(Killed):
+            open_store()
+        monkeypatch.setattr(Deriver, "steps", derive)
+        store = open_store()
+        assert not store.recovery.clean
+        check_whole(store, numbered(60))
+        assert len(store.query("T", "k", max_count=64)) == 60
 
     def test_an_empty_store(self, open_store: OpenStore) -> None:
         open_store().close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, FlushFailedError, StoreError
@@ -34,7 +34,7 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import Recovery, RecoveryReport
 from firetrail.store.retention import Retention
-from firetrail.store.watermark import WatermarkFile, read_checkpoint, read_watermark
+from firetrail.store.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -108,7 +108,14 @@ class Engine:
             clean,
             watermark if clean or self._abort.is_ours else None,
             read_checkpoint(self.system, self.root),
+            self._mark_unclean,
         )
+
+    def _mark_unclean(self, watermark: Watermark) -> None:
+        """Have the next opening recover from ``watermark``, whatever happens to this one."""
+        with closing(WatermarkFile(self.system, self.root)) as file:
+            file.write(watermark)
+        self._abort.create(sealed=False)
 
     def _start(self) -> None:
         """Make durable what recovery found, mark the store as open, and begin."""

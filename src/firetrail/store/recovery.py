@@ -16,6 +16,7 @@ Every step can be repeated: a recovery that was itself interrupted starts over a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -98,9 +99,17 @@ class Recovery:
         self._units_known = False  # whether a queue names the record that the scan begins with
 
     def run(
-        self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint
+        self,
+        clean: bool,
+        watermark: Watermark | None,
+        checkpoint: Checkpoint,
+        mark_unclean: Callable[[Watermark], None],
     ) -> RecoveryReport:
-        """Recover after a clean or unclean stop; ``watermark`` is None if none can be trusted."""
+        """Recover after a clean or unclean stop; ``watermark`` is None if none can be trusted.
+
+        ``mark_unclean`` is called before queues and index of a store that was closed are added to:
+        who is stopped meanwhile leaves them half done, and the next one has to know.
+        """
         if not self._log.segments:
             return self._nothing(clean)
         if clean and watermark is not None and self._ends_as_told(watermark):
@@ -115,6 +124,8 @@ class Recovery:
                 self._note_last(watermark, start)
             end, stop = self._scan(start)
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
+            if clean:
+                mark_unclean(Watermark(False, end, start, self._last_record, self._last_store_time))
             self._dispatch_again(start, end, clean, watermark is not None)
         truncated = self._log.truncate(end)
         return RecoveryReport(
