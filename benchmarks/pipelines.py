@@ -25,7 +25,9 @@ def spark_scan(bench: Bench) -> Iterator[Line]:
         name = size_text(size)
         yield Line(f"Spark, all of {name}", full, "prebuilt batches", limit, 0.6)
         metadata = samples(Unit.BYTES, answers, "metadata")
-        yield Line(f"Spark, {name} without bodies", metadata, "with bodies", full, 1.5)
+        yield Line(
+            f"Spark, {name} without bodies and properties", metadata, "with bodies", full, 1.5
+        )
 
 
 def spark_archive(bench: Bench) -> Iterator[Line]:

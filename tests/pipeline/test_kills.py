@@ -15,7 +15,7 @@ from tests.helpers import small_config
 from tests.pipeline import victims
 from tests.stores import records
 
-from firetrail import Message, Store
+from firetrail import Message, Store, StoreLockedError
 from firetrail.pipeline.jobs import archive as archive_module
 from firetrail.pipeline.jobs.archive import archive, archived_files
 from firetrail.pipeline.jobs.replay import replay
@@ -113,6 +113,16 @@ def test_replay_whose_driver_is_killed(spark: SparkSession, root: Path, tmp_path
     assert 0 < done.messages < len(chosen)
 
 
+def once_free(store: Path) -> Store:
+    """The store, when the process that commits for the killed driver has noticed its end."""
+    for _ in range(3000):
+        try:
+            return Store.open(store)
+        except StoreLockedError:
+            time.sleep(0.01)
+    return Store.open(store)
+
+
 def test_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     source, store, checkpoint = (tmp_path / name for name in ("in", "data", "checkpoint"))
     source.mkdir()
@@ -124,7 +134,7 @@ def test_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> N
         return journal.exists() and '": 2' in journal.read_text()
 
     kill_when(start("stream", source, store, checkpoint), ready)
-    with Store.open(store) as opened:
+    with once_free(store) as opened:
         before = [message.body for message in opened.read("T")]
     assert 3 <= len(before) < 8
     victims.stream(str(source), str(store), str(checkpoint))

@@ -93,7 +93,7 @@ def test_defaults_are_rocketmqs() -> None:
     assert loaded.config == StoreConfig()
     assert loaded.remarks == ()
     unlisted = {s.name for s in SETTINGS.values() if not ROCKETMQ_DEFAULTS.keys() & set(s.keys)}
-    assert unlisted == {"index_tags", "lock_memory"}
+    assert unlisted == {"delete_archived_only", "index_tags", "lock_memory"}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

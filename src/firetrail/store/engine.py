@@ -120,6 +120,8 @@ class Engine:
     def _start(self) -> None:
         """Make durable what recovery found, mark the store as open, and begin."""
         report = self.recovery
+        # A store in which nothing was put yet is one already, to those who only look.
+        self.system.files.make_folder(self.log.queue.folder)
         if not report.clean:
             for segment in self.log.queue.from_offset(report.scanned_from):
                 segment.sync()
