@@ -143,6 +143,23 @@ class TestClient:
 
         run(test)
 
+    def test_requests(self, cluster: Cluster) -> None:
+        async def test() -> None:
+            namesrv = cluster.namesrv
+            async with Admin(namesrv) as admin:
+                await admin.create_topic("Ask", 2)
+                await admin.create_group("GR")
+            async with Producer(namesrv, "asking") as asking, Producer(namesrv, "GR") as replying:
+
+                async def listener(message: Received) -> None:
+                    await replying.reply(message, message.body.upper())
+
+                async with PushConsumer(namesrv, "GR", listener, {"Ask": "*"}, start=FIRST):
+                    reply = await asking.request(Message("Ask", b"question"), 20)
+            assert reply.body == b"QUESTION"
+
+        run(test)
+
     @pytest.mark.parametrize("in_order", [False, True])
     def test_a_group(self, cluster: Cluster, in_order: bool) -> None:
         topic = f"Group{in_order}"

@@ -9,7 +9,15 @@ import pytest
 from tests.client.clusters import clustered, read_all, until
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.client import Message, MessageQueue, Outcome, Producer, PullConsumer, Received
+from firetrail.client import (
+    Message,
+    MessageQueue,
+    Outcome,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Received,
+)
 from firetrail.client.sending import SendStatus
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.ids import decode_message_id, decode_unique_id
@@ -132,11 +140,7 @@ class TestTransactions:
             async with Producer(namesrv, "PG") as producer:
                 await producer.send(Message("T", b"whole"))
 
-                async def decide(message: Message) -> Outcome:
-                    await asyncio.sleep(0.05)
-                    return outcome
-
-                await producer.send_in_transaction(Message("T", b"half"), decide)
+                await producer.send_in_transaction(Message("T", b"half"), lambda _: outcome)
                 await until_ended(namesrv)
             got = await read_all(namesrv, "T", 1 + len(seen))
             assert sorted(m.body for m in got) == sorted([b"whole", *seen])
@@ -175,6 +179,54 @@ class TestTransactions:
                     )
 
         clustered(test)
+
+
+class TestRequests:
+    @pytest.mark.parametrize("size", [1, 50_000])
+    def test_a_reply(self, size: int) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
+
+                async def listener(message: Received) -> None:
+                    await replying.reply(message, message.body * size)
+
+                await asking.send(Message("T", b"made"))
+                async with PushConsumer(namesrv, "G", listener_of_requests(listener), {"T": "*"}):
+                    reply = await asking.request(Message("T", b"x"), 20)
+                assert reply.body == b"x" * size
+                assert reply.properties["MSG_TYPE"] == "reply"
+
+        clustered(test)
+
+    def test_nobody_replies(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                with pytest.raises(TimeoutError):
+                    await producer.request(Message("T", b"x"), 0.3)
+
+        clustered(test)
+
+    def test_nobody_asked(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                await producer.send(Message("T", b"x"))
+                (message,) = await read_all(namesrv, "T", 1)
+                with pytest.raises(RequestError, match="is no request"):
+                    await producer.reply(message, b"")
+
+        clustered(test)
+
+
+def listener_of_requests(
+    listener: Callable[[Received], Awaitable[None]],
+) -> Callable[[Received], Awaitable[None]]:
+    """Passes on what somebody waits for a reply to."""
+
+    async def listen(message: Received) -> None:
+        if "CORRELATION_ID" in message.properties:
+            await listener(message)
+
+    return listen
 
 
 async def until_ended(namesrv: str) -> None:

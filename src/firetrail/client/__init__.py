@@ -1,7 +1,7 @@
 """An asyncio client for RocketMQ clusters, Firetrail's or Java's."""
 
 from firetrail.client.admin import Admin
-from firetrail.client.producer import Outcome, Producer
+from firetrail.client.producer import Outcome, Producer, Reply
 from firetrail.client.pull_consumer import PullConsumer
 from firetrail.client.push_consumer import PushConsumer
 from firetrail.client.received import Received
@@ -19,6 +19,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Received",
+    "Reply",
     "SendResult",
     "SendStatus",
     "by_sql",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import random
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from itertools import count
-from typing import Self
+from typing import NamedTuple, Self
 
-from firetrail.client.received import Received
+from firetrail.client.received import Received, inflated
 from firetrail.client.sending import (
     AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
@@ -27,9 +29,19 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import (
+    COMPRESSED,
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
+)
+from firetrail.format.properties import (
+    CORRELATION_ID,
+    MSG_TYPE,
+    PGROUP,
+    REPLY_TO_CLIENT,
+    TRAN_MSG,
+    TTL,
+    decode_properties,
 )
 from firetrail.format.record import decode_message
 from firetrail.remoting.answering import Handler
@@ -37,7 +49,11 @@ from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+from firetrail.remoting.headers import (
+    CheckTransactionHeader,
+    EndTransactionHeader,
+    PushReplyHeader,
+)
 
 RETRIED = frozenset(
     {
@@ -49,6 +65,13 @@ RETRIED = frozenset(
     }
 )
 """What another broker may do better."""
+
+
+class Reply(NamedTuple):
+    """What the consumer of a request has replied."""
+
+    body: bytes
+    properties: dict[str, str]
 
 
 class Outcome(IntEnum):
@@ -88,7 +111,11 @@ class Producer:
         self._retries = retries
         self._timeout_s = timeout_s
         self._check = check
-        handlers: dict[int, Handler] = {RequestCode.CHECK_TRANSACTION_STATE: self._checked}
+        self._asked: dict[str, asyncio.Future[Reply]] = {}
+        handlers: dict[int, Handler] = {
+            RequestCode.CHECK_TRANSACTION_STATE: self._checked,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replied,
+        }
         self._session = Session(namesrv, handlers)
         self._turns = count(random.randrange(1 << 16))
 
@@ -128,7 +155,8 @@ class Producer:
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
         """Send messages of one topic at once; they are stored one behind the other, or not."""
-        return await self._send(batch_of(messages, self._ids), queue, None)
+        draft = batch_of(messages, self._ids)
+        return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and hope for the best."""
@@ -164,9 +192,12 @@ class Producer:
         return [queue for queue in found if queue.queue_id < DEFAULT_QUEUES]
 
     async def _send(
-        self, draft: Draft, queue: MessageQueue | None, order_key: str | None
+        self,
+        draft: Draft,
+        queue: MessageQueue | None,
+        order_key: str | None,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> SendResult:
-        code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
         avoided: str | None = None
         for attempt in range(self._retries + 1):
             queues = await self.queues(draft.topic)
@@ -200,6 +231,50 @@ class Producer:
         others = [queue for queue in queues if queue.broker_name != avoided] or queues
         return others[next(self._turns) % len(others)]
 
+    # -- requests and replies -----------------------------------------------------------------
+
+    async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
+        """Send a message, and wait for what its consumer replies. TimeoutError if it does not."""
+        correlation = str(uuid.uuid4())
+        about = {
+            CORRELATION_ID: correlation,
+            REPLY_TO_CLIENT: self._session.client_id,
+            TTL: str(int(timeout_s * 1000)),
+        }
+        replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[correlation] = replied
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send(draft_of(message, self._ids, about), None, None)
+                return await replied
+        finally:
+            del self._asked[correlation]
+
+    async def reply(self, request: Received, body: bytes) -> SendResult:
+        """Reply to a request that was consumed; its producer gets it from the same broker."""
+        properties, broker = request.properties, request.queue.broker_name
+        about = {n: properties[n] for n in (CORRELATION_ID, REPLY_TO_CLIENT) if n in properties}
+        if len(about) < 2:
+            what = f"message {request.message_id} is no request: nobody waits for a reply"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
+        route = await self._session.route(request.queue.topic)
+        cluster = next(data.cluster for data in route.broker_datas if data.broker_name == broker)
+        topic = f"{cluster}_REPLY_TOPIC"
+        draft = draft_of(Message(topic, body), self._ids, {**about, MSG_TYPE: "reply"})
+        queue = MessageQueue(topic, broker, 0)
+        return await self._send(draft, queue, None, RequestCode.SEND_REPLY_MESSAGE_V2)
+
+    def _replied(self, connection: Connection, request: Command) -> Command:
+        """A broker brings a reply; one that comes too late is dropped."""
+        header = PushReplyHeader.decode(request.fields)
+        properties = decode_properties((header.properties or "").encode())
+        waiting = self._asked.get(properties.get(CORRELATION_ID, ""))
+        if waiting is not None and not waiting.done():
+            body = request.content
+            whole = inflated(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
+            waiting.set_result(Reply(whole, properties))
+        return request.answer()
+
     # -- transactions -------------------------------------------------------------------------
 
     async def send_in_transaction(self, message: Message, decide: Decide) -> SendResult:
@@ -210,7 +285,8 @@ class Producer:
         if message.delay_level:
             what = "messages of transactions are not delayed; set delay_level to 0"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
-        draft = draft_of(message, self._ids, self.group)
+        half = {TRAN_MSG: "true", PGROUP: self.group}
+        draft = draft_of(message, self._ids, half, half=True)
         result = await self._send(draft, None, None)
         outcome = Outcome.UNKNOWN
         try:

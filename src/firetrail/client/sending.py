@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
 from firetrail.format.names import check_topic
-from firetrail.format.properties import PGROUP, TRAN_MSG, UNIQ_KEY, WAIT, get_property
+from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import Command
@@ -87,14 +87,18 @@ class Draft(NamedTuple):
         )
 
 
-def draft_of(message: Message, ids: Iterator[str], transaction_group: str = "") -> Draft:
-    """One message; with a group, as the half of a transaction."""
+def draft_of(
+    message: Message,
+    ids: Iterator[str],
+    more: Mapping[str, str] | None = None,
+    *,
+    half: bool = False,
+) -> Draft:
+    """One message, with ``more`` properties; ``half`` of a transaction or whole."""
     check_topic(message.topic)
     raw, message_id = _properties(message, ids)
-    body, sys_flag = bytes(message.body), 0
-    if transaction_group:
-        raw += _property(TRAN_MSG, "true") + _property(PGROUP, transaction_group)
-        sys_flag |= TRANSACTION_PREPARED
+    raw += b"".join(_property(name, value) for name, value in (more or {}).items())
+    body, sys_flag = bytes(message.body), TRANSACTION_PREPARED if half else 0
     if len(body) > COMPRESS_OVER:
         body = zlib.compress(body, 5)
         sys_flag |= COMPRESSED
