@@ -109,6 +109,7 @@ class Servers:
         """What a command of ``mqadmin`` prints."""
         done = subprocess.run(
             self._command(ADMIN, *arguments),
+            cwd=self.folder,  # it writes files where it runs
             env=self._environment(),
             capture_output=True,
             text=True,
