@@ -217,6 +217,12 @@ class Broker:
         """Answer what was asked, save everything, close the store."""
         await self._resources.aclose()
 
+    @property
+    def answered_codes(self) -> tuple[set[int], set[int]]:
+        """The request codes that the broker, and its name server, have an answer to."""
+        names = self._name_server.handlers if self._name_server is not None else {}
+        return set(self._handlers), set(names)
+
     async def check_transactions(self) -> None:
         """Ask producers about half messages now."""
         await self._transactions.check()

@@ -1,0 +1,35 @@
+"""The table of request codes says what is true."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from firetrail.broker.broker import Broker
+from firetrail.remoting.codes import RequestCode
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+TO_CLIENTS = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+
+
+def test_every_code_and_who_answers_it() -> None:
+    async def answered() -> tuple[set[int], set[int]]:
+        async with Broker.running() as broker:
+            return broker.answered_codes
+
+    of_broker, of_name_server = asyncio.run(answered())
+    expected = []
+    for code in RequestCode:
+        who = ["broker"] * (code in of_broker) + ["name server"] * (code in of_name_server)
+        if code in TO_CLIENTS:
+            who = ["sent to clients"]
+        expected.append((str(int(code)), code.name, ", ".join(who) or "not supported"))
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert rows == expected
