@@ -1,0 +1,77 @@
+"""A broker for programs without an event loop: it runs in a thread of its own.
+
+::
+
+    with BackgroundBroker() as broker:
+        ...  # clients connect to broker.namesrv
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.store.config import StoreConfig
+
+
+class BackgroundBroker:
+    """``Broker.running()`` in a thread, from the beginning of a ``with`` to its end."""
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        config: BrokerConfig | None = None,
+        store: StoreConfig | None = None,
+    ) -> None:
+        self._what = folder, config, store
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="firetrail-broker", daemon=True)
+        self.namesrv = ""
+        """Address of the name server, ``ip:port``."""
+        self.address = ""
+        """The same of the broker."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.wait()
+        self._raise_failure()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._loop is not None and self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with Broker.running(*self._what) as broker:
+            self.namesrv, self.address = broker.namesrv, broker.address
+            self._started.set()
+            await self._stop.wait()

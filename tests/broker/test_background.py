@@ -1,0 +1,54 @@
+"""A broker in a thread, and the fixture for pytest."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.fixtures import rocketmq
+from firetrail.errors import StoreLockedError
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.store.store import Store
+
+__all__ = ["rocketmq"]
+SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+
+
+def send(address: str) -> int:
+    async def run() -> int:
+        client = Client()
+        try:
+            command = Command(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
+            return (await client.ask(address, command, 10)).code
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_the_fixture(rocketmq: BackgroundBroker) -> None:
+    assert send(rocketmq.address) == 0
+    assert rocketmq.namesrv != rocketmq.address
+
+
+def test_what_was_sent_stays_in_the_folder(tmp_path: Path) -> None:
+    with BackgroundBroker(tmp_path, store=SMALL) as broker:
+        assert send(broker.address) == 0
+    with Store.open(tmp_path, SMALL) as store:
+        assert store.recovery.clean
+        assert [record.body for record in store.read("T1")] == [b"hello"]
+
+
+def test_a_start_that_fails(tmp_path: Path) -> None:
+    with (
+        Store.open(tmp_path, SMALL),
+        pytest.raises(StoreLockedError),
+        BackgroundBroker(tmp_path, store=SMALL),
+    ):
+        pytest.fail("it has started")
