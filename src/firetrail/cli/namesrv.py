@@ -49,10 +49,11 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _serve(config: NameServerConfig) -> None:
+    told = serving.told_to_stop()
     server = NameServer(config)
     port = await server.start()
     try:
         print(f"name server on {config.bind_address}:{port}", flush=True)
-        await serving.stopped()
+        await told.wait()
     finally:
         await server.stop()

@@ -48,10 +48,13 @@ def run(serving: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(serving)
 
 
-async def stopped() -> None:
-    """Return when the process is told to stop: by SIGTERM, or from the keyboard."""
+def told_to_stop() -> asyncio.Event:
+    """Set when the process is told to stop: by SIGTERM, or from the keyboard.
+
+    Ask for it before anybody can know that the process serves.
+    """
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told

@@ -97,11 +97,12 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 async def serve(broker: Broker, folder: Path) -> None:
     """Start the broker, say how to reach it, and stop it when the process is told to."""
+    told = serving.told_to_stop()
     await broker.start()
     try:
         if broker.namesrv:
             print(f"name server  {broker.namesrv}   clients connect here")
         print(f"broker       {broker.address}\nstore        {folder}", flush=True)
-        await serving.stopped()
+        await told.wait()
     finally:
         await broker.stop()
