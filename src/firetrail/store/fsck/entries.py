@@ -116,10 +116,11 @@ class IndexCheck:
         if _are_same(following, expected_next):
             self._take_wrong(file, entry, expected)
             return at + 1
-        goes_on = expected_next is None or _are_same(entry, expected_next)
-        if goes_on and self._is_tag(expected):
-            self._tags = self._tags and expected_next is None  # an older version wrote here
-            return at + 1
+        if self._is_tag(expected):
+            next_key = self._next_key(at, count)
+            if next_key is None or _are_same(entry, next_key):
+                self._tags = self._tags and next_key is None  # an older version wrote here
+                return at + 1
         if _are_same(following, expected):
             self._take_surplus(file, entry)
             return at
@@ -189,6 +190,14 @@ class IndexCheck:
             detail = f"entry {file.number} is for key hash {entry.key_hash}, which no key of the "
             file.note(position, offset, Kind.INDEX_STRAY, f"{detail}message at {offset} has")
         file.take_as_it_is(entry)
+
+    def _next_key(self, at: int, count: int) -> Expected | None:
+        """The first entry expected behind ``at`` that is not one of a tag."""
+        for following in range(at + 1, count):
+            expected = self._expected(following, count)
+            if expected is not None and not self._is_tag(expected):
+                return expected
+        return None
 
     def _is_tag(self, expected: Expected) -> bool:
         keys, tags = self._keys_of(expected.physical_offset)
