@@ -17,10 +17,8 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
 from firetrail.errors import RequestError
 from firetrail.format import layout
-from firetrail.format.hosts import encode_host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
-from firetrail.format.kernels.encode import RecordWriter, record_size
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
     DELAY,
@@ -31,7 +29,7 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     replace_properties,
 )
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record, decode_message, encode_record
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -294,34 +292,5 @@ def _question(producer: Client, record: Record) -> None:
     )
     shown = record._replace(topic=properties[REAL_TOPIC], queue_id=int(properties[REAL_QID]))
     producer.connection.tell(
-        Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encoded(shown))
+        Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
     )
-
-
-def encoded(record: Record) -> bytes:
-    """The bytes of a record that stands in no log."""
-    topic = record.topic.encode()
-    born, stored = encode_host(record.born_host), encode_host(record.store_host)
-    size = record_size(
-        len(born), len(stored), len(record.body), len(topic), len(record.raw_properties)
-    )
-    out = bytearray(size)
-    RecordWriter(out).write(
-        0,
-        size,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_time,
-        born,
-        record.store_time,
-        stored,
-        record.reconsume_times,
-        record.prepared_offset,
-        record.body,
-        topic,
-        record.raw_properties,
-    )
-    return bytes(out)

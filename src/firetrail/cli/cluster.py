@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from firetrail.cli.command import Subparsers
+from firetrail.cli.common import add_plain_parser
 from firetrail.errors import FiretrailError
 
 NAMESRV = "NAMESRV_ADDR"
@@ -26,13 +27,7 @@ def add_parser(
     subparsers: Subparsers, name: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
     """A subcommand's parser with the address of a name server."""
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_plain_parser(subparsers, name, summary, description, examples)
     add_namesrv(parser)
     return parser
 

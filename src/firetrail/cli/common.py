@@ -20,6 +20,19 @@ class NoSuchError(FiretrailError):
     """A topic or queue that the store does not have."""
 
 
+def add_plain_parser(
+    subparsers: Subparsers, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """A subcommand's parser with the examples of its help."""
+    return subparsers.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def add_parser(
     subparsers: Subparsers,
     name: str,
@@ -30,13 +43,7 @@ def add_parser(
     store: type[Path] | type[str] = Path,
 ) -> argparse.ArgumentParser:
     """A subcommand's parser with its STORE argument and the examples of its help."""
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_plain_parser(subparsers, name, summary, description, examples)
     parser.add_argument(
         "store", metavar="STORE", type=store, help="folder of the store, of RocketMQ or Firetrail"
     )

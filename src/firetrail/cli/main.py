@@ -62,7 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command; ``args.run`` is the chosen subcommand's ``run``."""
     parser = argparse.ArgumentParser(
         prog="firetrail",
-        description="Look into, query, check and rebuild RocketMQ message stores.",
+        description="RocketMQ in Python: look into, check and rebuild its stores, serve its "
+        "clients, and bulk work with Spark.",
     )
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)

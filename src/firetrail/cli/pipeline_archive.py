@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firetrail.cli import common, spark
 from firetrail.cli.command import ExitCode, Subparsers
@@ -74,30 +74,16 @@ def run(args: argparse.Namespace) -> ExitCode:
             shown.close()
             _tell(args, done)
 
+        options: dict[str, Any] = {
+            "table": args.format,
+            "allow_gap": args.allow_gap,
+            "compaction": not args.no_compact,
+            "on_plan": on_plan,
+        }
         if args.follow:
-            follow(
-                session,
-                args.store,
-                args.to,
-                table=args.format,
-                allow_gap=args.allow_gap,
-                compaction=not args.no_compact,
-                every_s=args.every,
-                on_round=tell,
-                on_plan=on_plan,
-            )
+            follow(session, args.store, args.to, every_s=args.every, on_round=tell, **options)
         else:
-            tell(
-                archive(
-                    session,
-                    args.store,
-                    args.to,
-                    table=args.format,
-                    allow_gap=args.allow_gap,
-                    compaction=not args.no_compact,
-                    on_plan=on_plan,
-                )
-            )
+            tell(archive(session, args.store, args.to, **options))
     return ExitCode.OK
 
 

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
-from firetrail.format.hosts import Host, unpack_ip
+from firetrail.format.hosts import Host, encode_host, unpack_ip
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import java_text
+from firetrail.format.kernels.encode import RecordWriter, record_size
 from firetrail.format.kernels.single import unpack_record
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 
@@ -202,3 +203,32 @@ def decode_message(buffer: ReadableBuffer) -> Record:
     if isinstance(record, Blank):
         raise FormatError("magic", 4, "the end mark of a file stands here, not a message")
     return record
+
+
+def encode_record(record: Record) -> bytes:
+    """The bytes that :func:`decode_record` makes this of."""
+    topic = record.topic.encode()
+    born, stored = encode_host(record.born_host), encode_host(record.store_host)
+    size = record_size(
+        len(born), len(stored), len(record.body), len(topic), len(record.raw_properties)
+    )
+    out = bytearray(size)
+    RecordWriter(out).write(
+        0,
+        size,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_time,
+        born,
+        record.store_time,
+        stored,
+        record.reconsume_times,
+        record.prepared_offset,
+        record.body,
+        topic,
+        record.raw_properties,
+    )
+    return bytes(out)

@@ -43,12 +43,7 @@ class ServedStore(Store):
         tags: frozenset[int] | None = None,
     ) -> GetResult:
         """As :meth:`get`, for who has the hashes of the tags already."""
-        result = self._get(topic, queue_id, offset, max_count, tags)
-        statistics = self._statistics
-        statistics.get_calls += 1
-        statistics.get_messages += result.count
-        statistics.get_bytes += result.size
-        return result
+        return self._statistics.noted(self._get(topic, queue_id, offset, max_count, tags))
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """The stored bytes of the message that begins at this offset of the log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from firetrail.format.kernels.answer import GetResult
 from firetrail.format.kernels.append import Appender
 
 PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
@@ -60,6 +61,13 @@ class Statistics:
         self.get_calls = 0
         self.get_messages = 0
         self.get_bytes = 0
+
+    def noted(self, result: GetResult) -> GetResult:
+        """Count a get; its result, as it is."""
+        self.get_calls += 1
+        self.get_messages += result.count
+        self.get_bytes += result.size
+        return result
 
     def note_latency(self, seconds: float) -> None:
         """Note how long a put took."""

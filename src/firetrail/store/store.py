@@ -93,12 +93,7 @@ class Store(Puts):
         message with another tag of the same hash may be among the answer.
         """
         wanted = None if tags is None else tag_hashes(tags)
-        result = self._get(topic, queue_id, offset, max_count, wanted)
-        statistics = self._statistics
-        statistics.get_calls += 1
-        statistics.get_messages += result.count
-        statistics.get_bytes += result.size
-        return result
+        return self._statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
 
     def read(
         self,

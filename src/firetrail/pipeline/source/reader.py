@@ -16,6 +16,21 @@ from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 
 
+def read_partition(
+    partition: InputPartition, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a partition's split; None stands for Spark's own, where there are none."""
+    if partition.value is None:
+        return iter(())
+    return read_split(
+        partition.value,
+        columns,
+        permissive=options.permissive,
+        decompress=options.decompress,
+        allow_loss=not options.fail_on_data_loss,
+    )
+
+
 class BatchReader(DataSourceReader):
     """Reads messages. It travels to the tasks, and knows no more than what was asked for."""
 
@@ -31,16 +46,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
-        if partition.value is None:  # Spark's own, where there are no partitions
-            return iter(())
-        options = self._options
-        return read_split(
-            partition.value,
-            self._columns,
-            permissive=options.permissive,
-            decompress=options.decompress,
-            allow_loss=not options.fail_on_data_loss,
-        )
+        return read_partition(partition, self._options, self._columns)
 
 
 class PruningReader(BatchReader):

@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import LATEST, Edge, Offsets, ReadOptions, parse_offsets
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan import LOGGER, check_readable
@@ -41,6 +40,7 @@ from firetrail.pipeline.source.ranges import (
     report_loss,
     resolve,
 )
+from firetrail.pipeline.source.reader import read_partition
 from firetrail.pipeline.source.splits import QueueRange, Wanted
 from firetrail.pipeline.source.units import first_behind
 from firetrail.store.consumequeue import ConsumeQueue
@@ -78,14 +78,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
-        options = self._options
-        return read_split(
-            partition.value,
-            self._columns,
-            permissive=options.permissive,
-            decompress=options.decompress,
-            allow_loss=not options.fail_on_data_loss,
-        )
+        return read_partition(partition, self._options, self._columns)
 
 
 class QueueStreamReader(_StreamReader):
