@@ -30,6 +30,7 @@ from firetrail.broker.registering import Registering
 from firetrail.broker.replying import Replying
 from firetrail.broker.resetting import Resetting
 from firetrail.broker.schedule import Schedule
+from firetrail.broker.selecting import Selecting
 from firetrail.broker.sendback import SendingBack
 from firetrail.broker.sending import Sending
 from firetrail.broker.statistics import StatisticsAnswers
@@ -179,12 +180,13 @@ class Broker:
         self._statistics = StatisticsAnswers(
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
+        selecting = Selecting(store, config)
         sending = Sending(store, self.topics, self.groups, self._transactions, config)
         parts = (
             sending,
             Replying(sending, self.clients, system.clock, self.address),
             Pulling(
-                store,
+                selecting,
                 self.topics,
                 self.groups,
                 self.clients,

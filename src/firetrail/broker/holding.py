@@ -1,8 +1,8 @@
-"""Pulls that found nothing and wait for messages: long polling.
+"""Pulls and pops that found nothing and wait for messages: long polling.
 
-A held pull is woken when messages arrive in its queue, and answered when one of them is wanted, or
-when its time is over. Arrivals are told by the store's dispatching thread; everything else happens
-in the event loop.
+A held one is woken when messages arrive in one of its queues, and answered when one of them is
+wanted, or when its time is over. Arrivals are told by the store's dispatching thread; everything
+else happens in the event loop.
 """
 
 from __future__ import annotations
@@ -18,27 +18,38 @@ HELD_MAX = 100_000
 """So many pulls are held at most; more are answered at once."""
 
 Queue = tuple[str, int]
+ANY = -1
+"""In place of a queue id: all queues of the topic."""
+WHATEVER = -1
+"""The offset of who has to look for itself whether there is something new."""
 
 
 class Held:
-    """A pull that waits. ``wake`` answers it if it can, and says whether it has."""
+    """A request that waits. ``wake`` answers it if it can, and says whether it has."""
 
-    __slots__ = ("connection", "offset", "queue", "timer", "wake")
+    __slots__ = ("connection", "group", "offset", "queues", "timer", "wake")
 
     def __init__(
-        self, connection: Connection, queue: Queue, offset: int, wake: Callable[[bool], bool]
+        self,
+        connection: Connection,
+        queues: Sequence[Queue],
+        offset: int,
+        wake: Callable[[bool], bool],
+        group: str = "",
     ) -> None:
         self.connection = connection
-        self.queue = queue
+        self.queues = queues
         self.offset = offset
         """It waits for a message with this queue offset or a later one."""
+        self.group = group
+        """The consumer group of a pop, for who asks how many of them wait."""
         self.wake = wake
         """Called with whether its time is over, in which case it has to answer."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Holding:
-    """All pulls that wait, by queue."""
+    """All that wait, by queue."""
 
     def __init__(self, store: ServedStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
@@ -54,14 +65,25 @@ class Holding:
         return self._count >= HELD_MAX
 
     def hold(self, held: Held, seconds: float) -> None:
-        """Wake the pull when something arrives, or after some seconds."""
-        self._held.setdefault(held.queue, []).append(held)
+        """Wake it when something arrives, or after some seconds."""
+        for queue in held.queues:
+            self._held.setdefault(queue, []).append(held)
         self._on.setdefault(held.connection, set()).add(held)
         self._count += 1
         held.timer = self._loop.call_later(seconds, self._time_out, held)
-        # What arrived since the pull looked was not announced to it.
-        if self._store.max_offset(*held.queue) > held.offset:
-            self._loop.call_soon(self._arrived, [held.queue])
+        # What arrived since it looked was not announced to it.
+        news = [queue for queue in held.queues if self._newest(queue) > held.offset]
+        if news:
+            self._loop.call_soon(self._arrived, news)
+
+    def waiting(self, queue: Queue, group: str) -> int:
+        """How many pops of a group wait for the queue."""
+        return sum(held.group == group for held in self._held.get(queue, ()))
+
+    def look(self, queue: Queue) -> None:
+        """Wake who waits for the queue: it may be free for them now."""
+        if queue in self._held:
+            self._loop.call_soon(self._arrived, [queue])
 
     def closed(self, connection: Connection) -> None:
         """Nobody waits there any more."""
@@ -77,15 +99,19 @@ class Holding:
         """In the dispatching thread: pass on what somebody waits for."""
         held = self._held
         queues = [(topic, number) for topic, number, _ in arrivals if (topic, number) in held]
+        queues += {(topic, ANY) for topic, _, _ in arrivals if (topic, ANY) in held}
         if queues and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._arrived, queues)
 
     def _arrived(self, queues: Sequence[Queue]) -> None:
         for queue in queues:
-            newest = self._store.max_offset(*queue)
+            newest = self._newest(queue)
             for held in list(self._held.get(queue, ())):
                 if newest > held.offset and held.timer is not None and held.wake(False):
                     self._drop(held)
+
+    def _newest(self, queue: Queue) -> int:
+        return self._store.max_offset(*queue) if queue[1] != ANY else WHATEVER + 1
 
     def _time_out(self, held: Held) -> None:
         self._drop(held)
@@ -97,10 +123,11 @@ class Holding:
         held.timer.cancel()
         held.timer = None
         self._count -= 1
-        waiting = self._held[held.queue]
-        waiting.remove(held)
-        if not waiting:
-            del self._held[held.queue]
+        for queue in held.queues:
+            waiting = self._held[queue]
+            waiting.remove(held)
+            if not waiting:
+                del self._held[queue]
         others = self._on[held.connection]
         others.discard(held)
         if not others:

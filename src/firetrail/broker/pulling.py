@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from functools import lru_cache
-from typing import NamedTuple
 
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Held, Holding
 from firetrail.broker.offsets import OffsetTable
-from firetrail.broker.sqlfilter import Filter, parse
+from firetrail.broker.selecting import Selecting, Wanted
 from firetrail.broker.topics import TopicTable
-from firetrail.errors import FormatError, RequestError
-from firetrail.format.record import decode_message
+from firetrail.errors import RequestError
 from firetrail.remoting.answering import Handler, failure
-from firetrail.remoting.bodies import BY_TAG, MessageModel
+from firetrail.remoting.bodies import MessageModel
 from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import PullHeader
-from firetrail.store.reading import tag_hashes
 from firetrail.store.results import GetResult, GetStatus
-from firetrail.store.served import ServedStore
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
-_FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -38,8 +32,6 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
-SCANNED_MAX = 800
-"""Messages that one pull with a filter over properties looks at."""
 
 
 class PullFlag(IntFlag):
@@ -50,22 +42,12 @@ class PullFlag(IntFlag):
     SUBSCRIPTION = 4
 
 
-class Wanted(NamedTuple):
-    """Which messages a consumer wants: by hashes of tags, by properties, or all."""
-
-    tags: frozenset[int] | None = None
-    properties: Filter | None = None
-
-
-ALL = Wanted()
-
-
 class Pulling:
     """Answers PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
-        store: ServedStore,
+        selecting: Selecting,
         topics: TopicTable,
         groups: GroupTable,
         clients: Clients,
@@ -73,7 +55,7 @@ class Pulling:
         holding: Holding,
         config: BrokerConfig,
     ) -> None:
-        self._store = store
+        self._selecting = selecting
         self._topics = topics
         self._groups = groups
         self._clients = clients
@@ -133,7 +115,7 @@ class Pulling:
     def _wanted(self, header: PullHeader) -> Wanted:
         """What the pull itself says, or the last heartbeat of its group."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
-            return self._parsed(header.subscription or "", header.expression_type)
+            return self._selecting.parsed(header.subscription or "", header.expression_type)
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -150,7 +132,7 @@ class Pulling:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return self._parsed(subscription.sub_string, subscription.expression_type)
+        return self._selecting.parsed(subscription.sub_string, subscription.expression_type)
 
     def _check_broadcast(self, group: str) -> None:
         config = self._groups.get(group)
@@ -159,44 +141,11 @@ class Pulling:
                 ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcast"
             )
 
-    def _parsed(self, text: str, kind: str | None) -> Wanted:
-        if kind in (None, "", BY_TAG):
-            return _by_tags(text)
-        if not self._config.property_filter:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {kind:.20}; "
-                "set enablePropertyFilter=true",
-            )
-        try:
-            return Wanted(None, parse(text))
-        except FormatError as error:
-            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-
     # -- reading ------------------------------------------------------------------------------
 
     def _get(self, header: PullHeader, offset: int, wanted: Wanted) -> GetResult:
         count = max(header.max_msg_nums, 1)
-        if wanted.properties is None:
-            return self._store.get_hashed(header.topic, header.queue_id, offset, count, wanted.tags)
-        end = offset + max(SCANNED_MAX, count)
-        while True:
-            result = self._store.get_hashed(header.topic, header.queue_id, offset, count)
-            if result.status is not _FOUND:
-                return result
-            matching = wanted.properties.matches
-            chosen = [b for b in result.buffers if matching(decode_message(b).properties)]
-            offset = result.next_offset
-            if chosen or offset >= min(end, result.max_offset):
-                return GetResult(
-                    _FOUND if chosen else _NO_MATCH,
-                    offset,
-                    result.min_offset,
-                    result.max_offset,
-                    chosen,
-                    sum(map(len, chosen)),
-                    result.suggest_slave,
-                )
+        return self._selecting.get(header.topic, header.queue_id, offset, count, wanted)
 
     # -- waiting ------------------------------------------------------------------------------
 
@@ -219,8 +168,8 @@ class Pulling:
             connection.reply(request, answer)
             return True
 
-        queue = (header.topic, header.queue_id)
-        held = Held(connection, queue, header.queue_offset, wake)
+        queues = [(header.topic, header.queue_id)]
+        held = Held(connection, queues, header.queue_offset, wake)
         self._holding.hold(held, max(milliseconds, 0) / 1000)
 
     def _look_again(
@@ -242,11 +191,6 @@ class Pulling:
                 if held.offset > header.queue_offset:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
             return _answer(request, code, result)
-
-
-@lru_cache(maxsize=4096)
-def _by_tags(text: str) -> Wanted:
-    return Wanted(tag_hashes(text)) if text.strip() else ALL
 
 
 def _code(status: GetStatus, offset: int) -> ResponseCode:
