@@ -36,6 +36,10 @@ async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> in
     return answer.code
 
 
+def half_answer(queue_offset: int, message_id: str) -> Command:
+    return Command(0, {"queueOffset": str(queue_offset), "msgId": message_id})
+
+
 def stored(talk: Talk, topic: str, queue_id: int = 0) -> list[bytes]:
     return [record.body for record in talk.broker.store.read(topic, queue_id)]
 
@@ -159,6 +163,27 @@ class TestQuestions:
             assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2"]
             await talk.broker.check_transactions()
             assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 3
+
+        running(test, config=IMPATIENT)
+
+    def test_but_again_if_somebody_wants_it(self) -> None:
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            (given_up,) = talk.broker.store.read(CHECKED_OFTEN_TOPIC)
+            asked = RequestCode.RESUME_CHECK_HALF_MESSAGE
+            assert (await talk.ask(asked, msgId=given_up.message_id)).code == 0
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            *_, half = talk.broker.store.read(HALF_TOPIC)
+            assert half.properties["TRANSACTION_CHECK_TIMES"] == "0"
+            answer = half_answer(half.queue_offset, half.message_id)
+            assert await end(talk, answer, COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+            for wrong in (half.message_id, "nonsense"):
+                assert (await talk.ask(asked, msgId=wrong)).code == ResponseCode.SYSTEM_ERROR
 
         running(test, config=IMPATIENT)
 

@@ -120,7 +120,7 @@ class TestFollow:
 class TestArrivals:
     def test_nothing_is_noticed_while_nobody_watches(self) -> None:
         arrivals = Arrivals()
-        arrivals.notice([Arrival("T", 0, 1)])
+        arrivals.notice([Arrival("T", 0, 1, 1)])
         assert arrivals.mark == 0
 
     def test_what_came_since_the_mark(self) -> None:
@@ -128,14 +128,14 @@ class TestArrivals:
         with arrivals.watched():
             mark = arrivals.mark
             assert not arrivals.wait(mark, 0)
-            arrivals.notice([Arrival("T", 0, 1)])
+            arrivals.notice([Arrival("T", 0, 1, 1)])
             assert arrivals.wait(mark, PATIENCE_S)
             assert not arrivals.wait(arrivals.mark, 0)
 
     def test_the_end(self) -> None:
         arrivals = Arrivals()
         with arrivals.watched():
-            arrivals.notice([Arrival("T", 0, 1)])
+            arrivals.notice([Arrival("T", 0, 1, 1)])
             arrivals.close()
             assert arrivals.is_closed
             assert not arrivals.wait(-1, None)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.groups import GroupTable
+from firetrail.broker.groups import GroupTable, check_group
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import RequestError
-from firetrail.remoting.admin_headers import DeleteGroupHeader, GroupNameHeader, VersionResponse
+from firetrail.remoting.admin_bodies import GroupForbidden
+from firetrail.remoting.admin_headers import (
+    DeleteGroupHeader,
+    ForbiddenHeader,
+    GroupNameHeader,
+    VersionResponse,
+)
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
     DataVersion,
@@ -60,6 +66,7 @@ class Administration:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._forbid,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._all_delays,
             RequestCode.GET_BROKER_CONFIG: self._settings,
@@ -141,6 +148,17 @@ class Administration:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {name:.255} in this broker"
             )
         return request.answer(body=group.encode())
+
+    async def _forbid(self, connection: Connection, request: Command) -> Command:
+        header = ForbiddenHeader.decode(request.fields)
+        if header.readable is not None:
+            check_group(header.group)
+            self._topics.require(header.topic)
+            self._groups.forbid(header.group, header.topic, not header.readable)
+            await self._groups.saved()
+        readable = not self._groups.is_forbidden(header.group, header.topic)
+        body = GroupForbidden(header.group, header.topic, readable)
+        return request.answer(body=body.encode())
 
     # -- offsets and settings -----------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
+from firetrail.broker.inspecting import Inspecting
 from firetrail.broker.locks import Locks
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pulling import Pulling
@@ -35,6 +36,7 @@ from firetrail.broker.sendback import SendingBack
 from firetrail.broker.sending import Sending
 from firetrail.broker.statistics import StatisticsAnswers
 from firetrail.broker.topics import TopicTable
+from firetrail.broker.traffic import Traffic
 from firetrail.broker.transactions import Transactions
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
@@ -47,6 +49,9 @@ from firetrail.store.served import ServedStore
 
 SWEEP_S = 10.0
 """Pause between two looks for clients and locks that are gone."""
+
+VIP_BELOW = 2
+"""The port for senders in a hurry is so far below the other."""
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +133,7 @@ class Broker:
                 resources.push_async_callback(self._name_server.stop)
                 self.namesrv = str(host._replace(port=namesrv_port))
             resources.push_async_callback(self._server.stop)
+            await self._listen_for_vips(asked.port)
             await self._registering.start()
             resources.push_async_callback(self._registering.stop)
             resources.callback(self._holding.stop)
@@ -136,6 +142,19 @@ class Broker:
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
+
+    async def _listen_for_vips(self, port: int) -> None:
+        """Listen on the port two below as well: clients with ``vipChannelEnabled`` go there."""
+        if not self.config.vip_channel or port <= VIP_BELOW:
+            return
+        try:
+            await self._server.start(self.config.bind, port - VIP_BELOW)
+        except OSError as error:
+            _log.warning(
+                "clients with vipChannelEnabled cannot connect, all others can: %s; free the port, "
+                "or set vip_channel=false",
+                error,
+            )
 
     def _start_tasks(self) -> None:
         loop = asyncio.get_running_loop()
@@ -168,6 +187,7 @@ class Broker:
         expiry_s = config.client_expiry_ms / 1000
         self.clients = Clients(self.topics, self.groups, loop.time, expiry_s)
         self._holding = Holding(store, loop)
+        self._traffic = Traffic(store, loop.time)
         self._locks = Locks(loop.time)
         self._schedule = Schedule(file("delayOffset.json"), store, levels, now_ms)
         self._transactions = Transactions(
@@ -178,7 +198,14 @@ class Broker:
             config, self.address, self.topics.content, self._name_server
         )
         self._statistics = StatisticsAnswers(
-            store, self.topics, self.offsets, self.clients, config, now_ms
+            store,
+            self.topics,
+            self.offsets,
+            self.clients,
+            self._traffic,
+            config,
+            now_ms,
+            self.address,
         )
         selecting = Selecting(store, config)
         sending = Sending(store, self.topics, self.groups, self._transactions, config)
@@ -193,14 +220,16 @@ class Broker:
                 self.offsets,
                 self._holding,
                 config,
+                self._traffic,
             ),
-            SendingBack(store, self.topics, self.groups),
+            SendingBack(store, self.topics, self.groups, self._traffic),
             Querying(store, self.topics),
             self.offsets,
             self.clients,
             self._locks,
             self._transactions,
             self._statistics,
+            Inspecting(store, self.offsets, self.clients, self._traffic, config, now_ms),
             Administration(
                 store,
                 self.topics,
@@ -253,6 +282,7 @@ class Broker:
             self.clients.expire()
             self._locks.expire()
             self._statistics.sample()
+            await asyncio.to_thread(self._traffic.sample)
 
     async def _check_regularly(self) -> None:
         while True:

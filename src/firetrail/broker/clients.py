@@ -26,10 +26,12 @@ from firetrail.remoting.bodies import (
     MessageModel,
     SubscriptionData,
 )
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
+
+LANGUAGES = {language.value: language.name for language in Language}
 
 
 @dataclass(slots=True)
@@ -109,6 +111,10 @@ class Clients:
     def producers_of(self, group: str) -> Iterator[Client]:
         """The connected producers of a group."""
         yield from self.producers.get(group, {}).values()
+
+    def silent_ms(self, client: Client) -> int:
+        """How long ago the client's last heartbeat came."""
+        return int((self._now() - client.last_seen) * 1000)
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -41,6 +41,13 @@ class BrokerConfig:
     bind: str = IDENTITY(
         "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all of the machine's."
     )
+    vip_channel: bool = IDENTITY(
+        True,
+        "",
+        FLAG,
+        "Listen on the port two below as well, unless the port is a free one: clients with"
+        " `vipChannelEnabled` connect there.",
+    )
     namesrv: str = IDENTITY(
         "", "namesrvAddr", ADDRESSES, "Name servers to register with, beside the broker's own."
     )

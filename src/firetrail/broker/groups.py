@@ -30,18 +30,21 @@ SYSTEM_GROUPS = (
 )
 
 _NAME = re.compile(TOPIC_PATTERN)
+_NO_READING = 1 << 2
+"""RocketMQ's number of the permission to read."""
 
 
 class GroupTable:
     """Consumer groups by name."""
 
     def __init__(self, file: ConfigFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
-        self._auto_create = config.auto_create_groups
+        self._config = config
         self._now_ms = now_ms
         kept = SubscriptionGroupTable.from_json(file.load())
         self._groups = dict(kept.subscription_group_table)
         self._version = kept.data_version
-        self._forbidden = kept.forbidden_table
+        self.forbidden = kept.forbidden_table or {}
+        """What single groups may not do with single topics, as bits."""
         self._saver = Saver(file, lambda: self.content().to_json())
         for name in SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(name))
@@ -60,7 +63,7 @@ class GroupTable:
         if group is not None:
             return group
         check_group(name)
-        if not self._auto_create and not name.startswith(SYSTEM_PREFIX):
+        if not self._config.auto_create_groups and not name.startswith(SYSTEM_PREFIX):
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist; create it first",
@@ -83,10 +86,25 @@ class GroupTable:
         if self._groups.pop(name, None) is not None:
             self._changed()
 
+    def is_forbidden(self, name: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+        return bool(self.forbidden.get(name, {}).get(topic, 0) & _NO_READING)
+
+    def forbid(self, name: str, topic: str, forbidden: bool) -> None:
+        """Forbid the group to read the topic, or allow it again."""
+        topics = self.forbidden.setdefault(name, {})
+        bits = topics.get(topic, 0)
+        topics[topic] = bits | _NO_READING if forbidden else bits & ~_NO_READING
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self.forbidden[name]
+        self._changed()
+
     def content(self) -> SubscriptionGroupTable:
         """All of it."""
         return SubscriptionGroupTable(
-            dict(sorted(self._groups.items())), self._version, self._forbidden
+            dict(sorted(self._groups.items())), self._version, self.forbidden or None
         )
 
     def _changed(self) -> None:

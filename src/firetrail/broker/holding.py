@@ -98,8 +98,8 @@ class Holding:
     def _heard(self, arrivals: Sequence[Arrival]) -> None:
         """In the dispatching thread: pass on what somebody waits for."""
         held = self._held
-        queues = [(topic, number) for topic, number, _ in arrivals if (topic, number) in held]
-        queues += {(topic, ANY) for topic, _, _ in arrivals if (topic, ANY) in held}
+        queues = [(topic, number) for topic, number, *_ in arrivals if (topic, number) in held]
+        queues += {(topic, ANY) for topic, *_ in arrivals if (topic, ANY) in held}
         if queues and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._arrived, queues)
 

@@ -56,7 +56,15 @@ class OffsetTable:
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups with an offset in a topic."""
-        return sorted({group for name, group, _ in self._entries() if name == topic})
+        return sorted(self.of_topic(topic))
+
+    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
+        """Offsets by group and queue id."""
+        return {group: dict(queues) for name, group, queues in self._entries() if name == topic}
+
+    def groups(self) -> list[str]:
+        """All groups with an offset anywhere."""
+        return sorted({group for _, group, _ in self._entries()})
 
     def _entries(self) -> list[tuple[str, str, dict[int, int]]]:
         parts = ((*key.partition(_SEPARATOR), queues) for key, queues in self._offsets.items())

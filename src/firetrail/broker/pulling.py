@@ -11,6 +11,7 @@ from firetrail.broker.holding import Held, Holding
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.selecting import Selecting, Wanted
 from firetrail.broker.topics import TopicTable
+from firetrail.broker.traffic import Traffic
 from firetrail.errors import RequestError
 from firetrail.remoting.answering import Handler, failure
 from firetrail.remoting.bodies import MessageModel
@@ -32,6 +33,7 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_READ = int(Permission.READ)
 
 
 class PullFlag(IntFlag):
@@ -54,6 +56,7 @@ class Pulling:
         offsets: OffsetTable,
         holding: Holding,
         config: BrokerConfig,
+        traffic: Traffic,
     ) -> None:
         self._selecting = selecting
         self._topics = topics
@@ -62,7 +65,7 @@ class Pulling:
         self._offsets = offsets
         self._holding = holding
         self._config = config
-        self._readable = bool(config.permission & Permission.READ)
+        self._note_get = traffic.note_get
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,
@@ -91,7 +94,7 @@ class Pulling:
     # -- checks -------------------------------------------------------------------------------
 
     def _check(self, header: PullHeader) -> None:
-        if not self._readable:
+        if not self._config.permission & _READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
         group = self._groups.require(header.consumer_group)
         if not group.consume_enable:
@@ -99,8 +102,13 @@ class Pulling:
                 ResponseCode.NO_PERMISSION,
                 f"subscription group no permission, {header.consumer_group}",
             )
+        if self._groups.forbidden and self._groups.is_forbidden(group.group_name, header.topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.group_name}] is forbidden for topic[{header.topic}]",
+            )
         topic = self._topics.require(header.topic)
-        if not topic.perm & Permission.READ:
+        if not topic.perm & _READ:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{header.topic}] pulling message is forbidden",
@@ -145,7 +153,11 @@ class Pulling:
 
     def _get(self, header: PullHeader, offset: int, wanted: Wanted) -> GetResult:
         count = max(header.max_msg_nums, 1)
-        return self._selecting.get(header.topic, header.queue_id, offset, count, wanted)
+        topic = header.topic
+        result = self._selecting.get(topic, header.queue_id, offset, count, wanted)
+        if result.count:
+            self._note_get(topic, header.consumer_group, result.count, result.size)
+        return result
 
     # -- waiting ------------------------------------------------------------------------------
 

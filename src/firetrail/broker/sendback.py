@@ -11,6 +11,7 @@ from random import randrange
 
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.topics import TopicTable
+from firetrail.broker.traffic import Traffic
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -40,10 +41,13 @@ FIRST_RETRY_LEVEL = 3
 class SendingBack:
     """Answers CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(self, store: ServedStore, topics: TopicTable, groups: GroupTable) -> None:
+    def __init__(
+        self, store: ServedStore, topics: TopicTable, groups: GroupTable, traffic: Traffic
+    ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
+        self._traffic = traffic
         self.handlers: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
 
     def _send_back(self, connection: Connection, request: Command) -> Answer:
@@ -69,6 +73,7 @@ class SendingBack:
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
             message = self._again(record, header.group, group.retry_queue_nums, level)
+        self._traffic.note_back(record.topic, header.group, record.size)
         result = self._store.begin_put(message)
         if isinstance(result, PutResult):
             result.require_ok()

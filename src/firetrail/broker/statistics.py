@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
 
-from firetrail.broker.clients import Client, Clients
+from firetrail.broker.clients import LANGUAGES, Client, Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import TopicTable
+from firetrail.broker.traffic import MINUTE, Traffic
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.admin_bodies import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     OffsetWrapper,
     ProducerConnection,
     QueueTimeSpan,
@@ -23,6 +26,7 @@ from firetrail.remoting.admin_bodies import (
     TopicStats,
 )
 from firetrail.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
     GroupNameHeader,
     ProducerGroupHeader,
@@ -38,7 +42,6 @@ from firetrail.store.served import ServedStore
 
 SAMPLES = 61
 """Moments that are kept to tell rates from: ten minutes, ten seconds apart."""
-_LANGUAGES = {language.value: language.name for language in Language}
 
 
 class StatisticsAnswers:
@@ -50,20 +53,27 @@ class StatisticsAnswers:
         topics: TopicTable,
         offsets: OffsetTable,
         clients: Clients,
+        traffic: Traffic,
         config: BrokerConfig,
         now_ms: Callable[[], int],
+        address: str,
     ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._traffic = traffic
         self._config = config
         self._now_ms = now_ms
+        self._address = address
         self._started_ms = now_ms()
         self._samples = deque([store.statistics()], maxlen=SAMPLES)
+        self._day = self._today()
+        self._mornings = deque([self._samples[0]] * 2, maxlen=2)
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_spans,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
@@ -76,6 +86,12 @@ class StatisticsAnswers:
     def sample(self) -> None:
         """Take note of the counters, for rates; called every ten seconds."""
         self._samples.append(self._store.statistics())
+        if self._day != self._today():
+            self._day = self._today()
+            self._mornings.append(self._samples[-1])
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._now_ms() / 1000).date()
 
     # -- topics and groups --------------------------------------------------------------------
 
@@ -92,18 +108,45 @@ class StatisticsAnswers:
             table[self._queue(name, queue_id)] = TopicOffset(
                 self._store.min_offset(name, queue_id), end, time or 0
             )
-        return request.answer(body=TopicStats(table).encode())
+        rate = self._traffic.messages(self._traffic.topics.get(topic.topic_name), MINUTE).tps
+        return request.answer(body=TopicStats(table, rate).encode())
 
     def _consume_stats(self, connection: Connection, request: Command) -> Command:
         header = ConsumeStatsHeader.decode(request.fields)
         group = header.consumer_group
         names = [header.topic] if header.topic else self._topic_names(group)
+        return request.answer(body=self._stats_of(group, names).encode())
+
+    def _stats_of(self, group: str, names: Iterable[str]) -> ConsumeStats:
+        """How far a group is in topics, and how fast."""
         table = {}
+        rate = 0.0
         for name in names:
             topic = self._topics.get(name)
             for queue_id in range(topic.read_queue_nums if topic is not None else 0):
                 table[self._queue(name, queue_id)] = self._progress(group, name, queue_id)
-        return request.answer(body=ConsumeStats(table).encode())
+            rate += self._traffic.messages(self._traffic.groups.get((name, group)), MINUTE).tps
+        return ConsumeStats(table, rate)
+
+    def _all_consume_stats(self, connection: Connection, request: Command) -> Command:
+        only_ordered = BrokerConsumeStatsHeader.decode(request.fields).is_order
+        found = {
+            group: [
+                self._stats_of(group, [name])
+                for name in self._offsets.of_group(group)
+                if (topic := self._topics.get(name)) is not None
+                and (topic.order or not only_ordered)
+            ]
+            for group in self._offsets.groups()
+        }
+        behind = sum(
+            progress.broker_offset - progress.consumer_offset
+            for each in found.values()
+            for stats in each
+            for progress in stats.offset_table.values()
+        )
+        body = ConsumeStatsList([{g: stats} for g, stats in found.items()], self._address, behind)
+        return request.answer(body=body.encode())
 
     def _topic_names(self, group: str) -> list[str]:
         """The topics of which a group has an offset, or wants messages now."""
@@ -190,6 +233,7 @@ class StatisticsAnswers:
         store = self._store
         first, end = store.log_range
         now = store.statistics()
+        yesterday, today = self._mornings
         puts, gets = self._rates()
         record = store.at(first) if end > first else None
         table = {
@@ -204,7 +248,11 @@ class StatisticsAnswers:
             "getTransferedTps": gets,
             "getTransferredTps": gets,
             "getMissTps": "0.0 0.0 0.0",
+            "msgPutTotalYesterdayMorning": str(yesterday.put_messages),
+            "msgPutTotalTodayMorning": str(today.put_messages),
             "msgPutTotalTodayNow": str(now.put_messages),
+            "msgGetTotalYesterdayMorning": str(yesterday.get_messages),
+            "msgGetTotalTodayMorning": str(today.get_messages),
             "msgGetTotalTodayNow": str(now.get_messages),
             "putMessageTimesTotal": str(now.put_calls),
             "getMessageEntireTimeMax": "0",
@@ -220,8 +268,7 @@ class StatisticsAnswers:
             "sendThreadPoolQueueSize pullThreadPoolQueueSize queryThreadPoolQueueSize"
             " sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills"
             " queryThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills"
-            " msgPutTotalYesterdayMorning msgPutTotalTodayMorning msgGetTotalYesterdayMorning"
-            " msgGetTotalTodayMorning timerReadBehind timerOffsetBehind timerCongestNum"
+            " timerReadBehind timerOffsetBehind timerCongestNum"
         )
         table |= dict.fromkeys(zeros.split(), "0")
         table |= {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
@@ -242,6 +289,6 @@ def _connected(client: Client) -> ClientConnection:
     return ClientConnection(
         client.client_id,
         client.connection.peer,
-        _LANGUAGES.get(client.language, Language.OTHER.name),
+        LANGUAGES.get(client.language, Language.OTHER.name),
         client.version,
     )

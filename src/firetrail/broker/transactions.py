@@ -17,7 +17,7 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
 from firetrail.errors import RequestError
 from firetrail.format import layout
-from firetrail.format.ids import encode_message_id
+from firetrail.format.ids import decode_message_id, encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
@@ -30,6 +30,7 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record, decode_message, encode_record
+from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -77,7 +78,10 @@ class Transactions:
         self._now_ms = now_ms
         self._open: dict[int, Half] = {}
         self._next = 0  # half messages before it are in _open, or have ended
-        self.handlers: dict[int, Handler] = {RequestCode.END_TRANSACTION: self._end}
+        self.handlers: dict[int, Handler] = {
+            RequestCode.END_TRANSACTION: self._end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume,
+        }
 
     # -- begin --------------------------------------------------------------------------------
 
@@ -146,6 +150,19 @@ class Transactions:
                 f"{header.tran_state_table_offset}",
             )
         return record
+
+    async def _resume(self, connection: Connection, request: Command) -> Command:
+        """Ask for a message again that was given up."""
+        message_id = MessageIdHeader.decode(request.fields).msg_id
+        record = self._store.at(decode_message_id(message_id).physical_offset)
+        if record is None or record.topic != CHECKED_OFTEN_TOPIC:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no message {message_id:.64} among those in {CHECKED_OFTEN_TOPIC}",
+            )
+        properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
+        self.begun(await self._put(_copy(record, HALF_TOPIC, properties)))
+        return request.answer()
 
     def _end_mark(self, offset: int) -> Message:
         return Message(OP_TOPIC, b"%d" % offset, tags=ENDED, queue_id=QUEUE)

@@ -80,6 +80,15 @@ class TimeSpans(Body):
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupForbidden(Body):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN, answered."""
+
+    group: str
+    topic: str
+    readable: bool
+
+
 # -- connections ------------------------------------------------------------------------------
 
 

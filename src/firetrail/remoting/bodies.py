@@ -315,7 +315,8 @@ class SubscriptionGroupTable(Body):
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
-    forbidden_table: dict[str, Any] | None = None
+    forbidden_table: dict[str, dict[str, int]] | None = None
+    """By group and topic: bit 2 forbids to read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,20 @@ class ConsumeQueue:
             return None
         return ConsumeQueueUnit._make(_UNPACK(view, at - segment.base))
 
+    def record_bytes(self, first: int, end: int) -> int:
+        """How long the records from queue offset ``first`` to before ``end`` are together."""
+        total = 0
+        at, end = first * UNIT_SIZE, min(end * UNIT_SIZE, self.files.wrote_offset)
+        while at < end:
+            segment = self.files.find(at)
+            view = segment.look() if segment is not None else None
+            if segment is None or view is None:
+                break
+            units = view[at - segment.base : min(end - segment.base, segment.size)]
+            total += sum(unit[1] for unit in layout.UNIT.struct.iter_unpack(units))
+            at += len(units)
+        return total
+
     def first_where(self, low: int, high: int, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
         """The first queue offset in ``low..high`` whose unit satisfies ``holds``, else ``high``.
 

@@ -33,11 +33,12 @@ STEPS_AHEAD = 2
 
 
 class Arrival(NamedTuple):
-    """New messages in a queue: those before ``max_offset``."""
+    """New messages in a queue: the last ``new`` before ``max_offset``."""
 
     topic: str
     queue_id: int
     max_offset: int
+    new: int
 
 
 class Run(NamedTuple):
@@ -90,10 +91,10 @@ class Step:
         while self._run < len(self.runs):
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            if queue.append(run.offset, run.units):
+            if written := queue.append(run.offset, run.units):
                 queues.dirty.add(queue)
-                count = len(run.units) // UNIT.size
-                self.arrivals.append(Arrival(run.topic, run.queue_id, run.offset + count))
+                end = run.offset + len(run.units) // UNIT.size
+                self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
             self._run += 1
         while index is not None and self._chunk < len(self.entries):
             entries = self.entries[self._chunk]

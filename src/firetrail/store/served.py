@@ -65,6 +65,11 @@ class ServedStore(Store):
         queue = self._engine.queues.find(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
+    def stored_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
+        """Bytes in the log of the messages from queue offset ``first`` to before ``end``."""
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.record_bytes(first, end) if queue is not None else 0
+
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time (ms) of the message at a queue offset."""
         return self._engine.reader.store_time(topic, queue_id, offset)

@@ -1,0 +1,67 @@
+"""Where a broker listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+
+HOST = "127.0.0.1"
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that are free, the first two below the second."""
+    while True:
+        with socket.create_server((HOST, 0)) as first:
+            low = first.getsockname()[1]
+            try:
+                socket.create_server((HOST, low + 2)).close()
+            except (OSError, OverflowError):
+                continue
+        return low, low + 2
+
+
+async def answers(port: int) -> bool:
+    client = Client()
+    try:
+        asked = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return (await client.request(f"{HOST}:{port}", asked)).code == 0
+    except OSError:
+        return False
+    finally:
+        await client.close()
+
+
+def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) -> list[bool]:
+    async def run() -> list[bool]:
+        store = SMALL.replace(store_host=SMALL.store_host._replace(port=ports[1]))
+        broker = Broker(folder, config, store)
+        await broker.start()
+        try:
+            return [await answers(port) for port in ports]
+        finally:
+            await broker.stop()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("vip", [True, False])
+def test_the_vip_channel_is_two_below(tmp_path: Path, vip: bool) -> None:
+    assert listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+
+
+def test_which_may_be_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    low, high = free_ports()
+    with socket.socket() as taken:
+        taken.bind((HOST, low))
+        assert listening(tmp_path, (low, high), BrokerConfig()) == [False, True]
+    assert "vip_channel=false" in caplog.text and str(low) in caplog.text
