@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.java_properties import parse_properties, update_properties
 
 
 def parsed(text: str) -> dict[str, str]:
@@ -86,3 +86,36 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parsed(text)
     except ConfigError:
         assert "\\u" in text
+
+
+class TestUpdate:
+    def test_keeps_all_else(self) -> None:
+        text = "# about a\r\na = 1\r\n\r\nb=2\r\n"
+        assert update_properties(text, {"a": "x"}) == "# about a\r\na=x\r\n\r\nb=2\r\n"
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("", "k=v\n"),
+            ("a=1", "a=1\nk=v\n"),
+            ("a=1\n\n\n", "a=1\nk=v\n"),
+            ("k=1\\\n  2\na=1\n", "k=v\na=1\n"),
+            ("k=1\na=1\nk: 2\n", "a=1\nk=v\n"),
+            ("old=1\na=1\n", "a=1\nk=v\n"),
+            ("#k=1\n", "#k=1\nk=v\n"),
+            ("\\u006b=1\n", "k=v\n"),
+        ],
+    )
+    def test_replaces_or_appends(self, text: str, expected: str) -> None:
+        assert update_properties(text, {"k": "v"}, ["old"]) == expected
+
+    @given(st.text(), st.text(max_size=20))
+    def test_is_read_back(self, text: str, value: str) -> None:
+        try:
+            before = parse_properties(text)
+        except ConfigError:
+            return
+        after = parse_properties(update_properties(text, {"key": value.strip()}))
+        assert after.pop("key").text == value.strip().lstrip(" \t\f")
+        before.pop("key", None)
+        assert {k: v.text for k, v in after.items()} == {k: v.text for k, v in before.items()}

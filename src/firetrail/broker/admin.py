@@ -1,9 +1,8 @@
-"""Administration of topics, groups and settings, as ``mqadmin`` and the dashboard ask for it."""
+"""Administration of topics and groups, as ``mqadmin`` and the dashboard ask for it."""
 
 from __future__ import annotations
 
-from firetrail.broker import config as broker_config
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker import attributes
 from firetrail.broker.groups import GroupTable, check_group
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.schedule import Schedule
@@ -14,11 +13,9 @@ from firetrail.remoting.admin_headers import (
     DeleteGroupHeader,
     ForbiddenHeader,
     GroupNameHeader,
-    VersionResponse,
 )
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
-    DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
@@ -30,7 +27,6 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
-from firetrail.store import config as store_config
 from firetrail.store.served import ServedStore
 
 
@@ -44,7 +40,6 @@ class Administration:
         groups: GroupTable,
         offsets: OffsetTable,
         schedule: Schedule,
-        config: BrokerConfig,
         address: str,
     ) -> None:
         self._store = store
@@ -52,7 +47,6 @@ class Administration:
         self._groups = groups
         self._offsets = offsets
         self._schedule = schedule
-        self._config = config
         self._address = address
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
@@ -69,8 +63,6 @@ class Administration:
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._forbid,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._all_delays,
-            RequestCode.GET_BROKER_CONFIG: self._settings,
-            RequestCode.UPDATE_BROKER_CONFIG: self._change_settings,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
         }
 
@@ -86,6 +78,7 @@ class Administration:
             header.topic_filter_type,
             header.topic_sys_flag or 0,
             header.order,
+            attributes.parse(header.attributes),
         )
         self._topics.put([topic])
         await self._topics.saved()
@@ -160,7 +153,7 @@ class Administration:
         body = GroupForbidden(header.group, header.topic, readable)
         return request.answer(body=body.encode())
 
-    # -- offsets and settings -----------------------------------------------------------------
+    # -- offsets and files -----------------------------------------------------------------
 
     def _all_offsets(self, connection: Connection, request: Command) -> Command:
         return request.answer(body=self._offsets.content().encode())
@@ -168,40 +161,9 @@ class Administration:
     def _all_delays(self, connection: Connection, request: Command) -> Command:
         return request.answer(body=self._schedule.content().encode())
 
-    def _settings(self, connection: Connection, request: Command) -> Command:
-        """All settings under their names in ``broker.conf``, one a line."""
-        lines = []
-        tables = (
-            (broker_config.SETTINGS, self._config),
-            (store_config.SETTINGS, self._store.config),
-        )
-        for settings, values in tables:
-            for setting in settings.values():
-                value = getattr(values, setting.name)
-                if setting.name == "store_host":
-                    lines += [f"brokerIP1={value.ip}", f"listenPort={value.port}"]
-                else:
-                    key = setting.keys[0] if setting.keys else setting.name
-                    lines.append(f"{key}={_shown(value, setting.kind.show(value))}")
-        version = DataVersion().encode(standard=True).decode()
-        return request.answer(
-            fields=VersionResponse(version).encode(), body="\n".join(lines).encode()
-        )
-
-    def _change_settings(self, connection: Connection, request: Command) -> Command:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            "no setting can be changed while the broker runs; change broker.conf and restart it",
-        )
-
     async def _delete_expired(self, connection: Connection, request: Command) -> Command:
         self._store.delete_expired()
         return request.answer()
-
-
-def _shown(value: object, text: str) -> str:
-    """Numbers without units, as ``broker.conf`` has them."""
-    return str(value) if type(value) in (int, float, str) else text
 
 
 def _listed(request: Command) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from firetrail.broker.admin import Administration
+from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
@@ -67,13 +68,16 @@ class Broker:
         *,
         name_server: NameServerConfig | None = None,
         limits: ServerLimits | None = None,
+        conf: Path | None = None,
     ) -> None:
         """A broker on the store in ``folder``; ``name_server`` None for one without.
 
         Port and advertised address are those of the store's ``store_host``, port 0 for a free one.
+        Into the file ``conf``, where the settings come from, go changes that are made to them.
         """
         self._folder = Path(folder)
-        self.config = config or BrokerConfig()
+        self.config = (config or BrokerConfig()).replace()  # ours to change
+        self._conf = conf
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._server = Server(self._handlers, limits, on_closed=self._closed)
@@ -184,8 +188,7 @@ class Broker:
             self.topics.recover(store.queue_pairs())
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
         self.offsets = OffsetTable(file("consumerOffset.json"), store, self.topics)
-        expiry_s = config.client_expiry_ms / 1000
-        self.clients = Clients(self.topics, self.groups, loop.time, expiry_s)
+        self.clients = Clients(self.topics, self.groups, loop.time, config)
         self._holding = Holding(store, loop)
         self._traffic = Traffic(store, loop.time)
         self._locks = Locks(loop.time)
@@ -195,7 +198,7 @@ class Broker:
         )
         self._transactions.load()
         self._registering = Registering(
-            config, self.address, self.topics.content, self._name_server
+            config, self.address, self.topics.offered, self._name_server
         )
         self._statistics = StatisticsAnswers(
             store,
@@ -236,9 +239,9 @@ class Broker:
                 self.groups,
                 self.offsets,
                 self._schedule,
-                config,
                 self.address,
             ),
+            Changing(system, store, config, self._conf, self.topics.reconfigured),
             Resetting(store, self.topics, self.offsets, self.clients, config),
         )
         for part in parts:
@@ -265,15 +268,14 @@ class Broker:
     # -- what happens by itself ---------------------------------------------------------------
 
     async def _save_regularly(self) -> None:
-        pause_s = self.config.offsets_interval_ms / 1000
-        delay_pause_s = self.config.delay_interval_ms / 1000
-        waited_s = 0.0
+        waited_ms = 0
         while True:
-            await asyncio.sleep(pause_s)
+            pause_ms = self.config.offsets_interval_ms
+            await asyncio.sleep(pause_ms / 1000)
             self.offsets.save_changes()
-            waited_s += pause_s
-            if waited_s >= delay_pause_s:
-                waited_s = 0.0
+            waited_ms += pause_ms
+            if waited_ms >= self.config.delay_interval_ms:
+                waited_ms = 0
                 self._schedule.save_changes()
 
     async def _sweep_regularly(self) -> None:

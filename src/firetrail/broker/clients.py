@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.groups import GroupTable, check_group
 from firetrail.broker.sqlfilter import parse
 from firetrail.broker.topics import TopicTable
@@ -87,12 +88,16 @@ class Clients:
     """All clients. ``now`` is the event loop's clock."""
 
     def __init__(
-        self, topics: TopicTable, groups: GroupTable, now: Callable[[], float], expiry_s: float
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        now: Callable[[], float],
+        config: BrokerConfig,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._now = now
-        self._expiry_s = expiry_s
+        self._config = config
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
         self._groups_on: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
@@ -183,7 +188,7 @@ class Clients:
 
     def expire(self) -> None:
         """Close the connections of clients that have been silent for too long."""
-        oldest = self._now() - self._expiry_s
+        oldest = self._now() - self._config.client_expiry_ms / 1000
         silent = [
             client.connection
             for clients in (*self.producers.values(), *(g.clients for g in self.consumers.values()))

@@ -14,10 +14,12 @@ from typing import Any, Self
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
-from firetrail.store.broker_conf import NO_KEY, Remark, did_you_mean, read_settings
+from firetrail.store.broker_conf import BROKERS, NO_KEY, Remark, did_you_mean, read_settings
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.settings import Flag, Group, Setting, Text, Whole, table
+
+NOTHING_TO_SET = "the broker has one way of doing this, or does not do it"
 
 FLAG = Flag()
 MS = Whole(1, unit="ms")
@@ -128,6 +130,27 @@ class BrokerConfig:
 SETTINGS: Mapping[str, Setting] = table(BrokerConfig)
 """The table: every setting by its Python name."""
 
+LIVE = frozenset(
+    [
+        "permission",
+        "register_interval_ms",
+        "auto_create_topics",
+        "auto_create_groups",
+        "default_topic_queues",
+        "long_polling",
+        "short_polling_ms",
+        "client_expiry_ms",
+        "offsets_interval_ms",
+        "delay_interval_ms",
+        "property_filter",
+        "reject_transactions",
+        "transaction_timeout_ms",
+        "transaction_check_interval_ms",
+        "transaction_check_max",
+    ]
+)
+"""Settings that can be changed while the broker runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedBroker:
@@ -150,8 +173,12 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
         replace(remark, detail=f"{NO_KEY}{did_you_mean(remark.key, known)}")
         for remark in store.unknown
     )
+    ignored = tuple(
+        replace(remark, detail=remark.detail.replace(BROKERS, NOTHING_TO_SET))
+        for remark in store.ignored
+    )
     return LoadedBroker(
         BrokerConfig(**reading.values),
         store.config,
-        unknown + tuple(reading.adjusted) + store.adjusted + store.ignored,
+        unknown + tuple(reading.adjusted) + store.adjusted + ignored,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from firetrail.broker.attributes import altered
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
@@ -60,9 +61,10 @@ class TopicTable:
         self.system = SYSTEM_TOPICS | {config.cluster, config.name}
         self._saver = Saver(file, lambda: self.content().to_json())
         self.on_change: Callable[[], None] = lambda: None
-        self._make_system_topics(delay_levels)
+        self._delay_levels = delay_levels
+        self._make_system_topics()
 
-    def _make_system_topics(self, delay_levels: int) -> None:
+    def _make_system_topics(self) -> None:
         reply = f"{self._config.cluster}_{REPLY_SUFFIX}"
         inherited = READ_WRITE | Permission.INHERIT
         queues = self._config.default_topic_queues
@@ -72,18 +74,27 @@ class TopicTable:
             self._config.cluster: (16, inherited),
             self._config.name: (1, inherited),
             OFFSET_MOVED_TOPIC: (1, READ_WRITE),
-            SCHEDULE_TOPIC: (delay_levels, READ_WRITE),
+            SCHEDULE_TOPIC: (self._delay_levels, READ_WRITE),
             reply: (1, READ_WRITE),
             HALF_TOPIC: (1, READ_WRITE),
             OP_TOPIC: (1, READ_WRITE),
         }
         if self._config.auto_create_topics:
             wanted[AUTO_CREATE] = (queues, inherited)
+        elif AUTO_CREATE in self._topics:
+            # From a time when topics were made: it is kept, as RocketMQ does, but nothing inherits.
+            self._topics[AUTO_CREATE] = replace(self._topics[AUTO_CREATE], perm=int(READ_WRITE))
         if self._config.trace_topic:
             wanted[self._config.trace_topic_name] = (1, READ_WRITE)
         for name, (count, perm) in wanted.items():
             if name not in self._topics:
                 self._topics[name] = TopicConfig(name, count, count, int(perm))
+
+    def reconfigured(self) -> None:
+        """The settings have changed."""
+        self._topics.pop(AUTO_CREATE, None)
+        self._make_system_topics()
+        self._changed()
 
     # -- what is there ------------------------------------------------------------------------
 
@@ -107,6 +118,18 @@ class TopicTable:
     def content(self) -> TopicConfigTable:
         """All of it."""
         return TopicConfigTable(dict(sorted(self._topics.items())), self.version)
+
+    def offered(self) -> TopicConfigTable:
+        """All of it as name servers are told: with what the broker as a whole permits."""
+        content = self.content()
+        permission = self._config.permission
+        if permission & READ_WRITE == READ_WRITE:
+            return content
+        topics = {
+            name: replace(topic, perm=topic.perm & permission)
+            for name, topic in content.topic_config_table.items()
+        }
+        return TopicConfigTable(topics, self.version)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -140,9 +163,12 @@ class TopicTable:
         return topic
 
     def put(self, topics: Iterable[TopicConfig]) -> None:
-        """Take topics as an administrator gives them; RequestError if one cannot be."""
+        """Take topics as an administrator gives them; RequestError if one cannot be.
+
+        Their attributes are changes to those that a topic has.
+        """
         topics = list(topics)
-        for topic in topics:
+        for number, topic in enumerate(topics):
             name = topic.topic_name
             _check(name)
             if name in self.system:
@@ -157,6 +183,13 @@ class TopicTable:
                     f"topic {name}: {queues[0]} and {queues[1]} queues and perm {topic.perm}; "
                     f"0 to {QUEUES_MAX} queues and a perm of 0 to 7 are allowed",
                 )
+            known = self._topics.get(name)
+            attributes = altered(
+                known.attributes if known is not None else None,
+                topic.attributes or {},
+                is_new=known is None,
+            )
+            topics[number] = replace(topic, attributes=attributes)
         self._change(topics)
 
     def remove(self, name: str) -> None:

@@ -41,5 +41,6 @@ def run(args: argparse.Namespace) -> ExitCode:
     config = loaded.broker
     if args.namesrv is not None:
         config = config.replace(namesrv=args.namesrv)
-    serving.run(up.serve(Broker(args.store, config, loaded.store), args.store))
+    broker = Broker(args.store, config, loaded.store, conf=args.conf)
+    serving.run(up.serve(broker, args.store))
     return ExitCode.OK

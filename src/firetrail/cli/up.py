@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             name_server=NameServerConfig(
                 bind_address=loaded.broker.bind, listen_port=args.namesrv_port
             ),
+            conf=args.conf,
         )
         serving.run(serve(broker, folder))
     return ExitCode.OK

@@ -10,7 +10,7 @@ A key that is given twice has its last value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from firetrail.errors import ConfigError
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 def parse_properties(text: str, source: str = "") -> dict[str, Entry]:
     """Keys and values; ``source`` is the name of the file for messages about it."""
     entries = {}
-    for number, line in _logical_lines(text):
+    for number, _, line in _logical_lines(text):
         place = f"{source} line {number}: ".lstrip()
         pair = _KEY_VALUE.fullmatch(line)
         assert pair is not None  # the pattern takes any line but one with a lone last backslash
@@ -42,17 +42,55 @@ def parse_properties(text: str, source: str = "") -> dict[str, Entry]:
     return entries
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, continued ones joined, with the number of the first of them."""
+def update_properties(text: str, values: Mapping[str, str], obsolete: Iterable[str] = ()) -> str:
+    """The file with other values for some keys; everything else, comments too, stays as it is.
+
+    A key stays where its last line is, a new one comes at the end. ``obsolete`` keys go.
+    """
+    lines = _LINE_END.split(text)
+    ends = _LINE_END.findall(text)
+    places = {}
+    gone: set[int] = set()
+    for first, last, line in _logical_lines(text):
+        pair = _KEY_VALUE.fullmatch(line)
+        key = _unescape(pair[1], "") if pair is not None else ""
+        if key in values or key in obsolete:
+            gone.update(range(first - 1, last))
+            places[key] = first - 1
+    end = ends[0] if ends else "\n"
+    kept = []
+    for number, line in enumerate(lines):
+        here = [key for key, place in places.items() if place == number and key in values]
+        if here:
+            kept.append(_line(here[0], values[here[0]]))
+        elif number not in gone:
+            kept.append(line)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    new = [_line(key, value) for key, value in values.items() if key not in places]
+    if new and kept and kept[-1].endswith("\\"):
+        kept.append("")  # or the first of them would go on with that line
+    kept += new
+    return "".join(line + end for line in kept)
+
+
+def _line(key: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{key}={escaped}"
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """Lines that hold something, continued ones joined, with the numbers of first and last."""
     lines = enumerate(_LINE_END.split(text), start=1)
     for number, line in lines:
         line = line.lstrip(_BLANKS)
         if line in ("", "\\") or line[0] in "#!":
             continue
+        last = number
         while (len(line) - len(line.rstrip("\\"))) % 2:
-            _, following = next(lines, (0, ""))
+            last, following = next(lines, (last, ""))
             line = line[:-1] + following.lstrip(_BLANKS)
-        yield number, line
+        yield number, last, line
 
 
 def _unescape(text: str, place: str) -> str:

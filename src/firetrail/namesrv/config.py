@@ -28,32 +28,57 @@ UNUSED: Mapping[str, str] = {
 """Why keys of RocketMQ 4.9 and 5.x have no effect here: the reason, and patterns of the keys."""
 
 
-def _key(name: str, *, changeable: bool = False) -> dict[str, Any]:
-    return {"key": name, "changeable": changeable}
+def _key(name: str, doc: str, *, changeable: bool = False) -> dict[str, Any]:
+    return {"key": name, "doc": doc, "changeable": changeable}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
     """What can be set. Some of it can be changed while the name server runs."""
 
-    bind_address: str = field(default="127.0.0.1", metadata=_key("bindAddress"))
-    """Address to listen on; RocketMQ listens on all of the machine's."""
-    listen_port: int = field(default=9876, metadata=_key("listenPort"))
-    """0 for a free one."""
-    kv_config_path: str = field(default="", metadata=_key("kvConfigPath"))
-    """File of the settings kept for others; without one they end with the process."""
-    scan_interval_ms: int = field(default=5000, metadata=_key("scanNotActiveBrokerInterval"))
-    """Pause between two looks for brokers that are gone."""
+    bind_address: str = field(
+        default="127.0.0.1",
+        metadata=_key(
+            "bindAddress", "Address to listen on; RocketMQ listens on all of the machine's."
+        ),
+    )
+    listen_port: int = field(
+        default=9876, metadata=_key("listenPort", "Port to listen on, 0 for a free one.")
+    )
+    kv_config_path: str = field(
+        default="",
+        metadata=_key(
+            "kvConfigPath",
+            "File of the settings kept for others; without one they end with the process.",
+        ),
+    )
+    scan_interval_ms: int = field(
+        default=5000,
+        metadata=_key(
+            "scanNotActiveBrokerInterval",
+            "Pause (ms) between two looks for brokers that are gone.",
+        ),
+    )
     order_message_enable: bool = field(
-        default=False, metadata=_key("orderMessageEnable", changeable=True)
+        default=False,
+        metadata=_key(
+            "orderMessageEnable",
+            "Tell clients the order of brokers of the topics that have one.",
+            changeable=True,
+        ),
     )
-    """Tell clients the order of brokers of the topics that have one."""
     return_order_topics: bool = field(
-        default=True, metadata=_key("returnOrderTopicConfigToBroker", changeable=True)
+        default=True,
+        metadata=_key(
+            "returnOrderTopicConfigToBroker", "Tell it to brokers as well.", changeable=True
+        ),
     )
-    """Tell it to brokers as well."""
-    all_topic_list: bool = field(default=True, metadata=_key("enableAllTopicList", changeable=True))
-    """Answer who asks for the names of all topics."""
+    all_topic_list: bool = field(
+        default=True,
+        metadata=_key(
+            "enableAllTopicList", "Answer who asks for the names of all topics.", changeable=True
+        ),
+    )
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Entry]) -> tuple[Self, list[str]]:
@@ -78,7 +103,7 @@ class NameServerConfig:
 
     def to_properties(self) -> str:
         """As a file with every key."""
-        return "".join(f"{key}={_shown(getattr(self, name))}\n" for key, name in KEYS.items())
+        return "".join(f"{key}={shown(getattr(self, name))}\n" for key, name in KEYS.items())
 
     def _with(self, texts: Mapping[str, Entry]) -> Self:
         changes: dict[str, Any] = {}
@@ -94,7 +119,8 @@ KEYS: Mapping[str, str] = {f.metadata["key"]: f.name for f in fields(NameServerC
 CHANGEABLE = tuple(f.metadata["key"] for f in fields(NameServerConfig) if f.metadata["changeable"])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as a file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -13,6 +13,7 @@ from firetrail.format.java_properties import Entry
 from firetrail.store.settings import Setting
 
 NO_KEY = "is not a key of RocketMQ or Firetrail"
+BROKERS = "it belongs to the broker"
 
 UNUSED: Mapping[str, str] = {
     "the place of the store is the folder that it is opened with": """
@@ -50,7 +51,7 @@ UNUSED: Mapping[str, str] = {
         redeleteHangedFileInterval maxBatchDeleteFilesNum maxConsumeQueueScan
         travelCqFileNumWhenGetMessage logicalDiskSpaceCleanForciblyThreshold
         """,
-    "it belongs to the broker": """
+    BROKERS: """
         brokerClusterName brokerName brokerId brokerIP2 brokerPermission brokerConfigPath
         brokerTopicEnable brokerFastFailureEnable brokerNotActiveTimeoutMillis clusterTopicEnable
         namesrv* fetchName* *NameServer* *NameSrv rocketmqHome register* *Register *Heartbeat*

@@ -2,7 +2,7 @@
 
 Each line of :class:`StoreConfig` gives the Python name, type, default, key in ``broker.conf``,
 kind of value and a one-line explanation; ``docs/configuration.md`` is made from it
-(:mod:`firetrail.store.config_page`). Defaults are RocketMQ's, except where the line says so.
+(:mod:`firetrail.cli.config_page`). Defaults are RocketMQ's, except where the line says so.
 """
 
 # ruff: noqa: RUF009  (the calls in the class body make fields, one for each instance to fill)

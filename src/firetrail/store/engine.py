@@ -34,6 +34,7 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import Recovery, RecoveryReport
 from firetrail.store.retention import Retention
+from firetrail.store.settings import take_over
 from firetrail.store.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -54,7 +55,7 @@ class Engine:
             self._java_was_here = lock.was_javas
             self._resources = resources
             try:
-                self._build(adopt_sizes(system, root, config))
+                self._build(adopt_sizes(system, root, config).replace())  # ours to change
                 self._start()
             except OSError as error:
                 kind = DiskFullError if error.errno in NO_SPACE else StoreError
@@ -213,6 +214,12 @@ class Engine:
         self.housekeeper.flush_derived()
         self.housekeeper.write_watermark(clean=True)
         self._abort.remove()
+
+    def configure(self, changed: StoreConfig) -> None:
+        """Go on with other settings, as ``check_changes`` has found them good."""
+        take_over(self.config, changed)
+        self.drafter.rules.body_max = changed.max_message_size
+        self.drafter.rules.record_max = changed.max_record_size
 
     def leave_to_parent(self) -> None:
         """After a fork: threads and lock stayed with the parent, so here nothing is written."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from firetrail.format.kernels.draft import Message
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.changing import check_changes
 from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, PutResult
@@ -81,6 +83,10 @@ class ServedStore(Store):
     def used_ratio(self) -> float:
         """Used part of the file system that holds the store, from 0.0 to 1.0."""
         return self._engine.system.files.used_ratio(self._engine.root)
+
+    def configure(self, **changes: Any) -> None:
+        """Change settings while the store is open; ConfigError, and no change, if one cannot be."""
+        self._engine.configure(check_changes(self.config, changes))
 
     def queue_pairs(self) -> list[tuple[str, int]]:
         """Topic and queue id of every queue, in order."""

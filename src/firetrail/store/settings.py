@@ -359,6 +359,15 @@ def table(config: type[Any]) -> Mapping[str, Setting]:
     return settings
 
 
+def take_over(config: T, changed: T) -> None:
+    """Give a configuration, which the parts of something that runs hold, the values of another.
+
+    For who owns it: to everybody else a configuration never changes.
+    """
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        object.__setattr__(config, field.name, getattr(changed, field.name))
+
+
 def _check_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:

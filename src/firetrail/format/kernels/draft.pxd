@@ -23,8 +23,8 @@ cdef class DraftRules:
     cdef readonly bytes store_host
     cdef readonly long long store_flags
     cdef readonly bint property_crc
-    cdef readonly Py_ssize_t body_max
-    cdef readonly Py_ssize_t record_max
+    cdef public Py_ssize_t body_max
+    cdef public Py_ssize_t record_max
 
 cdef class Draft:
     cdef readonly bytes topic

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
-from firetrail.store.config import SETTINGS
-from firetrail.store.config_page import page
+from firetrail.broker import config as broker_config
+from firetrail.cli.config_page import page
+from firetrail.namesrv.config import NameServerConfig
+from firetrail.store import config as store_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run: python -m firetrail.store.config_page docs/configuration.md"
+        "run: python -m firetrail.cli.config_page docs/configuration.md"
     )
 
 
 def test_the_page_has_a_line_for_every_setting() -> None:
     names = re.findall(r"^\| `(\w+)` \|", page(), re.MULTILINE)
-    assert names == list(SETTINGS)
+    of_name_server = [field.name for field in fields(NameServerConfig)]
+    assert names == [*store_config.SETTINGS, *broker_config.SETTINGS, *of_name_server]
 
 
 def test_the_example_runs() -> None:
@@ -31,7 +35,7 @@ def test_the_example_runs() -> None:
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
-    command = [sys.executable, "-m", "firetrail.store.config_page"]
+    command = [sys.executable, "-m", "firetrail.cli.config_page"]
     subprocess.run([*command, str(target)], check=True)
     assert target.read_text(encoding="utf-8") == page()
     usage = subprocess.run(command, capture_output=True, text=True, check=False)
