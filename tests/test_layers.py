@@ -22,7 +22,7 @@ LAYERS: dict[str, set[str]] = {
     "namesrv": {"format", "remoting"},
     "broker": {"format", "storage", "store", "remoting", "client", "namesrv"},
     "proxy": {"format", "remoting", "client", "namesrv", "broker"},
-    "pipeline": {"format", "storage", "store", "client"},
+    "pipeline": {"format", "storage", "store", "remoting", "client"},
     "console": {"format", "client", "broker"},
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}

@@ -30,6 +30,24 @@ class PullFlag(IntFlag):
     LITE = 16
 
 
+class Answer(NamedTuple):
+    """What a broker said to a pull: records as they are stored, and where to go on."""
+
+    records: bytes
+    """One behind the other; brokers compare only the hashes of tags, so some may be unwanted."""
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    code: int
+    status: str
+    """How the broker's store calls it: ``FOUND``, ``MESSAGE_WAS_REMOVING``, …"""
+
+    @property
+    def moved(self) -> bool:
+        """The offset asked for was not in the queue."""
+        return self.code == ResponseCode.PULL_OFFSET_MOVED
+
+
 class Pulled(NamedTuple):
     """Messages of a queue, and where to go on; all wanted ones before that are among them."""
 
@@ -41,7 +59,12 @@ class Pulled(NamedTuple):
     """The offset asked for was not in the queue."""
 
 
-_NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 
 
 class Puller:
@@ -61,6 +84,24 @@ class Puller:
         wait_s: float = 0.0,
     ) -> Pulled:
         """Messages from ``offset`` on. If there are none, waits up to ``wait_s`` for one."""
+        answer = await self.ask(queue, offset, subscription, count=count, wait_s=wait_s)
+        messages = list(decode_all(queue, answer.records))
+        if subscription.expression_type == BY_TAG:
+            messages = list(filter(wanted_by(subscription), messages))
+        return Pulled(
+            messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved
+        )
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        *,
+        count: int = BATCH,
+        wait_s: float = 0.0,
+    ) -> Answer:
+        """The same with the records as they come."""
         flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_s > 0 else PullFlag(0))
         header = PullHeader(
             consumer_group=self._group,
@@ -81,13 +122,15 @@ class Puller:
             header,
             timeout_s=wait_s + PULL_S,
         )
-        moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-        if answer.code != ResponseCode.SUCCESS and answer.code not in _NOTHING and not moved:
+        if answer.code not in _ANSWERS:
             what = f"pull of {queue.topic} queue {queue.queue_id} on {queue.broker_name}"
             raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
         place = PullResponse.decode(answer.fields)
-        messages = list(decode_all(queue, answer.content)) if not answer.code else []
-        if subscription.expression_type == BY_TAG:
-            messages = list(filter(wanted_by(subscription), messages))
-        ends = (place.next_begin_offset, place.min_offset, place.max_offset)
-        return Pulled(messages, *ends, moved)
+        return Answer(
+            answer.content if answer.code == ResponseCode.SUCCESS else b"",
+            place.next_begin_offset,
+            place.min_offset,
+            place.max_offset,
+            answer.code,
+            answer.remark or "",
+        )

@@ -26,7 +26,7 @@ from tests.format.kernels.drafts import (
 from firetrail.errors import FormatError
 from firetrail.format import layout
 from firetrail.format.columns import COLUMN_NAMES, Check, Columns, Stop
-from firetrail.format.kernels.scan import scan
+from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.format.record import Blank, decode_record
 
 AT_OFFSET = layout.RECORD_HEAD.offsets["physical_offset"]
@@ -85,6 +85,16 @@ class TestGoodRecords:
         position = 0
         for row in range(rows):
             position = assert_row(log, position, columns.row(row))
+
+    @given(st.lists(st.tuples(drafts, st.integers(0, 2**63 - 1)), max_size=5))
+    def test_records_from_anywhere(self, messages: list[tuple[Draft, int]]) -> None:
+        data = b"".join(draft.pack(offset) for draft, offset in messages)
+        columns, rows, at, stop = scan_all(fenced(data), ANYWHERE)
+        assert (rows, at, stop) == (len(messages), len(data), Stop.LIMIT)
+        position = 0
+        for row, (_, offset) in enumerate(messages):
+            assert columns.row(row)["physical_offset"] == offset
+            position = assert_row(data, position, columns.row(row))
 
     @given(properties)
     @example(b"TAGS\x01a\x02TAGS\x01b\x02TAGS\x01\x02")
@@ -310,6 +320,19 @@ class TestAgreement:
         for check in (Check.NONE, Check.BODY):
             assert_agree(data, 0, check)
         scan_all(fenced(data), check=Check.RECORD)
+
+
+class TestFromAnywhere:
+    def test_no_offset_at_all(self) -> None:
+        data = Draft().pack(0) + Draft().pack(-5)
+        assert scan_all(fenced(data), ANYWHERE)[1:] == (1, len(data) // 2, Stop.PHYSICAL_OFFSET)
+
+    @given(st.integers(0, 80))
+    def test_cut_off(self, left: int) -> None:
+        data = Draft().pack(7)
+        _, rows, at, stop = scan_all(fenced(data + data[:left]), ANYWHERE)
+        assert (rows, at) == (1, len(data))
+        assert stop is (Stop.CUT if left >= 8 else Stop.LIMIT)
 
 
 class TestArguments:

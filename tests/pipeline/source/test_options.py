@@ -32,6 +32,8 @@ EXAMPLES = {
     "maxBytesPerTrigger": "1000000",
     "failOnDataLoss": "false",
     "path": "s",
+    "namesrv": "127.0.0.1:9876",
+    "group": "g",
 }
 
 
@@ -154,6 +156,8 @@ def test_no_path() -> None:
         ({"key": "k"}, "needs subscribe"),
         ({"view": "log", "startingOffsets": "earliest"}, "not for view=log"),
         ({"view": "damage", "subscribe": "a"}, "not for view=damage"),
+        ({"namesrv": "h:9876"}, "only one of the two"),
+        ({"group": "g"}, "only one of the two"),
     ],
 )
 def test_options_that_do_not_go_together(given: dict[str, str], message: str) -> None:
@@ -175,3 +179,19 @@ def test_options_that_do_not_go_together(given: dict[str, str], message: str) ->
 def test_options_that_are_not_for_streams(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_options({"path": "s"} | given, stream=True)
+
+
+def test_queues_of_brokers() -> None:
+    offsets = '{"T": {"a/0": 5, "b/0": 7, "1": 9}}'
+    options = parse_options({"namesrv": "h:9876", "startingOffsets": offsets})
+    assert (options.place, options.group) == ("namesrv=h:9876", "FIRETRAIL_SPARK")
+    edge = options.starting_offsets
+    assert edge is not None
+    assert [edge.of("T", 0, "a"), edge.of("T", 0, "b"), edge.of("T", 1, "a")] == [5, 7, 9]
+    assert edge.of("T", 0, "c") == EARLIEST
+
+
+@pytest.mark.parametrize("view", ["log", "damage"])
+def test_brokers_have_queues_only(view: str) -> None:
+    with pytest.raises(ConfigError, match="needs the files of a store"):
+        parse_options({"namesrv": "h:9876", "view": view})

@@ -170,7 +170,7 @@ class TestErrors:
 
     def test_options(self, spark: SparkSession, store: Path) -> None:
         text = error_of(lambda: load(spark, store, topics="usual"))
-        assert "has no such option; it has path, view, subscribe, subscribePattern" in text
+        assert "has no such option; it has path, namesrv, group, view, subscribe" in text
         text = error_of(lambda: load(spark, store, view="topics"))
         assert "view = 'topics': must be queue, log or damage" in text
         text = error_of(lambda: load(spark, store, subscribe="usal"))

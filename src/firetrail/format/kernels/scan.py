@@ -37,6 +37,9 @@ else:
 
 COMPILED = cython.compiled
 
+ANYWHERE = -(2**62)
+"""Instead of a base: records that stand one behind the other, but did not in their log."""
+_ANYWHERE = cython.declare(cython.longlong, -(2**62))
 _GOOD = cython.declare(cython.int, -1)
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _OFFSET_MAX = cython.declare(cython.longlong, 2**63 - 1)
@@ -258,6 +261,25 @@ def note_record(
     return _GOOD
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _own_base(
+    data: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+) -> cython.longlong:
+    """The base with which a record at ``at`` has the physical offset that it says it has.
+
+    Any other one if it says none, or is too short to: no record is noted with it.
+    """
+    offset: cython.longlong
+    if limit - at < k.RECORD_MIN:
+        return 0
+    offset = load_i64(data, at + k.AT_PHYSICAL_OFFSET)
+    return offset - at if offset >= 0 else 0
+
+
 def scan(
     data: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
@@ -268,18 +290,19 @@ def scan(
 ) -> tuple[int, int, int]:
     """Note the records of ``data[at : limit]`` in ``table``: (rows, position, Stop).
 
-    ``base`` is the physical offset of ``data[0]``. The position is that of the first byte which
-    is not part of a noted record; at a record that fails only by its checksum (the two CRC
-    stops), row ``rows`` of the table is filled as well.
+    ``base`` is the physical offset of ``data[0]``, or ANYWHERE. The position is that of the first
+    byte which is not part of a noted record; at a record that fails only by its checksum (the two
+    CRC stops), row ``rows`` of the table is filled as well.
     """
     rows: cython.Py_ssize_t = 0
     capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
     stop: cython.int = k.STOP_LIMIT
+    anywhere: cython.bint = base == _ANYWHERE
     source: cython.pointer(cython.const[cython.uchar])
     cells: cython.p_longlong
     if at < 0 or limit > len(data):
         raise ValueError(f"range {at}:{limit} is outside of the buffer of {len(data)} bytes")
-    if base < 0 or base > _OFFSET_MAX - len(data):
+    if not anywhere and (base < 0 or base > _OFFSET_MAX - len(data)):
         raise ValueError(f"base {base} is no physical offset of {len(data)} bytes")
     limit = max(at, limit)
     if cython.compiled:
@@ -293,6 +316,8 @@ def scan(
             if rows == capacity:
                 stop = k.STOP_FULL
                 break
+            if anywhere:
+                base = _own_base(source, at, limit)
             stop = note_record(source, at, limit, base, cells, capacity, rows)
             if stop == _GOOD and check != k.CHECK_NONE:
                 stop = _check_sums(source, at, cells, capacity, rows, check)

@@ -19,7 +19,7 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.places import is_remote, open_log
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, Split, UnitSplit
+from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, StoreSplit, UnitSplit
 from firetrail.pipeline.source.units import Chooser, open_queue, read_units
 from firetrail.store.problems import KIND_OF_STOP, Kind
 from firetrail.store.viewlog import ViewLog
@@ -33,7 +33,7 @@ _SIZE = layout.BLANK.struct.unpack_from
 
 
 def read_split(
-    split: Split,
+    split: StoreSplit,
     columns: Sequence[str] = NAMES,
     *,
     permissive: bool = False,

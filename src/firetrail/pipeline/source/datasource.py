@@ -61,6 +61,10 @@ class RocketMqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches."""
         options = parse_options(self.options, stream=True)
+        if options.namesrv:
+            from firetrail.pipeline.wire.stream import WireStreamReader
+
+            return WireStreamReader(options, columns_of(schema))
         kind = LogStreamReader if options.view is View.LOG else QueueStreamReader
         return kind(options, columns_of(schema))
 

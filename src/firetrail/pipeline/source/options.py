@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
@@ -21,7 +21,30 @@ EARLIEST = -2
 LATEST = -1
 """The numbers that stand for the ends of a queue, as in Kafka."""
 
+Queue = TypeVar("Queue")
 Offsets = dict[str, dict[int, int]]
+
+GROUP = "FIRETRAIL_SPARK"
+"""Under which brokers know those who read or write; consumers of that name do not exist."""
+
+
+class QueueName(NamedTuple):
+    """A queue of a topic as options name it: ``0``, or ``broker-a/0`` where brokers share a topic.
+
+    Stores have no brokers.
+    """
+
+    broker: str
+    queue_id: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for what is none."""
+        broker, _, queue_id = text.rpartition("/")
+        return cls(broker, int(queue_id))
+
+    def __str__(self) -> str:
+        return f"{self.broker}/{self.queue_id}" if self.broker else str(self.queue_id)
 
 
 class View(Enum):
@@ -37,18 +60,23 @@ class Edge:
     """Where reading begins or ends in every queue: one of its ends, or offsets by queue."""
 
     default: int
-    offsets: Offsets = field(default_factory=dict)
+    offsets: dict[str, dict[QueueName, int]] = field(default_factory=dict)
 
-    def of(self, topic: str, queue_id: int) -> int:
+    def of(self, topic: str, queue_id: int, broker: str = "") -> int:
         """The offset for a queue, EARLIEST or LATEST."""
-        return self.offsets.get(topic, {}).get(queue_id, self.default)
+        known = self.offsets.get(topic, {})
+        anywhere = known.get(QueueName("", queue_id), self.default)
+        return known.get(QueueName(broker, queue_id), anywhere)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What a reader was asked for."""
 
-    path: str
+    path: str = ""
+    namesrv: str = ""
+    """Where brokers are found, instead of a path; several are separated by semicolons."""
+    group: str = GROUP
     view: View = View.QUEUE
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
@@ -65,6 +93,11 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+
+    @property
+    def place(self) -> str:
+        """What is read, for messages to people."""
+        return self.path or f"namesrv={self.namesrv}"
 
     def follows(self, topic: str) -> bool:
         """Whether a topic is one of those to be read."""
@@ -131,13 +164,18 @@ def _text(text: str) -> str:
 
 def parse_offsets(value: Any) -> Offsets:
     """``{"topic": {"0": 5}}`` with numbers as keys. Raises ValueError for anything else."""
+    return parse_offsets_by(int, value)
+
+
+def parse_offsets_by(queue: Callable[[str], Queue], value: Any) -> dict[str, dict[Queue, int]]:
+    """The same with other names for queues."""
     if not isinstance(value, dict):
         raise ValueError
-    parsed: Offsets = {}
+    parsed: dict[str, dict[Queue, int]] = {}
     for topic, by_queue in value.items():
         if not isinstance(by_queue, dict):
             raise ValueError
-        parsed[topic] = {int(queue): _offset(offset) for queue, offset in by_queue.items()}
+        parsed[topic] = {queue(name): _offset(offset) for name, offset in by_queue.items()}
     return parsed
 
 
@@ -153,7 +191,7 @@ def _edge(default: int, *words: str) -> Callable[[str], Edge]:
     def parse(text: str) -> Edge:
         if text.lower() in words:
             return Edge(numbers[text.lower()])
-        return Edge(default, parse_offsets(json.loads(text)))
+        return Edge(default, parse_offsets_by(QueueName.parse, json.loads(text)))
 
     return parse
 
@@ -171,6 +209,8 @@ class Option:
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
     Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
+    Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
+    Option("group", "group", _text, "a consumer group"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
     Option("subscribe", "subscribe", _list, "topics, separated by commas"),
     Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression of topics"),
@@ -199,6 +239,8 @@ _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "key")
 _TOGETHER = (
+    ("path", "namesrv"),
+    ("path", "group"),
     ("subscribe", "subscribePattern"),
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),
@@ -230,8 +272,9 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
 def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
     """The options of a read. Raises ConfigError, which says what is allowed."""
     named = _known(given)
-    if "path" not in named:
-        raise ConfigError("path", "", "name the store: .load(PATH) or .option('path', PATH)")
+    if "path" not in named and "namesrv" not in named:
+        remedy = "name the store: .load(PATH), or brokers: .option('namesrv', 'HOST:PORT')"
+        raise ConfigError("path", "", remedy)
     values: dict[str, Any] = {}
     for name, text in named.items():
         option = _BY_KEY[name.lower()]
@@ -263,6 +306,8 @@ def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
         if name in given:
             kind = "a stream" if stream else "a batch read"
             raise ConfigError(name, "", f"not for {kind}")
+    if "namesrv" in given and view is not View.QUEUE:
+        raise ConfigError("view", view.value, "needs the files of a store: brokers have queues")
     if view is View.DAMAGE:
         if stream:
             raise ConfigError("view", "damage", "not for a stream; a stream has queue or log")

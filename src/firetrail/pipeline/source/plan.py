@@ -48,13 +48,19 @@ class Plan:
 def plan_batch(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> Plan:
     """Plan a read of the queues or of the log. Notes go to the log as well."""
     wanted = _wanted(options, bounds)
-    if is_remote(options.path):
+    splits: list[Split]
+    if options.namesrv:
+        from firetrail.pipeline.wire.planning import plan_wire
+
+        pulled, notes = plan_wire(options, bounds, wanted)
+        splits = [*pulled]
+    elif is_remote(options.path):
         splits, notes = plan_remote(options, bounds, wanted)
     else:
         with StoreView.open(local_path(options.path)) as view:
             check_readable(view, options)
             splits, notes = _plan(view, options, bounds, wanted)
-    plan = Plan(splits, [f"rocketmq {options.path}, view={options.view.value}", *notes])
+    plan = Plan(splits, [f"rocketmq {options.place}, view={options.view.value}", *notes])
     LOGGER.info("%s", plan)
     return plan
 

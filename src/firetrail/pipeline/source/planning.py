@@ -7,7 +7,7 @@ the cost grows with the number of segments and queues, not with that of the mess
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
@@ -195,28 +195,37 @@ def plan_queues(
 
 
 def _unit_splits(view: StoreView, parts: list[Part], count: int, wanted: Wanted) -> list[UnitSplit]:
-    """Distribute ranges over splits of about the same bytes; a large range goes into several."""
-    room = -(-sum(part.size for part in parts) // count)
-    splits: list[UnitSplit] = []
-    taken: list[QueueRange] = []
-    left = room
-
-    def close() -> None:
-        queues = QueueSet(tuple(taken), view.queue_file_size)
+    shares = share_out([(part.range.begin, part.range.end, part.size) for part in parts], count)
+    splits = []
+    for share in shares:
+        ranges = [
+            QueueRange(parts[number].range.topic, parts[number].range.queue_id, begin, end)
+            for number, begin, end in share
+        ]
+        queues = QueueSet(tuple(ranges), view.queue_file_size)
         splits.append(UnitSplit(str(view.root), queues, wanted))
-        taken.clear()
+    return splits
 
-    for part in parts:
-        mean = max(part.size // part.range.count, 1)
-        begin, end = part.range.begin, part.range.end
+
+def share_out(
+    ranges: Sequence[tuple[int, int, int]], count: int
+) -> Iterator[list[tuple[int, int, int]]]:
+    """Distribute ranges (begin, end, bytes) over ``count`` shares of about the same bytes.
+
+    A share has (number of the range, begin, end); a large range goes into several.
+    """
+    room = -(-sum(size for _, _, size in ranges) // count)
+    taken: list[tuple[int, int, int]] = []
+    left = room
+    for number, (begin, end, size) in enumerate(ranges):
+        mean = max(size // (end - begin), 1)
         while begin < end:
             some = min(end - begin, max(-(-left // mean), 1))
-            taken.append(QueueRange(part.range.topic, part.range.queue_id, begin, begin + some))
+            taken.append((number, begin, begin + some))
             begin += some
             left -= some * mean
             if left <= 0:
-                close()
-                left = room
+                yield taken
+                taken, left = [], room
     if taken:
-        close()
-    return splits
+        yield taken

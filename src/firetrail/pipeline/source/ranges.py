@@ -14,12 +14,11 @@ from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamag
 from firetrail.format.config_json import loads
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import CONFIG, OFFSET_MAX
-from firetrail.pipeline.source.options import EARLIEST, LATEST, Edge, ReadOptions
+from firetrail.pipeline.source.options import EARLIEST, LATEST, Edge, QueueName, ReadOptions
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.logread import store_time_at
-from firetrail.store.queues import QueueKey
 from firetrail.store.view import StoreView
 
 
@@ -50,11 +49,16 @@ def known_topics(view: StoreView) -> list[str]:
 
 def check_topics(view: StoreView, options: ReadOptions) -> None:
     """Raise ConfigError for a topic that does not exist."""
-    topics = known_topics(view)
+    check_topics_in(known_topics(view), options)
+
+
+def check_topics_in(topics: Collection[str], options: ReadOptions) -> None:
+    """The same with the topics that exist."""
     for topic in options.subscribe or ():
         if topic not in topics:
             there = ", ".join(topics) or "none"
-            raise ConfigError("subscribe", topic, f"{view.root} has no such topic; it has {there}")
+            remedy = f"{options.place} has no such topic; it has {there}"
+            raise ConfigError("subscribe", topic, remedy)
 
 
 def each_queue(
@@ -177,27 +181,31 @@ def by_time(
 
 def _asked_for(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tuple[int, int]:
     low, high = queue_ends(view, queue)
-    begin = resolve(queue, options.starting_offsets, low, high, low, options)
-    end = resolve(queue, options.ending_offsets, low, high, high, options)
+    name = queue.topic, queue.queue_id
+    begin = resolve(name, options.starting_offsets, low, high, low, options)
+    end = resolve(name, options.ending_offsets, low, high, high, options)
     times = (options.starting_timestamp, options.ending_timestamp)
     return by_time(view, queue, begin, max(begin, end), times)
 
 
 def resolve(
-    queue: ConsumeQueue,
+    queue: tuple[str, int] | tuple[str, int, str],
     edge: Edge | None,
     low: int,
     high: int,
     default: int,
     options: ReadOptions,
 ) -> int:
-    """The offset that an option gives for a queue that has ``low`` up to ``high``."""
+    """The offset that an option gives for a queue that has ``low`` up to ``high``.
+
+    A queue is named by its topic, its id and, if it is one of several, its broker.
+    """
     if edge is None:
         return default
-    wanted = edge.of(queue.topic, queue.queue_id)
+    wanted = edge.of(*queue)
     if wanted in (EARLIEST, LATEST):
         return low if wanted == EARLIEST else high
-    name = f"{queue.topic}/{queue.queue_id}"
+    name = "/".join(map(str, (queue[0], *queue[2:], queue[1])))
     if wanted > high:
         raise ConfigError(
             "offset", wanted, f"queue {name} has no such offset yet, it ends at {high}"
@@ -212,22 +220,60 @@ def report_loss(options: ReadOptions, queue: str, wanted: int, low: int) -> None
     """Raise DataLostError, unless loss is allowed."""
     if options.fail_on_data_loss:
         raise DataLostError(
-            f"{options.path}: queue {queue} begins at {low} now, the offsets from {wanted} on were "
-            "deleted by retention; begin later, or read with failOnDataLoss=false to go without"
+            f"{options.place}: queue {queue} begins at {low} now, the offsets from {wanted} on "
+            "were deleted by retention; begin later, or read with failOnDataLoss=false to go "
+            "without"
+        )
+
+
+def clipped(
+    options: ReadOptions, queue: str, ends: tuple[int, int], begin: int, stop: int
+) -> tuple[int, int]:
+    """The part of a stream's range that a queue has. Raises DataLostError if that is not all."""
+    low, high = ends
+    if begin > high or stop > high:
+        report_cut(options, queue, max(begin, stop), high)
+        begin, stop = min(begin, high), min(stop, high)
+    if begin < low and begin < stop:
+        report_loss(options, queue, begin, low)
+        begin = min(low, stop)
+    return begin, max(begin, stop)
+
+
+def report_missing(options: ReadOptions, queue: str, begin: int) -> None:
+    """Raise DataLostError for a queue of a stream that is not there, unless loss is allowed."""
+    if options.fail_on_data_loss:
+        raise DataLostError(
+            f"{options.place}: queue {queue} is gone, with its messages from {begin} on; "
+            "read with failOnDataLoss=false to go on without it"
+        )
+
+
+def report_cut(options: ReadOptions, queue: str, known: int, high: int) -> None:
+    """Raise DataLostError for one that ends before it did, unless loss is allowed."""
+    if options.fail_on_data_loss:
+        raise DataLostError(
+            f"{options.place}: queue {queue} ends at {high}, but was read up to {known}: "
+            "the store lost messages or is another one; begin with a new checkpoint, or read "
+            "with failOnDataLoss=false to go on from the queue's end"
         )
 
 
 def check_edges(view: StoreView, options: ReadOptions) -> None:
     """Raise ConfigError for offsets of queues that do not exist."""
-    pairs: set[QueueKey] = set(view.queues.pairs())
+    check_edges_in({(t, QueueName("", q)) for t, q in view.queues.pairs()}, options)
+
+
+def check_edges_in(known: set[tuple[str, QueueName]], options: ReadOptions) -> None:
+    """The same for queues by topic and name."""
     for name, edge in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
     ):
         for topic, by_queue in (edge.offsets if edge else {}).items():
-            for queue_id in by_queue:
-                if (topic, queue_id) not in pairs:
-                    there = ", ".join(f"{t}/{q}" for t, q in sorted(pairs)) or "none"
+            for queue in by_queue:
+                if (topic, queue) not in known:
+                    there = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"
                     raise ConfigError(
-                        name, f"{topic}/{queue_id}", f"there is no such queue; there are {there}"
+                        name, f"{topic}/{queue}", f"there is no such queue; there are {there}"
                     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -14,6 +14,7 @@ from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import is_remote
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS
+from firetrail.pipeline.source.splits import WireSplit
 
 
 def read_partition(
@@ -22,7 +23,10 @@ def read_partition(
     """The messages of a partition's split; None stands for Spark's own, where there are none."""
     if partition.value is None:
         return iter(())
-    return read_split(
+    read: Callable[..., Iterator[pa.RecordBatch]] = read_split
+    if isinstance(partition.value, WireSplit):
+        from firetrail.pipeline.wire.reading import read_wire as read
+    return read(
         partition.value,
         columns,
         permissive=options.permissive,

@@ -87,4 +87,26 @@ class PlaceSplit:
     wanted: Wanted = EVERYTHING
 
 
-Split = LogSplit | UnitSplit | PlaceSplit
+@dataclass(frozen=True, slots=True)
+class BrokerRange:
+    """A range of a queue that a broker has."""
+
+    broker: str
+    range: QueueRange
+
+    def __str__(self) -> str:
+        return f"{self.range.topic}/{self.broker}/{self.range.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class WireSplit:
+    """The messages of ranges of queues, asked of the brokers that have them."""
+
+    namesrv: str
+    group: str
+    ranges: tuple[BrokerRange, ...]
+    wanted: Wanted = EVERYTHING
+
+
+StoreSplit = LogSplit | UnitSplit | PlaceSplit
+Split = StoreSplit | WireSplit

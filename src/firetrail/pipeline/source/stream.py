@@ -10,7 +10,7 @@ and the log is read from front to back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -26,7 +26,14 @@ from pyspark.sql.streaming.datasource import (
 
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import LATEST, Edge, Offsets, ReadOptions, parse_offsets
+from firetrail.pipeline.source.options import (
+    LATEST,
+    Edge,
+    Offsets,
+    Queue,
+    ReadOptions,
+    parse_offsets,
+)
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan import LOGGER, check_readable
 from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
@@ -34,16 +41,16 @@ from firetrail.pipeline.source.ranges import (
     Part,
     by_time,
     check_topics,
+    clipped,
     each_queue,
     look_at,
     queue_ends,
-    report_loss,
+    report_missing,
     resolve,
 )
 from firetrail.pipeline.source.reader import read_partition
 from firetrail.pipeline.source.splits import QueueRange, Wanted
 from firetrail.pipeline.source.units import first_behind
-from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.view import StoreView
 
 _LOG = "log"
@@ -51,8 +58,8 @@ _CLOSE_ENOUGH = 0.9
 """A cut that lets through this part of the limit is not improved."""
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What both views have in common."""
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What all stream readers have in common."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         if is_remote(options.path):
@@ -81,7 +88,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._columns)
 
 
-class QueueStreamReader(_StreamReader):
+class QueueStreamReader(StreamReader):
     """Follows queues."""
 
     def initialOffset(self) -> dict[str, Any]:
@@ -93,13 +100,14 @@ class QueueStreamReader(_StreamReader):
             edge = options.starting_offsets or Edge(LATEST)
             for queue in each_queue(view, options):
                 low, high = queue_ends(view, queue)
-                begin = resolve(queue, edge, low, high, high, options)
+                name = queue.topic, queue.queue_id
+                begin = resolve(name, edge, low, high, high, options)
                 if options.starting_timestamp > TIME_MIN:
                     begin, _ = by_time(
                         view, queue, low, high, (options.starting_timestamp, TIME_MAX)
                     )
                 found.setdefault(queue.topic, {})[queue.queue_id] = begin
-        return _as_json(found)
+        return as_json(found)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
@@ -108,17 +116,17 @@ class QueueStreamReader(_StreamReader):
             check_readable(view, self._options)
             ends = self._ends(view)
             if self._target is not None:
-                ends = _cut_to(ends, parse_offsets(self._target))
+                ends = cut_to(ends, parse_offsets(self._target))
             empty, parts = self._between(view, reached, ends)
             for part in (*empty, *_limited(view, parts, limit)):
                 if part.count or part.queue_id in reached.get(part.topic, {}):
                     reached.setdefault(part.topic, {})[part.queue_id] = part.end
-        return _as_json(reached)
+        return as_json(reached)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the queues end now: with what was read, the lag."""
         with self._open() as view:
-            return _as_json(self._ends(view))
+            return as_json(self._ends(view))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of one micro-batch."""
@@ -149,47 +157,20 @@ class QueueStreamReader(_StreamReader):
                 begin = start.get(topic, {}).get(queue_id, 0)
                 if (topic, queue_id) not in view.tails:
                     if begin < stop:
-                        self._report_missing(f"{topic}/{queue_id}", begin)
+                        report_missing(self._options, f"{topic}/{queue_id}", begin)
                     continue
                 with closing(view.open_queue(topic, queue_id)) as queue:
-                    begin, stop = self._clipped(view, queue, begin, stop)
+                    ends = queue_ends(view, queue)
+                    name = f"{topic}/{queue_id}"
+                    begin, stop = clipped(self._options, name, ends, begin, stop)
                     if begin < stop:
                         parts.append(look_at(queue, begin, stop))
                     else:
                         empty.append(QueueRange(topic, queue_id, stop, stop))
         return empty, parts
 
-    def _clipped(
-        self, view: StoreView, queue: ConsumeQueue, begin: int, stop: int
-    ) -> tuple[int, int]:
-        """The part of a range that the queue has. Raises DataLostError if that is not all."""
-        name = f"{queue.topic}/{queue.queue_id}"
-        low, high = queue_ends(view, queue)
-        if begin > high or stop > high:
-            self._report_cut(name, max(begin, stop), high)
-            begin, stop = min(begin, high), min(stop, high)
-        if begin < low and begin < stop:
-            report_loss(self._options, name, begin, low)
-            begin = min(low, stop)
-        return begin, max(begin, stop)
 
-    def _report_missing(self, queue: str, begin: int) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLostError(
-                f"{self._options.path}: queue {queue} is gone, with its messages from {begin} on; "
-                "read with failOnDataLoss=false to go on without it"
-            )
-
-    def _report_cut(self, queue: str, known: int, high: int) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLostError(
-                f"{self._options.path}: queue {queue} ends at {high}, but was read up to {known}: "
-                "the store lost messages or is another one; begin with a new checkpoint, or read "
-                "with failOnDataLoss=false to go on from the queue's end"
-            )
-
-
-class LogStreamReader(_StreamReader):
+class LogStreamReader(StreamReader):
     """Follows the log itself. Offsets are ``{"log": physical offset}``."""
 
     def initialOffset(self) -> dict[str, Any]:
@@ -233,21 +214,23 @@ class LogStreamReader(_StreamReader):
         return [InputPartition(split) for split in splits]
 
 
-def _as_json(offsets: Offsets) -> dict[str, Any]:
+def as_json(offsets: Mapping[str, Mapping[Any, int]]) -> dict[str, Any]:
     """Sorted, so that equal offsets are equal as text."""
     return {
-        topic: {str(queue_id): by_queue[queue_id] for queue_id in sorted(by_queue)}
+        topic: {str(queue): by_queue[queue] for queue in sorted(by_queue)}
         for topic, by_queue in sorted(offsets.items())
     }
 
 
-def _cut_to(ends: Offsets, target: Offsets) -> Offsets:
+def cut_to(
+    ends: Mapping[str, Mapping[Queue, int]], target: Mapping[str, Mapping[Queue, int]]
+) -> dict[str, dict[Queue, int]]:
     """Ends that go no further than a target; queues that it does not know are left out."""
     return {
         topic: {
-            queue_id: min(end, target[topic][queue_id])
-            for queue_id, end in by_queue.items()
-            if queue_id in target[topic]
+            queue: min(end, target[topic][queue])
+            for queue, end in by_queue.items()
+            if queue in target[topic]
         }
         for topic, by_queue in ends.items()
         if topic in target

@@ -1,0 +1,203 @@
+"""What brokers say about their queues, for whoever plans a read: ends, times, places, sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Self, TypeVar
+
+from firetrail.client.admin import Admin
+from firetrail.client.pulling import Answer, Puller
+from firetrail.client.session import Session
+from firetrail.client.subscription import by_tags
+from firetrail.errors import PipelineError, RequestError
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.format.names import OFFSET_MAX
+from firetrail.format.record import Record, decode_message
+from firetrail.pipeline.source.options import QueueName, ReadOptions
+from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
+from firetrail.pipeline.wire.loop import Loop, patiently
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import ResponseCode
+
+AT_ONCE = 64
+"""Requests that wait for their answers at the same time."""
+SAMPLE = 32
+"""Messages by whose size that of a queue's others is guessed."""
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+class Ends(NamedTuple):
+    """A queue, and the offsets that it has messages of."""
+
+    queue: MessageQueue
+    low: int
+    high: int
+
+    @property
+    def name(self) -> str:
+        """For messages to people."""
+        return f"{self.queue.topic}/{name_of(self.queue)}"
+
+
+def name_of(queue: MessageQueue) -> QueueName:
+    """A queue as options name it."""
+    return QueueName(queue.broker_name, queue.queue_id)
+
+
+@contextmanager
+def reached(namesrv: str) -> Iterator[None]:
+    """Raise what tells that nobody answers as an error that names whom was asked."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise PipelineError(f"namesrv={namesrv}: no answer in time; is the broker up?") from error
+    except OSError as error:
+        raise PipelineError(
+            f"namesrv={namesrv}: {error}; is it running, and is it that?"
+        ) from error
+
+
+class Cluster:
+    """A look at the queues of a cluster, as they are now. Use it as a context manager."""
+
+    def __init__(self, namesrv: str, group: str) -> None:
+        self._namesrv = namesrv
+        self._loop = Loop()
+        self._admin = Admin(namesrv)
+        self._session = Session(namesrv)
+        self._puller = Puller(self._session, group)
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        try:
+            with reached(self._namesrv):
+                self._loop.run(self._open())
+        except BaseException:
+            self._loop.__exit__()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        await self._admin.__aenter__()
+        await self._session.open()
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run(self._close())
+        self._loop.__exit__()
+
+    async def _close(self) -> None:
+        await self._session.close()
+        await self._admin.__aexit__()
+
+    def _each(self, items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]]) -> list[Found]:
+        """The answers for all items, in their order."""
+
+        async def all_of_them() -> list[Found]:
+            room = asyncio.Semaphore(AT_ONCE)
+
+            async def one(item: Item) -> Found:
+                async with room:
+                    return await patiently(lambda: ask(item))
+
+            return await asyncio.gather(*map(one, items))
+
+        with reached(self._namesrv):
+            return self._loop.run(all_of_them())
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def queues(self, options: ReadOptions, bounds: Bounds) -> list[MessageQueue]:
+        """The queues to be read from, in the order of their names."""
+        with reached(self._namesrv):
+            topics = self._loop.run(self._admin.topics())
+        check_topics_in(topics, options)
+        wanted = [t for t in topics if options.follows(t)]
+        if bounds.topics is not None:
+            wanted = [topic for topic in wanted if topic in bounds.topics]
+        found = self._each(wanted, self._queues_of)
+        return [q for queues in found for q in queues if is_in(bounds, q.topic, q.queue_id)]
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        try:
+            return await self._admin.queues(topic)
+        except RequestError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:  # deleted meanwhile
+                return []
+            raise
+
+    def ends(self, queues: Iterable[MessageQueue]) -> list[Ends]:
+        """Where queues begin and end now."""
+
+        async def ask(queue: MessageQueue) -> Ends:
+            low = max(await self._admin.offsets.lowest(queue), 0)
+            return Ends(queue, low, max(await self._admin.offsets.end(queue), low))
+
+        return self._each(queues, ask)
+
+    # -- single messages ----------------------------------------------------------------------
+
+    def sizes(self, queues: Iterable[tuple[MessageQueue, int, int]]) -> list[int]:
+        """About how many bytes each of some ranges has, by its first messages."""
+
+        async def ask(asked: tuple[MessageQueue, int, int]) -> int:
+            queue, begin, end = asked
+            records = (await self._pull(queue, begin, SAMPLE)).records
+            count, at = 0, 0
+            while at < len(records):
+                at += int.from_bytes(records[at : at + 4], "big")
+                count += 1
+            return (end - begin) * (len(records) // max(count, 1))
+
+        return self._each(queues, ask)
+
+    def cut(
+        self,
+        ranges: Iterable[tuple[MessageQueue, int, int]],
+        times: tuple[int, int],
+        places: tuple[int, int] = (0, OFFSET_MAX),
+    ) -> list[tuple[int, int]]:
+        """Ranges cut to what was stored in a part of time, and stands in a part of the log.
+
+        By bisection, and exactly: what brokers themselves say of a time is the message next to
+        it in some versions, and the first behind it in others.
+        """
+
+        async def ask(asked: tuple[MessageQueue, int, int]) -> tuple[int, int]:
+            queue, begin, end = asked
+            if times[0] > TIME_MIN:
+                begin = await self._first(queue, begin, end, lambda r: r.store_time >= times[0])
+            if times[1] < TIME_MAX:
+                end = await self._first(queue, begin, end, lambda r: r.store_time >= times[1])
+            if places[0] > 0:
+                begin = await self._first(
+                    queue, begin, end, lambda r: r.physical_offset >= places[0]
+                )
+            if places[1] < OFFSET_MAX:
+                end = await self._first(queue, begin, end, lambda r: r.physical_offset >= places[1])
+            return begin, end
+
+        return self._each(ranges, ask)
+
+    async def _first(
+        self, queue: MessageQueue, begin: int, end: int, test: Callable[[Record], bool]
+    ) -> int:
+        """The first offset whose message meets a test that all later ones meet too.
+
+        Messages that are not there any more are before it.
+        """
+        while begin < end:
+            middle = (begin + end) // 2
+            records = (await self._pull(queue, middle, 1)).records
+            if records and test(decode_message(records)):
+                end = middle
+            else:
+                begin = middle + 1
+        return begin
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Answer:
+        await self._session.route(queue.topic)
+        return await self._puller.ask(queue, offset, by_tags(queue.topic), count=count)

@@ -1,0 +1,133 @@
+"""The stream reader for brokers. Offsets are ``{"topic": {"broker-a/0": 5}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
+from firetrail.pipeline.source.plan import LOGGER
+from firetrail.pipeline.source.ranges import NO_BOUNDS, clipped, report_missing, resolve
+from firetrail.pipeline.source.splits import Wanted
+from firetrail.pipeline.source.stream import StreamReader, as_json, cut_to
+from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
+from firetrail.pipeline.wire.planning import Part, check_queues, measured, split_parts
+
+Offsets = dict[str, dict[QueueName, int]]
+
+
+class WireStreamReader(StreamReader):
+    """Follows queues of brokers. Each look asks the name server anew for topics and queues."""
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self._options.namesrv, self._options.group)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins: at the end, unless the options say otherwise."""
+        options = self._options
+        with self._cluster() as cluster:
+            queues = cluster.queues(options, NO_BOUNDS)
+            check_queues(queues, options)
+            all_ends = cluster.ends(queues)
+            if options.starting_timestamp > TIME_MIN:
+                times = options.starting_timestamp, TIME_MAX
+                begins = [begin for begin, _ in cluster.cut(all_ends, times)]
+            else:
+                edge = options.starting_offsets or Edge(LATEST)
+                begins = [self._resolved(ends, edge) for ends in all_ends]
+        found: Offsets = {}
+        for ends, begin in zip(all_ends, begins, strict=True):
+            found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = begin
+        return as_json(found)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
+        begun = _parse(start)
+        with self._cluster() as cluster:
+            all_ends = self._ends(cluster)
+            ends = _highs(all_ends)
+            if self._target is not None:
+                ends = cut_to(ends, _parse(self._target))
+            parts = self._between(all_ends, begun, ends)
+            if isinstance(limit, ReadMaxBytes):
+                parts = measured(cluster, parts)
+        for part in _limited(parts, limit):
+            by_queue = begun.setdefault(part.queue.topic, {})
+            name = name_of(part.queue)
+            if part.begin < part.end or name in by_queue:
+                by_queue[name] = part.end
+        return as_json(begun)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the queues end now: with what was read, the lag."""
+        with self._cluster() as cluster:
+            return as_json(_highs(self._ends(cluster)))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The splits of one micro-batch."""
+        with self._cluster() as cluster:
+            parts = self._between(self._ends(cluster), _parse(start), _parse(end))
+            parts = measured(cluster, parts)
+        parts = [part for part in parts if part.begin < part.end]
+        splits = split_parts(parts, self._options, Wanted(tags=self._options.tags))
+        LOGGER.info("rocketmq %s: %d queues are pulled", self._options.place, len(parts))
+        return [InputPartition(split) for split in splits]
+
+    def _resolved(self, ends: Ends, edge: Edge) -> int:
+        name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
+        return resolve(name, edge, ends.low, ends.high, ends.high, self._options)
+
+    def _ends(self, cluster: Cluster) -> list[Ends]:
+        return cluster.ends(cluster.queues(self._options, NO_BOUNDS))
+
+    def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[Part]:
+        """What is between two offsets, also where that is nothing.
+
+        A queue that ``start`` does not know is new, and read from its first message on.
+        """
+        known = {(ends.queue.topic, name_of(ends.queue)): ends for ends in all_ends}
+        parts = []
+        for topic, by_queue in sorted(end.items()):
+            for name, stop in sorted(by_queue.items()):
+                begin = start.get(topic, {}).get(name, 0)
+                ends = known.get((topic, name))
+                if ends is not None:
+                    between = clipped(self._options, ends.name, ends[1:], begin, stop)
+                    parts.append(Part(ends.queue, *between))
+                elif begin < stop:
+                    report_missing(self._options, f"{topic}/{name}", begin)
+        return parts
+
+
+def _parse(offsets: dict[str, Any]) -> Offsets:
+    return parse_offsets_by(QueueName.parse, offsets)
+
+
+def _highs(all_ends: list[Ends]) -> Offsets:
+    found: Offsets = {}
+    for ends in all_ends:
+        found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = ends.high
+    return found
+
+
+def _limited(parts: list[Part], limit: ReadLimit) -> list[Part]:
+    """The parts cut to what a limit lets through: each to the same fraction, but to one message
+    at least, as Spark's Kafka source does it."""
+    if isinstance(limit, ReadMaxRows):
+        total, room = sum(part.end - part.begin for part in parts), limit.max_rows
+    elif isinstance(limit, ReadMaxBytes):
+        total, room = sum(part.size for part in parts), limit.max_bytes
+    else:
+        return parts
+    if total <= room:
+        return parts
+    cut = []
+    for part in parts:
+        count = part.end - part.begin
+        some = min(count, max(count * room // total, 1))
+        cut.append(part._replace(end=part.begin + some))
+    return cut
