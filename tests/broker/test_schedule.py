@@ -6,8 +6,10 @@ from pathlib import Path
 
 from tests.broker.brokers import SMALL, Talk, running
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
+from firetrail.store.config import FlushMode
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
 LATE = "DELAY\x012\x02"
@@ -25,6 +27,17 @@ def test_a_message_is_delivered_when_it_is_due() -> None:
         assert by_tag.content  # its tag counts again, not its time
 
     running(test, store=SOON)
+
+
+def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
+    """No other put comes whose sync would take the delivered message along."""
+
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", b"body", i="DELAY\x011\x02")
+        assert [record.body for record in await talk.pull_until("T1", 1)] == [b"body"]
+
+    config = BrokerConfig(offsets_interval_ms=3_600_000)
+    running(test, config=config, store=SOON.replace(flush=FlushMode.SYNC))
 
 
 def test_what_is_not_due_waits(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from firetrail.broker.acking import Acking
 from firetrail.broker.admin import Administration
+from firetrail.broker.assigning import Assigning
 from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
@@ -26,11 +28,14 @@ from firetrail.broker.holding import Holding
 from firetrail.broker.inspecting import Inspecting
 from firetrail.broker.locks import Locks
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.pop_checkpoints import Checkpoints
+from firetrail.broker.popping import Popping
 from firetrail.broker.pulling import Pulling
 from firetrail.broker.querying import Querying
 from firetrail.broker.registering import Registering
 from firetrail.broker.replying import Replying
 from firetrail.broker.resetting import Resetting
+from firetrail.broker.reviving import Reviving
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.selecting import Selecting
 from firetrail.broker.sendback import SendingBack
@@ -130,7 +135,8 @@ class Broker:
             self.store = ServedStore.open(self._folder, config)
             resources.callback(self.store.close)
             self._build()
-            for part in (self.groups, self.topics, self.offsets, self._schedule):
+            parts = (self.groups, self.topics, self._assigning, self.offsets, self._schedule)
+            for part in (*parts, self._reviving):
                 resources.push_async_callback(part.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
@@ -143,6 +149,7 @@ class Broker:
             resources.callback(self._holding.stop)
             self.topics.on_change = self._registering.changed
             self._schedule.start()
+            self._reviving.start()
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
@@ -187,7 +194,9 @@ class Broker:
         if not store.recovery.clean:
             self.topics.recover(store.queue_pairs())
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        self.offsets = OffsetTable(file("consumerOffset.json"), store, self.topics)
+        # What was popped is noted in the log: the offsets behind it must not be on disk without it.
+        offsets = ConfigFile(system, self._folder, "consumerOffset.json", store.flush)
+        self.offsets = OffsetTable(offsets, store, self.topics)
         self.clients = Clients(self.topics, self.groups, loop.time, config)
         self._holding = Holding(store, loop)
         self._traffic = Traffic(store, loop.time)
@@ -200,6 +209,12 @@ class Broker:
         self._registering = Registering(
             config, self.address, self.topics.offered, self._name_server
         )
+        self._assigning = Assigning(
+            file("messageRequestMode.json"), self.clients, self._registering.route
+        )
+        checkpoints = Checkpoints(store, self.topics, self.offsets, config.name, now_ms)
+        checkpoints.load()
+        self._reviving = Reviving(store, self.topics, self.groups, checkpoints, now_ms)
         self._statistics = StatisticsAnswers(
             store,
             self.topics,
@@ -225,6 +240,20 @@ class Broker:
                 config,
                 self._traffic,
             ),
+            Popping(
+                store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                selecting,
+                self._holding,
+                checkpoints,
+                config,
+                self._traffic,
+                now_ms,
+            ),
+            Acking(store, self.topics, checkpoints, config.name, now_ms),
+            self._assigning,
             SendingBack(store, self.topics, self.groups, self._traffic),
             Querying(store, self.topics),
             self.offsets,

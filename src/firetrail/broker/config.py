@@ -97,6 +97,10 @@ class BrokerConfig:
         "Let consumers choose messages by SQL92. RocketMQ's default is false.",
     )
 
+    revive_queues: int = CONSUMING(
+        8, "reviveQueueNum", Whole(1, 1024), "Queues of the topic that keeps what was popped."
+    )
+
     reject_transactions: bool = TRANSACTIONS(
         False, "rejectTransactionMessage", FLAG, "Take no half messages."
     )

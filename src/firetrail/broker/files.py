@@ -7,6 +7,7 @@ missing or cannot be understood. A crash at any moment leaves one of the two who
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class ConfigFile:
-    """One file, such as ``topics.json``."""
+    """One file, such as ``topics.json``. ``before`` is done before each write."""
 
-    def __init__(self, system: System, root: Path, name: str) -> None:
+    def __init__(
+        self, system: System, root: Path, name: str, before: Callable[[], None] | None = None
+    ) -> None:
         self._files = system.files
         self.path = root / CONFIG / name
+        self._before = before
         self._backup = self.path.with_name(name + ".bak")
 
     def load(self) -> dict[str, Any]:
@@ -56,6 +60,8 @@ class ConfigFile:
 
     def save(self, value: dict[str, Any]) -> None:
         """Write it, durably."""
+        if self._before is not None:
+            self._before()
         content = config_json.dumps(value).encode()
         self._files.make_folder(self.path.parent)
         if self.path.exists():

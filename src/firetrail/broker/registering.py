@@ -9,12 +9,15 @@ from collections.abc import Callable
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import RegisterBrokerBody, TopicConfigTable
+from firetrail.remoting.bodies import RegisterBrokerBody, TopicConfigTable, TopicRouteData
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
-from firetrail.remoting.headers import RegisterBrokerHeader
+from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
+
+ROUTE_S = 30.0
+"""How long a route of another name server is taken for current."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ class Registering:
         self._again = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._scheduled = False
+        self._routes: dict[str, tuple[float, TopicRouteData | None]] = {}
 
     async def start(self) -> None:
         """Register everywhere; a name server that cannot be reached is tried again later."""
@@ -51,6 +55,27 @@ class Registering:
         if self._name_server is not None and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._register_here)
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Where the queues of a topic are, on all brokers; None if nobody knows."""
+        if self._name_server is not None:
+            return self._name_server.routes.route(topic)
+        now = asyncio.get_running_loop().time()
+        known = self._routes.get(topic)
+        if known is None or now - known[0] >= ROUTE_S:
+            known = self._routes[topic] = (now, await self._ask_route(topic))
+        return known[1]
+
+    async def _ask_route(self, topic: str) -> TopicRouteData | None:
+        header = TopicHeader(topic, True)
+        for address in self._config.name_servers:
+            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
+            try:
+                answer = await self._client.ask(address, command)
+                return TopicRouteData.decode(answer.content)
+            except (OSError, TimeoutError, FiretrailError) as error:
+                _log.info("route of %s from name server %s: %s", topic, address, error)
+        return None
 
     async def stop(self) -> None:
         """Take leave."""

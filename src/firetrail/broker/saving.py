@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from firetrail.broker.files import ConfigFile
+from firetrail.errors import StoreError
 
 RETRY_S = 1.0
 
@@ -44,7 +45,7 @@ class Saver:
             self.is_dirty = False
             try:
                 await asyncio.to_thread(self._file.save, self._content())
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 self.is_dirty = True
                 if self._stopping:
                     raise
@@ -52,7 +53,7 @@ class Saver:
                 await asyncio.sleep(RETRY_S)
 
     async def stop(self) -> None:
-        """Save what is not saved; OSError if that is not possible."""
+        """Save what is not saved; OSError or StoreError if that is not possible."""
         self._stopping = True
         if self._task is not None:
             await self._task

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from firetrail.broker.copying import copied
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import HALF_TOPIC
 from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
-from firetrail.format.kernels.draft import Message
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, replace_properties
 from firetrail.format.record import Record
@@ -43,6 +43,7 @@ class Schedule:
         self._next = dict(DelayOffsets.from_json(file.load()).offset_table)
         self._saver = Saver(file, lambda: self.content().to_json())
         self._changed = False
+        self._delivered = False
         self._task: asyncio.Task[None] | None = None
 
     def content(self) -> DelayOffsets:
@@ -81,6 +82,9 @@ class Schedule:
         pause = LOOK_S
         for level in range(1, self._levels.max_level + 1):
             pause = min(pause, self._deliver_level(level))
+        if self._delivered:
+            self._delivered = False
+            self._store.push()
         return pause
 
     def _deliver_level(self, level: int) -> float:
@@ -104,6 +108,7 @@ class Schedule:
             record = self._store.at(unit.physical_offset)
             if record is not None:
                 self._put(record)
+                self._delivered = True
             offset += 1
             self._advance(level, offset)
         return 0.0
@@ -121,17 +126,5 @@ class Schedule:
                 "the delayed message at %d has no topic to go to; left out", record.physical_offset
             )
             return
-        self._store.put(
-            Message(
-                topic,
-                record.body,
-                queue_id=int(queue_id),
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_time=record.born_time,
-                born_host=record.born_host,
-                reconsume_times=record.reconsume_times,
-                raw_properties=replace_properties(record.raw_properties, {DELAY: None}),
-                wait_for_flush=False,
-            )
-        )
+        raw = replace_properties(record.raw_properties, {DELAY: None})
+        self._store.put(copied(record, topic, int(queue_id), raw, wait_for_flush=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from random import randrange
 
+from firetrail.broker.copying import copied
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.topics import TopicTable
 from firetrail.broker.traffic import Traffic
@@ -116,14 +117,5 @@ class SendingBack:
             REAL_TOPIC: None,
             REAL_QID: None,
         }
-        return Message(
-            topic,
-            record.body,
-            queue_id=queue_id,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_time=record.born_time,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times + 1,
-            raw_properties=replace_properties(record.raw_properties, changes),
-        )
+        raw = replace_properties(record.raw_properties, changes)
+        return copied(record, topic, queue_id, raw, older=1)

@@ -24,6 +24,7 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC = "BenchmarkTest"
 REPLY_SUFFIX = "REPLY_TOPIC"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 QUEUES_MAX = 10_000
 
 NOT_FOR_CLIENTS = frozenset(
@@ -58,7 +59,9 @@ class TopicTable:
         kept = TopicConfigTable.from_json(file.load())
         self._topics = dict(kept.topic_config_table)
         self.version = kept.data_version
-        self.system = SYSTEM_TOPICS | {config.cluster, config.name}
+        self.revive = f"{REVIVE_PREFIX}{config.cluster}"
+        """Where the broker keeps what was popped and acknowledged."""
+        self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
         self._saver = Saver(file, lambda: self.content().to_json())
         self.on_change: Callable[[], None] = lambda: None
         self._delay_levels = delay_levels
@@ -78,6 +81,7 @@ class TopicTable:
             reply: (1, READ_WRITE),
             HALF_TOPIC: (1, READ_WRITE),
             OP_TOPIC: (1, READ_WRITE),
+            self.revive: (self._config.revive_queues, Permission.READ),
         }
         if self._config.auto_create_topics:
             wanted[AUTO_CREATE] = (queues, inherited)

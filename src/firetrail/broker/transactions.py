@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from firetrail.broker.clients import Client, Clients
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.copying import copied
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
 from firetrail.errors import RequestError
@@ -265,34 +266,19 @@ class Transactions:
 
 
 def _copy(record: Record, topic: str, properties: bytes) -> Message:
-    return Message(
-        topic,
-        record.body,
-        queue_id=QUEUE,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_time=record.born_time,
-        born_host=record.born_host,
-        reconsume_times=record.reconsume_times,
-        raw_properties=properties,
-        wait_for_flush=False,
-    )
+    return copied(record, topic, QUEUE, properties, wait_for_flush=False)
 
 
 def _committed(record: Record) -> Message:
     """The message that consumers get."""
     properties = record.properties
-    return Message(
+    return copied(
+        record,
         properties[REAL_TOPIC],
-        record.body,
-        queue_id=int(properties[REAL_QID]),
-        flag=record.flag,
+        int(properties[REAL_QID]),
+        record.raw_properties,
         sys_flag=record.sys_flag | layout.TRANSACTION_COMMIT,
-        born_time=record.born_time,
-        born_host=record.born_host,
-        reconsume_times=record.reconsume_times,
         prepared_offset=record.physical_offset,
-        raw_properties=record.raw_properties,
     )
 
 

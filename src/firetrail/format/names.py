@@ -136,5 +136,15 @@ def check_topic(name: str) -> None:
         )
 
 
+def pop_retry_topic(topic: str, group: str) -> str:
+    """Where messages of a topic come again that a group has popped and not acknowledged."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """The topic whose messages come again in ``topic``, or the topic itself."""
+    return topic.removeprefix(f"{RETRY_PREFIX}{group}_")
+
+
 def _shortened(name: str) -> str:
     return repr(name) if len(name) <= 64 else f"{name[:64]!r}…"

@@ -172,9 +172,9 @@ class MessageQueueAssignment(Body):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentBody(Body):
-    """QUERY_ASSIGNMENT, answered."""
+    """QUERY_ASSIGNMENT, answered; None if nothing is known, and the client keeps what it has."""
 
-    message_queue_assignments: list[MessageQueueAssignment] = field(default_factory=list)
+    message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
 # -- routes -----------------------------------------------------------------------------------

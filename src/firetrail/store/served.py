@@ -8,6 +8,7 @@ from typing import Any
 from firetrail.format.kernels.draft import Message
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.changing import check_changes
+from firetrail.store.flush import ThreadWaiter
 from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, PutResult
@@ -24,6 +25,15 @@ class ServedStore(Store):
         the first is awaited shares one sync.
         """
         return self._begin_put(message)
+
+    def push(self) -> None:
+        """Let messages be read soon that were put without waiting for the disk.
+
+        With SYNC_FLUSH they are otherwise on disk, and so in the queues, with the next put that
+        waits, however late that is.
+        """
+        if self._sync:
+            self._engine.flusher.add(ThreadWaiter(self._log.max_offset))
 
     def record_sizes(self, physical_offset: int, count: int) -> Iterator[int]:
         """The lengths of ``count`` records that stand one behind the other in the log."""

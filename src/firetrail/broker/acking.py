@@ -1,0 +1,138 @@
+"""Popped messages that are done with, or need more time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints, Key, Pending
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.answering import Answer, Handler
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.pop_bodies import BatchAckBody
+from firetrail.remoting.pop_headers import (
+    AckHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponse,
+)
+from firetrail.remoting.receipts import Receipt, real_topic
+from firetrail.store.served import ServedStore
+
+
+class Acking:
+    """Answers ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
+
+    Who acknowledges a message that is visible again, or that is acknowledged already, gets a
+    success as from RocketMQ: nothing is left to be done.
+    """
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        checkpoints: Checkpoints,
+        name: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._checkpoints = checkpoints
+        self._name = name
+        self._now_ms = now_ms
+        self.handlers: dict[int, Handler] = {
+            RequestCode.ACK_MESSAGE: self._ack,
+            RequestCode.BATCH_ACK_MESSAGE: self._ack_all,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._change,
+        }
+
+    def _ack(self, connection: Connection, request: Command) -> Answer:
+        header = AckHeader.decode(request.fields)
+        self._check(header)
+        point = self._checkpoints.find(_key(header))
+        pending = point and self._checkpoints.ack(point, [header.offset])
+        return settled([pending] if pending else [], request.answer())
+
+    def _ack_all(self, connection: Connection, request: Command) -> Answer:
+        body = BatchAckBody.decode(request.content)
+        if not body.acks:
+            raise RequestError(ResponseCode.NO_MESSAGE, "there is nothing to acknowledge")
+        pending = []
+        name = body.broker_name or self._name
+        for ack in body.acks:
+            topic = real_topic(ack.topic, ack.group, ack.retry)
+            key = (topic, ack.group, ack.queue_id, ack.start, ack.pop_time, name)
+            point = self._checkpoints.find(key)
+            if point is not None:
+                pending.append(self._checkpoints.ack(point, ack.offsets))
+        return settled([each for each in pending if each is not None], request.answer())
+
+    def _change(self, connection: Connection, request: Command) -> Answer:
+        header = ChangeInvisibleTimeHeader.decode(request.fields)
+        self._check(header)
+        old = self._checkpoints.find(_key(header))
+        if old is None or header.offset not in old.open:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"the message at {header.topic} queue {header.queue_id} offset {header.offset} "
+                "is acknowledged or visible again: this receipt is good for nothing more",
+            )
+        new = Checkpoint(
+            old.topic,
+            old.group,
+            old.queue_id,
+            header.offset,
+            max(self._now_ms(), old.pop_time + 1),  # the same time would be the same check-point
+            max(header.invisible_time, 0),
+            old.broker_name,
+            {header.offset},
+            old.queue,
+        )
+        added = self._checkpoints.add(new)
+        acked = self._checkpoints.ack(old, [header.offset])
+        response = ChangeInvisibleTimeResponse(new.pop_time, new.invisible_ms, new.queue)
+        pending = [each for each in (added, acked) if each is not None]
+        return settled(pending, request.answer(fields=response.encode()))
+
+    def _check(self, header: AckHeader | ChangeInvisibleTimeHeader) -> None:
+        topic = self._topics.require(header.topic)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+        first = self._store.min_offset(header.topic, header.queue_id)
+        end = self._store.max_offset(header.topic, header.queue_id)
+        if not first <= header.offset < end:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, "
+                f"commit:{header.offset}, store:{first}~{end}",
+            )
+
+
+def _key(header: AckHeader | ChangeInvisibleTimeHeader) -> Key:
+    receipt = Receipt.decode(header.extra_info)
+    return (
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        receipt.start,
+        receipt.pop_time,
+        receipt.broker_name,
+    )
+
+
+def settled(pending: Sequence[Pending], answer: Command) -> Answer:
+    """The answer, as soon as what it says is on the disk."""
+    if not pending:
+        return answer
+
+    async def settle() -> Command:
+        await asyncio.gather(*pending)
+        return answer
+
+    return settle()

@@ -1,0 +1,284 @@
+"""What was popped and is not acknowledged yet: check-points, kept in a topic of the broker's own.
+
+A pop is noted as a message ``ck`` of the topic ``rmq_sys_REVIVE_LOG_<cluster>``, an acknowledgement
+as a message ``ack`` or ``bAck`` behind it in the same queue. The committed offset of the group
+``CID_RMQ_SYS_REVIVE_GROUP`` is the last up to which nothing is open. What is behind it is read at
+the start, so nothing is forgotten, neither by a crash nor by a change to a Java broker.
+
+Java writes the same messages when they are due, by a timer, and so never sees one before its time.
+It understands them earlier as well, as long as their delivery time (``TIMER_DELIVER_MS``) is not
+later than their being there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import ProtocolError
+from firetrail.format.kernels.draft import Message
+from firetrail.format.properties import TIMER_DELIVER_MS
+from firetrail.format.record import Record, decode_message
+from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
+from firetrail.store.results import GetStatus, PutResult
+from firetrail.store.served import ServedStore
+
+GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
+"""The tags of the three kinds of messages."""
+OPEN_MAX = 200_000
+"""So many pops may be open; each takes about half a KiB of memory."""
+IDLE_MAX = 10_000
+"""Closed pops that may stand in the order of times until their time has come."""
+
+Key = tuple[str, str, int, int, int, str]
+Pending = Coroutine[None, None, None]
+"""What to await until something noted is on the disk."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """Messages of a queue that were popped together, and those of them that are still open."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start: int
+    """The offset that the pop began at; the first message can be behind it."""
+    pop_time: int
+    invisible_ms: int
+    broker_name: str
+    open: set[int]
+    queue: int
+    """The queue of the broker's own topic that it is noted in."""
+    place: int = -1
+    """Its offset there, or one before it."""
+
+    @property
+    def key(self) -> Key:
+        """What acknowledgements name it by."""
+        return (
+            self.topic,
+            self.group,
+            self.queue_id,
+            self.start,
+            self.pop_time,
+            self.broker_name,
+        )
+
+    @property
+    def revive_time(self) -> int:
+        """When what is open becomes visible again."""
+        return self.pop_time + self.invisible_ms
+
+
+class Checkpoints:
+    """All open check-points. ``name`` is the broker's."""
+
+    def __init__(
+        self,
+        store: ServedStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        name: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._name = name
+        self._now_ms = now_ms
+        self._open: dict[Key, Checkpoint] = {}
+        self._by_queue: dict[int, dict[Key, Checkpoint]] = {}
+        self._last: dict[int, int] = {}
+        self._times: list[tuple[int, int, Checkpoint]] = []
+        self._numbers = count()
+
+    @property
+    def queues(self) -> int:
+        """How many queues the topic has."""
+        return self._topics.require(self._topics.revive).write_queue_nums
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more pops can be noted."""
+        return len(self._open) >= OPEN_MAX
+
+    def find(self, key: Key) -> Checkpoint | None:
+        """The check-point, None if all of it is acknowledged, or visible again."""
+        return self._open.get(key)
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def add(self, point: Checkpoint) -> Pending | None:
+        """Note a pop. Its time is moved if there is one that would be taken for the same."""
+        while point.key in self._open:
+            point.pop_time += 1
+        offsets = sorted(point.open)
+        body = CheckpointBody(
+            point.topic,
+            point.group,
+            point.queue_id,
+            point.start,
+            point.pop_time,
+            point.invisible_ms,
+            len(offsets),
+            differences=[offset - point.start for offset in offsets],
+            broker_name=point.broker_name,
+        )
+        point.place = self._last.get(point.queue, -1) + 1
+        pending = self._write(CHECKPOINT, body, point.queue, point)
+        self._remember(point)
+        return pending
+
+    def ack(
+        self, point: Checkpoint, offsets: Iterable[int], *, wait: bool = True
+    ) -> Pending | None:
+        """Note that messages are done with, as far as they are open."""
+        done = point.open.intersection(offsets)
+        if not done:
+            return None
+        several = sorted(done) if len(done) > 1 else None
+        body = AckBody(
+            point.topic,
+            point.group,
+            point.queue_id,
+            point.start,
+            point.pop_time,
+            -1 if several else min(done),
+            several,
+            point.broker_name,
+        )
+        pending = self._write(ACKS if several else ACK, body, point.queue, wait=wait)
+        self._close(point, done)
+        return pending
+
+    def drop(self, point: Checkpoint) -> None:
+        """Nobody can have its messages any more."""
+        self._close(point, set(point.open))
+
+    def _write(
+        self,
+        tag: str,
+        body: CheckpointBody | AckBody,
+        queue: int,
+        point: Checkpoint | None = None,
+        *,
+        wait: bool = True,
+    ) -> Pending | None:
+        message = Message(
+            self._topics.revive,
+            body.encode(standard=True),
+            tags=tag,
+            properties={TIMER_DELIVER_MS: str(self._now_ms())},
+            queue_id=queue,
+            wait_for_flush=wait,
+        )
+        result = self._store.begin_put(message)
+        if isinstance(result, PutResult):
+            self._written(result, queue, point)
+            return None
+        return self._finish(result, queue, point)
+
+    async def _finish(
+        self, result: Coroutine[None, None, PutResult], queue: int, point: Checkpoint | None
+    ) -> None:
+        self._written(await result, queue, point)
+
+    def _written(self, result: PutResult, queue: int, point: Checkpoint | None) -> None:
+        place = result.require_ok().queue_offset
+        self._last[queue] = max(self._last.get(queue, -1), place)
+        if point is not None:
+            point.place = place
+
+    def _remember(self, point: Checkpoint) -> None:
+        key = point.key
+        self._open[key] = self._by_queue.setdefault(point.queue, {})[key] = point
+        heapq.heappush(self._times, (point.revive_time, next(self._numbers), point))
+
+    def _close(self, point: Checkpoint, done: Collection[int]) -> None:
+        point.open.difference_update(done)
+        if point.open or self._open.pop(point.key, None) is None:
+            return
+        del self._by_queue[point.queue][point.key]
+        if len(self._times) > 2 * len(self._open) + IDLE_MAX:
+            self._times = [entry for entry in self._times if entry[2].open]
+            heapq.heapify(self._times)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def earliest(self) -> Checkpoint | None:
+        """The open check-point whose messages become visible first."""
+        while self._times:
+            point = self._times[0][2]
+            if point.open:
+                return point
+            heapq.heappop(self._times)
+        return None
+
+    def save_progress(self) -> None:
+        """Let a start read no more than is needed."""
+        for queue, last in self._last.items():
+            oldest = next(iter(self._by_queue.get(queue, {}).values()), None)
+            done = last if oldest is None else min(oldest.place - 1, last)
+            self._offsets.commit(GROUP, self._topics.revive, queue, done)
+
+    # -- start --------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find what is open, after a start."""
+        for queue in range(self.queues):
+            done = self._offsets.get(GROUP, self._topics.revive, queue)
+            first = self._store.min_offset(self._topics.revive, queue)
+            self._read(queue, max((-1 if done is None else done) + 1, first))
+
+    def _read(self, queue: int, offset: int) -> None:
+        self._last[queue] = offset - 1
+        while True:
+            result = self._store.get_hashed(self._topics.revive, queue, offset)
+            if result.status is not GetStatus.FOUND:
+                return
+            for record in map(decode_message, result.buffers):
+                try:
+                    self._take(record)
+                except ProtocolError as error:
+                    _log.error(
+                        "%s queue %d offset %d: %s; left out",
+                        record.topic,
+                        queue,
+                        record.queue_offset,
+                        error,
+                    )
+                self._last[queue] = record.queue_offset
+            offset = result.next_offset
+
+    def _take(self, record: Record) -> None:
+        if record.tags == CHECKPOINT:
+            body = CheckpointBody.decode(record.body)
+            self._remember(
+                Checkpoint(
+                    body.topic,
+                    body.group,
+                    body.queue_id,
+                    body.start,
+                    body.pop_time,
+                    body.invisible_ms,
+                    body.broker_name or self._name,
+                    set(body.offsets),
+                    record.queue_id,
+                    record.queue_offset,
+                )
+            )
+        elif record.tags in (ACK, ACKS):
+            ack = AckBody.decode(record.body)
+            where = (ack.topic, ack.group, ack.queue_id, ack.start, ack.pop_time)
+            point = self._open.get((*where, ack.broker_name or self._name))
+            if point is not None:
+                self._close(point, ack.offsets or [ack.offset])

@@ -1,0 +1,107 @@
+"""Pops and acknowledgements in the words of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from tests.broker.brokers import Talk, records
+
+from firetrail.format.properties import POP_CK
+from firetrail.format.record import Record
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.pop_headers import PopResponse
+from firetrail.remoting.receipts import NORMAL, Receipt, decode_places
+
+
+class Popped(NamedTuple):
+    """A message and its receipt."""
+
+    record: Record
+    receipt: Receipt
+
+    @property
+    def body(self) -> bytes:
+        return self.record.body
+
+
+async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Any) -> None:
+    """Messages, readable."""
+    for body in bodies:
+        assert (await talk.send(topic, body, **changes)).code == 0
+    await asyncio.to_thread(talk.broker.store.wait_dispatched)
+
+
+async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> Command:
+    """POP_MESSAGE."""
+    fields = {
+        "consumerGroup": "CG",
+        "topic": topic,
+        "queueId": -1,
+        "maxMsgNums": 32,
+        "invisibleTime": 60_000,
+        "pollTime": 0,
+        "bornTime": 0,
+        "initMode": 0,
+        "exp": "*",
+        "expType": "TAG",
+    } | changes
+    return await talk.ask(RequestCode.POP_MESSAGE, **fields)
+
+
+def popped(answer: Command) -> list[Popped]:
+    """The messages of an answer, with the receipts that a client makes for them."""
+    if answer.code:
+        return []
+    header = PopResponse.decode(answer.fields)
+    starts = decode_places(header.start_offset_info)
+    places = decode_places(header.msg_offset_info)
+    found = []
+    for record in records(answer.content):
+        told = record.properties.get(POP_CK)
+        if told is None:
+            assert record.queue_offset in places[False, record.queue_id]
+            receipt = Receipt(
+                starts[False, record.queue_id][0],
+                header.pop_time,
+                header.invisible_time,
+                header.revive_qid,
+                NORMAL,
+                "broker-a",
+                record.queue_id,
+                record.queue_offset,
+            )
+        else:
+            receipt = Receipt.decode(told)
+            assert receipt.offset in places[True, receipt.queue_id]
+        found.append(Popped(record, receipt))
+    return found
+
+
+async def pop(talk: Talk, topic: str = "T1", **changes: Any) -> list[Popped]:
+    """The messages of a pop."""
+    return popped(await ask_pop(talk, topic, **changes))
+
+
+def told(message: Popped, topic: str = "T1", group: str = "CG") -> dict[str, Any]:
+    """What a request about a popped message says."""
+    receipt = message.receipt
+    return {
+        "consumerGroup": group,
+        "topic": receipt.topic(topic, group),
+        "queueId": receipt.queue_id,
+        "offset": receipt.offset,
+        "extraInfo": receipt.encode(),
+    }
+
+
+async def ack(talk: Talk, message: Popped, **changes: Any) -> Command:
+    """ACK_MESSAGE."""
+    return await talk.ask(RequestCode.ACK_MESSAGE, **told(message) | changes)
+
+
+async def change(talk: Talk, message: Popped, invisible_ms: int, **changes: Any) -> Command:
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+    fields = told(message) | {"invisibleTime": invisible_ms} | changes
+    return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)

@@ -1,0 +1,106 @@
+"""Shares of queues that the broker decides on, and how they are consumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk, running
+
+from firetrail.remoting.bodies import (
+    AssignmentBody,
+    MessageModel,
+    QueryAssignmentBody,
+    RequestMode,
+)
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.pop_bodies import RequestModeBody
+
+
+async def ask(
+    talk: Talk, client_id: str, topic: str = "T1", strategy: str = "AVG", **more: MessageModel
+) -> list[tuple[int, RequestMode]] | None:
+    """The ids of a client's queues, and how to consume each."""
+    body = QueryAssignmentBody(topic, "CG", client_id, strategy, **more).encode(standard=True)
+    answer = await talk.ask(RequestCode.QUERY_ASSIGNMENT, body)
+    assert answer.code == 0
+    found = AssignmentBody.decode(answer.content).message_queue_assignments
+    if found is None:
+        return None
+    return [(each.message_queue.queue_id, each.mode) for each in found]
+
+
+async def set_mode(talk: Talk, share: int, topic: str = "T1") -> int:
+    body = RequestModeBody(topic, "CG", RequestMode.POP, share).encode(standard=True)
+    return (await talk.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body)).code
+
+
+def ids(assigned: list[tuple[int, RequestMode]] | None) -> list[int]:
+    assert assigned is not None
+    return [queue_id for queue_id, _ in assigned]
+
+
+async def join(talk: Talk, *names: str) -> list[Client]:
+    clients = [Client() for _ in names]
+    for name, client in zip(names, clients, strict=True):
+        await talk.beat("CG", name, {"T1": "*"}, client)
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shares"), [("AVG", [[0, 1], [2, 3]]), ("AVG_BY_CIRCLE", [[0, 2], [1, 3]])]
+)
+def test_shares_for_pulls(strategy: str, shares: list[list[int]]) -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+        clients = await join(talk, "a", "b")
+        assert [ids(await ask(talk, name, strategy=strategy)) for name in "ab"] == shares
+        assert await ask(talk, "stranger", strategy=strategy) == []
+        for client in clients:
+            await client.close()
+
+    running(test)
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    async def test(talk: Talk) -> None:
+        assert await ask(talk, "a", "NONE") is None
+        await talk.send("T1")
+        assert await ask(talk, "a") is None  # no such group
+        (client,) = await join(talk, "a")
+        assert await ask(talk, "a", strategy="MINE") is None
+        everything = await ask(talk, "a", message_model=MessageModel.BROADCASTING)
+        assert ids(everything) == [0, 1, 2, 3]
+        await client.close()
+
+    running(test)
+
+
+def test_pops_are_of_any_queue_or_of_shares(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+        clients = await join(talk, "a", "b", "c")
+        assert await set_mode(talk, 0) == 0
+        assert await ask(talk, "b") == [(-1, RequestMode.POP)]
+        assert await set_mode(talk, 1) == 0
+        assert ids(await ask(talk, "a")) == [0, 1, 2]  # its own two, and the next one's
+        assert await set_mode(talk, 9) == 0
+        assert ids(await ask(talk, "c")) == [3, 0, 1, 2]
+        more = await join(talk, "d", "e")
+        assert ids(await ask(talk, "e")) == [0]  # more consumers than queues: none goes empty
+        refused = await set_mode(talk, 0, "%RETRY%CG")
+        assert refused == ResponseCode.NO_PERMISSION
+        for client in clients + more:
+            await client.close()
+
+    async def after(talk: Talk) -> None:
+        (client,) = await join(talk, "a")
+        assigned = await ask(talk, "a")
+        assert assigned is not None
+        assert {mode for _, mode in assigned} == {RequestMode.POP}
+        await client.close()
+
+    running(test, tmp_path)
+    assert '"popShareQueueNum":9' in (tmp_path / "config" / "messageRequestMode.json").read_text()
+    running(after, tmp_path)
