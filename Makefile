@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@echo "installing Firetrail, its tools and Spark (0.5 GB) into $(VENV)/"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
 	@FIRETRAIL_NO_KERNELS=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[dev,broker,spark,delta,iceberg]'
+	    --constraint constraints.txt --no-build-isolation --editable '.[dev,broker,compression,spark,delta,iceberg]'
 	@touch $@
 
 # Apart from the installation, so that editing a kernel costs the compilation of that kernel only.

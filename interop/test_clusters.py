@@ -201,23 +201,25 @@ class TestClient:
 
         run(test)
 
-    def test_broadcast_and_sql(self, cluster: Cluster) -> None:
+    def test_broadcast_and_sql(self, cluster: Cluster, tmp_path: Path) -> None:
         async def test() -> None:
             heard: list[list[bytes]] = [[], []]
             async with Admin(cluster.namesrv) as admin:
                 await admin.create_topic("All", 2)
 
-            def member(got: list[bytes]) -> PushConsumer:
+            def member(number: int) -> PushConsumer:
                 return PushConsumer(
                     cluster.namesrv,
                     "GB",
-                    lambda message: got.append(message.body),
+                    lambda message: heard[number].append(message.body),
                     {"All": by_sql("All", "n > 4")},
                     model=MessageModel.BROADCASTING,
                     start=FIRST,
+                    offsets_folder=tmp_path,
+                    instance=f"I{number}",
                 )
 
-            async with member(heard[0]), member(heard[1]), Producer(cluster.namesrv) as producer:
+            async with member(0), member(1), Producer(cluster.namesrv) as producer:
                 for n in range(8):
                     await producer.send(Message("All", b"%d" % n, properties={"n": str(n)}))
                 await until(lambda: all(len(got) >= 3 for got in heard))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from typing import Any
+from pathlib import Path
 
 import pytest
 from tests.client.clusters import clustered, fill, read_all, until
@@ -202,18 +202,33 @@ def test_in_order_a_queue_has_one_consumer() -> None:
     clustered(test)
 
 
-def test_broadcasting() -> None:
+def test_broadcasting(tmp_path: Path) -> None:
     async def test(namesrv: str) -> None:
         heard = [Heard(), Heard()]
         await fill(namesrv, "T", 4)
 
-        def member(listener: Any) -> PushConsumer:
-            return PushConsumer(namesrv, "G", listener, {"T": "*"}, model=MessageModel.BROADCASTING)
+        def member(number: int) -> PushConsumer:
+            return PushConsumer(
+                namesrv,
+                "G",
+                heard[number],
+                {"T": "*"},
+                model=MessageModel.BROADCASTING,
+                offsets_folder=tmp_path,
+                instance=f"I{number}",
+            )
 
-        async with member(heard[0]), member(heard[1]):
+        async with member(0), member(1):
             await fill(namesrv, "T", 10)
             await until(lambda: all(len(h.messages) >= 10 for h in heard))
         assert [h.bodies for h in heard] == [numbers(10)] * 2
+        await fill(namesrv, "T", 3)  # while nobody is there
+        heard[0].messages.clear()
+        async with member(0):
+            await until(lambda: len(heard[0].messages) >= 3)
+        assert heard[0].bodies == numbers(3)
+        folders = [path.parent.parent.name for path in tmp_path.glob("*/G/offsets.json")]
+        assert sorted(folder.partition("@")[2] for folder in folders) == ["I0", "I1"]
 
     clustered(test)
 

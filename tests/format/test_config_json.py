@@ -213,6 +213,7 @@ class TestOnTheWire:
     def test_objects_as_keys(self) -> None:
         text = ' { {"brokerName" : "a", "queueId":0,"topic":"T1"} : {"x": 1} , }'
         assert loads(text) == {self.KEY: {"x": 1}}
+        assert loads(dumps({"t": {self.KEY: 1}})) == {"t": {self.KEY: 1}}
 
     @pytest.mark.parametrize("text", ['{{"a":[]}:1}', '{{"a":{}}:1}', "{{0:1}:1}", '{{"a":1:1}'])
     def test_objects_that_are_no_keys(self, text: str) -> None:

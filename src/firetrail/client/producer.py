@@ -12,7 +12,8 @@ from enum import IntEnum
 from itertools import count
 from typing import NamedTuple, Self
 
-from firetrail.client.received import Received, inflated
+from firetrail.client.inflating import inflated
+from firetrail.client.received import Received
 from firetrail.client.sending import (
     AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
@@ -65,6 +66,8 @@ RETRIED = frozenset(
     }
 )
 """What another broker may do better."""
+BUSY_S = 0.2
+"""How long a cluster that is too busy is left alone at first; twice as long the next time."""
 
 
 class Reply(NamedTuple):
@@ -218,6 +221,8 @@ class Producer:
                     raise
                 avoided = target.broker_name
                 self._session.forget_route(draft.topic)
+                if isinstance(error, RequestError) and error.code == ResponseCode.SYSTEM_BUSY:
+                    await asyncio.sleep(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(

@@ -7,10 +7,12 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned
+from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
@@ -59,9 +61,10 @@ class PushConsumer:
     again later, up to ``max_retries`` times, and then goes to the dead-letter topic ``%DLQ%group``.
 
     ``in_order`` hands over the messages of a queue one after the other, each until it succeeds.
-    With ``MessageModel.BROADCASTING`` each member gets every message from now on, once; nothing is
-    kept about where it was. ``concurrency`` is the number of messages being consumed at once, of
-    each queue.
+    With ``MessageModel.BROADCASTING`` each member gets every message from now on, once. How far it
+    is stands in a file below ``offsets_folder`` (default: ``~/.rocketmq_offsets``, as in Java), for
+    which the members of a group on one machine need an ``instance`` name each. ``concurrency`` is
+    the number of messages being consumed at once, of each queue.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class PushConsumer:
         strategy: Strategy = averagely,
         concurrency: int = 20,
         max_retries: int = 16,
+        offsets_folder: Path | None = None,
+        instance: str = INSTANCE,
     ) -> None:
         self.group = group
         self._listener = listener
@@ -98,6 +103,9 @@ class PushConsumer:
         self._session = Session(namesrv, Answers(self).handlers)
         self._puller = Puller(self._session, group)
         self._offsets = Offsets(self._session)
+        self._offsets_folder = offsets_folder
+        self._instance = instance
+        self._local: LocalOffsets | None = None
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self.opened_ms = 0
@@ -117,6 +125,8 @@ class PushConsumer:
         await self._session.open()
         self.opened_ms = time.time_ns() // 1_000_000
         try:
+            if self._model is MessageModel.BROADCASTING:
+                await self._open_local_offsets()
             for topic in self.wanted:
                 await self._find(topic)
             self._session.beat(self._heartbeat)
@@ -135,7 +145,7 @@ class PushConsumer:
         await asyncio.gather(*(taken.stop(grace_s) for taken in self.assigned.values()))
         try:
             await self.commit()
-            if self.in_order:
+            if self.in_order and self._model is MessageModel.CLUSTERING:
                 await self._unlock(list(self.assigned))
             for address in self._session.masters():
                 header = UnregisterClientHeader(self._session.client_id, consumer_group=self.group)
@@ -143,6 +153,12 @@ class PushConsumer:
         except (OSError, TimeoutError, FiretrailError) as error:
             _log.warning("%s: leaving the group: %s", self.group, error)
         await self._session.close()
+
+    async def _open_local_offsets(self) -> None:
+        ip = self._session.client_id.partition("@")[0]
+        folder = self._offsets_folder or Path.home() / FOLDER
+        self._local = LocalOffsets(folder, f"{ip}@{self._instance}", self.group)
+        await self._local.load()
 
     def _heartbeat(self) -> HeartbeatData:
         wanted = list(self.wanted.values())
@@ -221,10 +237,15 @@ class PushConsumer:
     async def _give_up(self, queue: MessageQueue) -> None:
         taken = self.assigned.pop(queue)
         await taken.stop(AGAIN_S)
-        if self._model is MessageModel.CLUSTERING:
-            await self._offsets.commit(self.group, queue, taken.offset)
-            if self.in_order:
-                await self._unlock([queue])
+        await self._keep(queue, taken.offset)
+        if self.in_order and self._model is MessageModel.CLUSTERING:
+            await self._unlock([queue])
+
+    async def _keep(self, queue: MessageQueue, offset: int) -> None:
+        if self._local is None:
+            await self._offsets.commit(self.group, queue, offset)
+        else:
+            await self._local.save({queue: offset})
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Consume queues from other offsets on; of those that this member does not have, nothing.
@@ -236,14 +257,16 @@ class PushConsumer:
                 taken = self.assigned.pop(queue, None)
                 if taken is not None:
                     await taken.stop(AGAIN_S)
-                    await self._offsets.commit(self.group, queue, offset)
+                    await self._keep(queue, offset)
         self._changed.set()
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        if self._model is MessageModel.CLUSTERING:
+        if self._local is None:
             stored = await self._offsets.committed(self.group, queue)
-            if stored is not None:
-                return stored
+        else:
+            stored = self._local.get(queue)
+        if stored is not None:
+            return stored
         if self._start is ConsumeFromWhere.TIMESTAMP:
             half_an_hour_ago = time.time_ns() // 1_000_000 - 30 * 60 * 1000
             return await self._offsets.at_time(queue, self._start_time_ms or half_an_hour_ago)
@@ -331,7 +354,8 @@ class PushConsumer:
 
     async def commit(self) -> None:
         """Store the offsets up to which everything is consumed."""
-        if self._model is MessageModel.BROADCASTING:
+        if self._local is not None:
+            await self._local.save({q: taken.offset for q, taken in self.assigned.items()})
             return
         for queue, taken in list(self.assigned.items()):
             if taken.offset != taken.committed:

@@ -80,6 +80,32 @@ def _room(broker_name: str) -> str | None:
     return parts[0] if len(parts) == 2 else None
 
 
+def nearby(
+    room_of_broker: Callable[[MessageQueue], str],
+    room_of_client: Callable[[str], str],
+    strategy: Strategy = averagely,
+) -> Strategy:
+    """Queues of brokers in this client's machine room, shared with the clients there.
+
+    Those of rooms without a client are shared by all. ``strategy`` says how.
+    """
+
+    def near(me: str, clients: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        here = room_of_client(me)
+        occupied = {room_of_client(client) for client in clients}
+        neighbours = [client for client in clients if room_of_client(client) == here]
+        by_room: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_room.setdefault(room_of_broker(queue), []).append(queue)
+        mine = strategy(me, neighbours, by_room.pop(here, []))
+        for room in sorted(by_room):
+            if room not in occupied:
+                mine += strategy(me, clients, by_room[room])
+        return mine
+
+    return near
+
+
 def fixed(mine: Sequence[MessageQueue]) -> Strategy:
     """Always these."""
     return lambda me, clients, queues: [queue for queue in queues if queue in mine]

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from firetrail.errors import FormatError
+from firetrail.client.inflating import inflated
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import RETRY_TOPIC
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.bodies import MessageQueue
-
-INFLATED_MAX = 64 << 20
-"""Larger bodies are not inflated: a few bytes can stand for very many."""
-_KIND = 0x700
-_ZLIB_KINDS = (0x000, 0x300)
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class Received:
 
     @cached_property
     def body(self) -> bytes:
-        """The body, inflated if the producer has compressed it."""
+        """The body, inflated if the producer has compressed it; FormatError if that cannot be."""
         record = self.record
         return (
             inflated(record.body, record.sys_flag) if record.sys_flag & COMPRESSED else record.body
@@ -86,18 +80,3 @@ def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:
         record = decode_message(view[at : at + size])
         yield Received(queue, record)
         at += record.size
-
-
-def inflated(raw: bytes, sys_flag: int) -> bytes:
-    """A compressed body inflated. LZ4 and zstd need more than Python has."""
-    if sys_flag & _KIND not in _ZLIB_KINDS:
-        kind = {0x100: "LZ4", 0x200: "zstd"}.get(sys_flag & _KIND, "an unknown method")
-        raise FormatError("compressed body", 0, f"{kind} is not supported; take record.body as is")
-    stream = zlib.decompressobj()
-    try:
-        body = stream.decompress(raw, INFLATED_MAX)
-    except zlib.error as error:
-        raise FormatError("compressed body", 0, f"{error}; take record.body as it is") from None
-    if not stream.eof:
-        raise FormatError("compressed body", 0, f"cut off, or more than {INFLATED_MAX} bytes")
-    return body

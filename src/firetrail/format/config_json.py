@@ -267,8 +267,14 @@ def _write_object(value: dict[Any, Any], newline: str, parts: list[str]) -> None
             parts += (comma, inner, _quoted(key), ":")
         elif isinstance(key, int) and not isinstance(key, bool):
             parts += (comma, str(key), ":")
+        elif isinstance(key, ObjectKey):
+            parts.append(comma)
+            _write_object(dict(key.members), inner, parts)
+            parts.append(":")
         else:
-            raise TypeError(f"config JSON keys are str or int, not {type(key).__name__}: {key!r}")
+            raise TypeError(f"config JSON has no keys of type {type(key).__name__}: {key!r}")
+                f"config JSON keys are str, int or ObjectKey, not {type(key).__name__}: {key!r}"
+            )
         _write(item, inner, parts)
         comma = ","
     if comma == "{":

@@ -1,0 +1,76 @@
+"""How far a consumer that broadcasts is: in a file of its own, as the Java client keeps it.
+
+``<folder>/<client>/<group>/offsets.json``, and the one before as ``offsets.json.bak``, which is
+read if the other cannot be. The form is RocketMQ's: a consumer in Java can go on with the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from firetrail.errors import FormatError, ProtocolError
+from firetrail.format import config_json
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.body import Body
+
+FOLDER = ".rocketmq_offsets"
+"""Below the home folder, unless another is given."""
+INSTANCE = "DEFAULT"
+"""The Java client's name for the only consumer of a group on a machine."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table(Body):
+    offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+class LocalOffsets:
+    """The offsets of one consumer. Two that share a file would not notice each other."""
+
+    def __init__(self, folder: Path, client: str, group: str) -> None:
+        self.path = folder / client / group / "offsets.json"
+        self._backup = self.path.with_name(self.path.name + ".bak")
+        self._saved: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        """Read the file; one that was never written holds nothing."""
+        self._saved = await asyncio.to_thread(self._load)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """The offset of a queue, as it was read or saved last; None if there is none."""
+        return self._saved.get(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these, and those of other queues that were there."""
+        changed = self._saved | dict(offsets)
+        if changed != self._saved:
+            await asyncio.to_thread(self._write, changed)
+            self._saved = changed
+
+    def _load(self) -> dict[MessageQueue, int]:
+        for path in (self.path, self._backup):
+            try:
+                return _Table.from_json(config_json.loads(path.read_bytes())).offset_table
+            except FileNotFoundError:
+                continue
+            except (FormatError, ProtocolError) as error:
+                _log.warning("%s: not read: %s", path, error)
+        return {}
+
+    def _write(self, offsets: dict[MessageQueue, int]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(config_json.dumps(_Table(offsets).to_json()).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if self.path.exists():
+            self.path.replace(self._backup)
+        temporary.replace(self.path)

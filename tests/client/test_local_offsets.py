@@ -1,0 +1,70 @@
+"""Offsets in a file, in the Java client's form."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from firetrail.client.local_offsets import LocalOffsets
+from firetrail.remoting.bodies import MessageQueue
+
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+JAVAS = """{
+\t"offsetTable":{{
+\t\t\t"brokerName":"broker-a",
+\t\t\t"queueId":0,
+\t\t\t"topic":"T"
+\t\t}:17
+\t}
+}"""
+"""As the Java clients 4.9.7 and 5.3.3 write it."""
+
+
+def opened(folder: Path) -> LocalOffsets:
+    offsets = LocalOffsets(folder, "10.0.0.1@DEFAULT", "G")
+    asyncio.run(offsets.load())
+    return offsets
+
+
+def test_saved_and_read_again(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert first.get(Q0) is None
+    asyncio.run(first.save({Q0: 5}))
+    asyncio.run(first.save({Q1: 7}))
+    assert first.path == tmp_path / "10.0.0.1@DEFAULT" / "G" / "offsets.json"
+    second = opened(tmp_path)
+    assert (second.get(Q0), second.get(Q1)) == (5, 7)
+
+
+def test_javas_file(tmp_path: Path) -> None:
+    offsets = opened(tmp_path)
+    offsets.path.parent.mkdir(parents=True)
+    offsets.path.write_text(JAVAS)
+    assert opened(tmp_path).get(Q0) == 17
+
+
+def test_is_ours_as_well(tmp_path: Path) -> None:
+    offsets = opened(tmp_path)
+    asyncio.run(offsets.save({Q0: 17}))
+    assert offsets.path.read_text() == JAVAS
+
+
+def test_the_one_before_is_read_if_it_must(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = opened(tmp_path)
+    asyncio.run(offsets.save({Q0: 5}))
+    asyncio.run(offsets.save({Q0: 6}))
+    offsets.path.write_text("{torn")
+    assert opened(tmp_path).get(Q0) == 5
+    assert "offsets.json: not read" in caplog.text
+
+
+def test_nothing_new_is_not_written(tmp_path: Path) -> None:
+    offsets = opened(tmp_path)
+    asyncio.run(offsets.save({Q0: 5}))
+    offsets.path.unlink()
+    asyncio.run(offsets.save({Q0: 5}))
+    assert not offsets.path.exists()
