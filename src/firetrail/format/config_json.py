@@ -273,8 +273,6 @@ def _write_object(value: dict[Any, Any], newline: str, parts: list[str]) -> None
             parts.append(":")
         else:
             raise TypeError(f"config JSON has no keys of type {type(key).__name__}: {key!r}")
-                f"config JSON keys are str, int or ObjectKey, not {type(key).__name__}: {key!r}"
-            )
         _write(item, inner, parts)
         comma = ","
     if comma == "{":
