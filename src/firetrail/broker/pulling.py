@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntFlag
-
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.groups import GroupTable
@@ -15,13 +13,15 @@ from firetrail.broker.traffic import Traffic
 from firetrail.errors import RequestError
 from firetrail.remoting.answering import Handler, failure
 from firetrail.remoting.bodies import MessageModel
-from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode
+from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import PullHeader
 from firetrail.store.results import GetResult, GetStatus
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
+_FOUND = GetStatus.FOUND
+_SUCCESS = ResponseCode.SUCCESS
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -33,15 +33,11 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+# Plain numbers: an enum's operators show in every pull.
+_COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
+_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 _READ = int(Permission.READ)
-
-
-class PullFlag(IntFlag):
-    """The bits of a pull's ``sysFlag``."""
-
-    COMMIT_OFFSET = 1
-    SUSPEND = 2
-    SUBSCRIPTION = 4
+_RESPONSE = int(CommandFlag.RESPONSE)
 
 
 class Pulling:
@@ -75,18 +71,14 @@ class Pulling:
         header = PullHeader.decode(request.fields)
         self._check(header)
         wanted = self._wanted(header)
-        if header.sys_flag & PullFlag.COMMIT_OFFSET:
+        if header.sys_flag & _COMMIT:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         offset = header.queue_offset
         result = self._get(header, offset, wanted)
         code = _code(result.status, offset)
-        if (
-            code is _NOTHING_YET
-            and header.sys_flag & PullFlag.SUSPEND
-            and not self._holding.is_full
-        ):
+        if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._holding.is_full:
             self._hold(connection, request, header, wanted)
             return None
         return _answer(request, code, result)
@@ -122,7 +114,7 @@ class Pulling:
 
     def _wanted(self, header: PullHeader) -> Wanted:
         """What the pull itself says, or the last heartbeat of its group."""
-        if header.sys_flag & PullFlag.SUBSCRIPTION:
+        if header.sys_flag & _SUBSCRIPTION:
             return self._selecting.parsed(header.subscription or "", header.expression_type)
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
@@ -206,6 +198,8 @@ class Pulling:
 
 
 def _code(status: GetStatus, offset: int) -> ResponseCode:
+    if status is _FOUND:
+        return _SUCCESS
     if status in _EMPTY:
         return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
@@ -223,6 +217,6 @@ def _answer(request: Command, code: ResponseCode, result: GetResult) -> Command:
         result.buffers,
         result.status.value,
         request.opaque,
-        CommandFlag.RESPONSE,
+        _RESPONSE,
         serialize=request.serialize,
     )

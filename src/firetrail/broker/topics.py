@@ -152,7 +152,7 @@ class TopicTable:
             topic_name=name,
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=model.perm & ~Permission.INHERIT,
+            perm=int(model.perm & ~Permission.INHERIT),
         )
         self._change([topic])
         return topic

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntFlag
 from typing import NamedTuple
 
 from firetrail.client.received import Received, decode_all
@@ -10,24 +9,12 @@ from firetrail.client.session import Session
 from firetrail.client.subscription import wanted_by
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import BY_TAG, MessageQueue, SubscriptionData
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.headers import PullHeader, PullResponse
 
 PULL_S = 10.0
 """Time for an answer beyond the time that the broker may wait for messages."""
 BATCH = 32
-
-
-class PullFlag(IntFlag):
-    """The bits of a pull's ``sysFlag``."""
-
-    COMMIT = 1
-    SUSPEND = 2
-    """Wait for messages if there are none."""
-    SUBSCRIPTION = 4
-    """The filter is in the request."""
-    CLASS_FILTER = 8
-    LITE = 16
 
 
 class Answer(NamedTuple):

@@ -28,6 +28,18 @@ class Permission(IntFlag):
     READ = 4
 
 
+class PullFlag(IntFlag):
+    """The bits of a pull's ``sysFlag``."""
+
+    COMMIT = 1
+    SUSPEND = 2
+    """Wait for messages if there are none."""
+    SUBSCRIPTION = 4
+    """The filter is in the request."""
+    CLASS_FILTER = 8
+    LITE = 16
+
+
 class Language(IntEnum):
     """What the peer is written in. JSON has the names, the binary header the numbers."""
 

@@ -13,11 +13,12 @@ which the bytes came make no difference. Lengths are checked before anything is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
 from firetrail.errors import ProtocolError
+from firetrail.format.kernels.wire import cut_frames
 from firetrail.remoting import binary_header, json_header
 from firetrail.remoting.codes import Serialize
 from firetrail.remoting.command import Command
@@ -59,33 +60,25 @@ class FrameReader:
         """The commands that ``data`` completes, in order. Go through all of them."""
         if self._rest:
             self._rest += data
-            data = self._take_whole()
-        at = 0
-        with memoryview(data) as view:
-            while True:
-                end = self._frame_end(view, at)
-                if end is None:
-                    break
-                yield decode_frame(view[at:end], self._limits)
-                at = end
-            self._rest += view[at:]
+            if not self._is_whole(self._rest):
+                return
+            data, self._rest = bytes(self._rest), bytearray()
+        frames, rest_at = cut_frames(data, self._limits.frame, self._limits.header)
+        for mark, header, body in frames:
+            yield _decode(mark, header, body)
+        if rest_at < len(data):
+            rest = data[rest_at:]
+            self._is_whole(rest)  # or more than is allowed
+            self._rest += rest
 
-    def _take_whole(self) -> bytes:
-        """What was kept, if it holds a whole frame by now; nothing if not."""
-        with memoryview(self._rest) as view:
-            if self._frame_end(view, 0) is None:
-                return b""
-        data, self._rest = bytes(self._rest), bytearray()
-        return data
-
-    def _frame_end(self, view: memoryview, at: int) -> int | None:
-        """Where the frame at ``at`` ends, None if not all of it is there."""
-        if len(view) - at < _PREFIX.size:
-            return None
-        length, mark = _PREFIX.unpack_from(view, at)
+    def _is_whole(self, data: bytes | bytearray) -> bool:
+        """Whether a frame that begins ``data`` is there completely; ProtocolError if too long."""
+        if len(data) < _PREFIX.size:
+            return False
+        length, mark = _PREFIX.unpack_from(data)
         self._limits_hold(length, mark & 0xFFFFFF)
-        end: int = at + _LENGTH_SIZE + length
-        return end if end <= len(view) else None
+        whole: bool = len(data) - _LENGTH_SIZE >= length
+        return whole
 
     def _limits_hold(self, length: int, header: int) -> None:
         if not _MARK_SIZE <= length <= self._limits.frame:
@@ -99,20 +92,21 @@ class FrameReader:
             )
 
 
-def decode_frame(frame: bytes | memoryview, limits: Limits | None = None) -> Command:
+def decode_frame(frame: bytes | memoryview) -> Command:
     """The command in one whole frame, its length included."""
-    limits = limits or Limits()
     if len(frame) < _PREFIX.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes is cut off")
     _, mark = _PREFIX.unpack_from(frame)
     header_end = _PREFIX.size + (mark & 0xFFFFFF)
-    header = bytes(frame[_PREFIX.size : header_end])
-    body = bytes(frame[header_end:])
-    if mark >> 24 == Serialize.JSON:
+    return _decode(mark >> 24, bytes(frame[_PREFIX.size : header_end]), bytes(frame[header_end:]))
+
+
+def _decode(mark: int, header: bytes, body: bytes) -> Command:
+    if mark == Serialize.JSON:
         return json_header.decode(header, body)
-    if mark >> 24 == Serialize.ROCKETMQ:
+    if mark == Serialize.ROCKETMQ:
         return binary_header.decode(header, body)
-    raise ProtocolError(f"a header of kind {mark >> 24}; known are 0 (JSON) and 1 (binary)")
+    raise ProtocolError(f"a header of kind {mark}; known are 0 (JSON) and 1 (binary)")
 
 
 def encode_frame(command: Command) -> list[bytes | memoryview]:
@@ -120,12 +114,21 @@ def encode_frame(command: Command) -> list[bytes | memoryview]:
 
     Raises ProtocolError for a command that has no form on the wire.
     """
+    body = command.body
+    if isinstance(body, bytes | memoryview):
+        size = len(body)
+        pieces: Sequence[bytes | memoryview] = (body,) if size else ()
+    else:
+        size = sum(map(len, body))
+        pieces = [piece for piece in body if len(piece)]
+    if command.serialize is Serialize.JSON:
+        quick = json_header.encode_frame(command, size)
+        if quick is not None:
+            return [quick, *pieces]
     codec = json_header if command.serialize is Serialize.JSON else binary_header
     header = codec.encode(command)
-    body = command.body
-    pieces = [body] if isinstance(body, bytes | memoryview) else list(body)
-    length = _MARK_SIZE + len(header) + sum(map(len, pieces))
+    length = _MARK_SIZE + len(header) + size
     if length > 0x7FFFFFFF or len(header) > 0xFFFFFF:
         raise ProtocolError(f"a frame of {length} bytes, {len(header)} of them header, is too long")
     prefix = _PREFIX.pack(length, command.serialize << 24 | len(header))
-    return [prefix + header, *(piece for piece in pieces if len(piece))]
+    return [prefix + header, *pieces]

@@ -12,11 +12,12 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 from firetrail.errors import RequestError
+from firetrail.format.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
 from firetrail.remoting.codes import ResponseCode
 
 Long = Annotated[int, "64 bits"]
 _PLANS: dict[type[Header], tuple[_Field, ...]] = {}
-_QUICK: dict[type[Header], Callable[..., Any]] = {}
+_QUICK: dict[type[Header], tuple[tuple[str, str, int, bool, Any], ...]] = {}
 
 
 class _Field(NamedTuple):
@@ -38,15 +39,13 @@ def _integer(bits: int) -> Callable[[str], int]:
     return parse
 
 
-_TRUE = ("1", "true", "True", "TRUE")
-"""Some clients write 1."""
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     int: _integer(32),
     Long: _integer(64),
-    bool: lambda text: text in _TRUE,
+    bool: lambda text: text in TRUE,
 }
-_BITS = {_PARSERS[int]: 32, _PARSERS[Long]: 64}
+_QUICK_KINDS = {_PARSERS[int]: INT32, _PARSERS[Long]: INT64, _PARSERS[bool]: BOOL}
 _KINDS = {int: "a 32-bit number", Long: "a 64-bit number"}
 
 
@@ -67,41 +66,25 @@ def _fields(kind: type[Header]) -> Iterator[_Field]:
         yield _Field(declared.name, wire, parse, declared.default)
 
 
+def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ...]:
+    """The plan of a header as the kernel wants it."""
+    plan = _QUICK[kind] = tuple(
+        (
+            field.name,
+            field.wire,
+            _QUICK_KINDS.get(field.parse, TEXT),
+            field.default is MISSING,
+            field.default,
+        )
+        for field in _plan(kind)
+    )
+    return plan
+
+
 def camel(name: str) -> str:
     """The name of a field on the wire: ``queue_id`` is ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def _quick_decoder(kind: type[Header]) -> Callable[..., Any]:
-    """A function that makes a header of a class from ``wire.get``, for fields that are all right.
-
-    It is written for the class, a line for each field, because it runs for every request. Where a
-    field is missing or out of range it returns None or fails, and the careful way says why.
-    """
-    lines = ["def quick(kind, get):"]
-    names: dict[str, Any] = {}
-    for number, field in enumerate(_plan(kind)):
-        value, default = f"v{number}", f"d{number}"
-        names[default] = None if field.default is MISSING else field.default
-        lines.append(f" {value} = get({field.wire!r})")
-        if field.default is MISSING:
-            lines.append(f" if {value} is None: return None")
-        elif field.default is not None:
-            lines.append(f" if {value} is None: {value} = {default}")
-        bits = _BITS.get(field.parse)
-        if bits is not None:
-            guard = f" if {value} is not None and {value} is not {default}:"
-            check = f"  if not {-(1 << bits - 1)} <= {value} <= {(1 << bits - 1) - 1}: return None"
-            lines += [guard, f"  {value} = int({value})", check]
-        elif field.parse is _PARSERS[bool]:
-            lines.append(f" if type({value}) is str: {value} = {value} in TRUE")
-    arguments = ", ".join(f"v{number}" for number in range(len(_plan(kind))))
-    lines.append(f" return kind({arguments})")
-    names["TRUE"] = _TRUE
-    exec("\n".join(lines), names)
-    quick: Callable[..., Any] = names["quick"]
-    return quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +97,10 @@ class Header:
     @classmethod
     def decode(cls, wire: Mapping[str, str]) -> Self:
         """The header in the fields of a command; RequestError if one is missing or wrong."""
-        quick = _QUICK.get(cls)
-        if quick is None:
-            quick = _QUICK[cls] = _quick_decoder(cls)
-        try:
-            found: Self | None = quick(cls, wire.get)
-        except (TypeError, ValueError):
-            found = None
-        return found if found is not None else cls._decode_carefully(wire)
+        header = cls.__new__(cls)
+        if fill_header(header, _QUICK.get(cls) or _quick_plan(cls), wire):
+            return header
+        return cls._decode_carefully(wire)
 
     @classmethod
     def _decode_carefully(cls, wire: Mapping[str, str]) -> Self:

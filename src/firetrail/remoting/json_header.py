@@ -17,16 +17,28 @@ from importlib.util import find_spec
 from typing import Any
 
 from firetrail.errors import ProtocolError
+from firetrail.format.kernels.wire import COMPILED, JsonWriter, read_json_header
 from firetrail.remoting.codes import Language, Serialize
 from firetrail.remoting.command import Command
 
 _LANGUAGES = {language.name: language.value for language in Language}
 _NAMES = {language.value: language.name for language in Language}
+_OTHER = Language.OTHER.name
+_WRITER = JsonWriter()
 _OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
 
 
 def decode(header: bytes, body: bytes) -> Command:
     """The command with this header and body."""
+    if COMPILED:
+        members = read_json_header(header, body, _LANGUAGES, Serialize.JSON)
+        if members is not None:
+            return Command(*members)
+    return decode_carefully(header, body)
+
+
+def decode_carefully(header: bytes, body: bytes) -> Command:
+    """The same for any JSON; it says what is wrong with it."""
     try:
         members = _LOADS(header)
     except (ValueError, RecursionError) as error:
@@ -57,13 +69,29 @@ def decode(header: bytes, body: bytes) -> Command:
     )
 
 
+def encode_frame(command: Command, body_size: int) -> bytes | None:
+    """The frame of a command up to its body; None if it is for :func:`encode` to write."""
+    if not COMPILED:
+        return None
+    return _WRITER.frame(
+        command.code,
+        command.fields,
+        command.flag,
+        _NAMES.get(command.language, _OTHER),
+        command.opaque,
+        command.remark,
+        command.version,
+        body_size,
+    )
+
+
 def encode(command: Command) -> bytes:
     """The header of a command."""
     members: dict[str, Any] = {"code": int(command.code)}
     if command.fields:
         members["extFields"] = command.fields
     members["flag"] = int(command.flag)
-    members["language"] = _NAMES.get(command.language, Language.OTHER.name)
+    members["language"] = _NAMES.get(command.language, _OTHER)
     members["opaque"] = command.opaque
     if command.remark is not None:
         members["remark"] = command.remark

@@ -204,8 +204,8 @@ class Server:
             self._finish(connection, request, response)
 
     def _finish(self, connection: Connection, request: Command, response: Command | None) -> None:
-        if response is not None:
-            connection.reply(request, response)
+        if response is not None and not request.is_one_way:
+            connection.send(response)
         full = self._waiting_bytes > self._limits.waiting_bytes
         self._waiting_bytes -= len(request.body)
         if full and self._waiting_bytes <= self._limits.waiting_bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 from firetrail.format.kernels.draft import Message
@@ -35,16 +35,15 @@ class ServedStore(Store):
         if self._sync:
             self._engine.flusher.add(ThreadWaiter(self._log.max_offset))
 
-    def record_sizes(self, physical_offset: int, count: int) -> Iterator[int]:
-        """The lengths of ``count`` records that stand one behind the other in the log."""
+    def records_of(self, result: PutResult) -> memoryview:
+        """The records of what was put, one behind the other."""
         if self._engine.config.write_buffer_pool:
             self._log.commit()  # what waits in a buffer cannot be read
-        for _ in range(count):
-            buffer = self.buffer_at(physical_offset)
-            if buffer is None:
-                return
-            yield len(buffer)
-            physical_offset += len(buffer)
+        segment = self._log.queue.find(result.physical_offset)
+        if segment is None:
+            return memoryview(b"")
+        at = result.physical_offset - segment.base
+        return segment.view[at : at + result.size]
 
     def get_hashed(
         self,

@@ -1,0 +1,72 @@
+"""Typed headers of requests, made of the text that stands on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from firetrail.format.kernels import _shadow as cython
+
+if not cython.compiled:
+    set_attribute = object.__setattr__  # else as in fields.pxd
+
+COMPILED = cython.compiled
+
+TEXT = 0
+INT32 = 1
+INT64 = 2
+BOOL = 3
+
+_INT32 = cython.declare(cython.int, INT32)
+_INT64 = cython.declare(cython.int, INT64)
+_BOOL = cython.declare(cython.int, BOOL)
+_INT32_MAX = cython.declare(cython.longlong, 2**31 - 1)
+_INT32_MIN = cython.declare(cython.longlong, -(2**31))
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+TRUE = frozenset(("1", "true", "True", "TRUE"))
+"""Some clients write 1."""
+
+
+def fill_header(
+    header: object, plan: Sequence[tuple[str, str, int, bool, Any]], wire: Mapping[str, str]
+) -> bool:
+    """Set the attributes of a header, frozen or not, from the fields of a command.
+
+    For each attribute the plan has its name, its name on the wire, its kind, whether it has to be
+    there, and its default. False where one is missing or wrong: the header is of no use then.
+    """
+    try:
+        return _fill(header, plan, wire.get)
+    except (ValueError, OverflowError):
+        return False
+
+
+@cython.cfunc
+def _fill(header: object, plan: Sequence[tuple[str, str, int, bool, Any]], get: Any) -> bool:
+    kind: cython.int
+    number: cython.longlong
+    for name, wire_name, kind, required, default in plan:
+        text = get(wire_name)
+        if text is None:
+            if required:
+                return False
+            set_attribute(header, name, default)
+        elif kind == _INT32:
+            number = int(text)
+            if not _INT32_MIN <= number <= _INT32_MAX:
+                return False
+            set_attribute(header, name, number)
+        elif kind == _INT64:
+            number = int(text)
+            if not cython.compiled and not _INT64_MIN <= number <= _INT64_MAX:
+                return False
+            set_attribute(header, name, number)
+        elif kind == _BOOL:
+            set_attribute(header, name, text in TRUE)
+        else:
+            set_attribute(header, name, text)
+    return True
