@@ -34,7 +34,7 @@ from firetrail.remoting.bodies import (
     SubscriptionData,
 )
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.headers import GroupHeader, SendBackHeader, UnregisterClientHeader
+from firetrail.remoting.headers import GroupHeader, SendBackHeader
 
 REBALANCE_S = 20.0
 COMMIT_S = 5.0
@@ -147,11 +147,9 @@ class PushConsumer:
             await self.commit()
             if self.in_order and self._model is MessageModel.CLUSTERING:
                 await self._unlock(list(self.assigned))
-            for address in self._session.masters():
-                header = UnregisterClientHeader(self._session.client_id, consumer_group=self.group)
-                await self._session.ask(address, RequestCode.UNREGISTER_CLIENT, header)
         except (OSError, TimeoutError, FiretrailError) as error:
             _log.warning("%s: leaving the group: %s", self.group, error)
+        await self._session.leave(self.group)
         await self._session.close()
 
     async def _open_local_offsets(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from typing import Any, Self
 
-from firetrail.errors import RequestError
+from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import MASTER_ID, HeartbeatData, MessageQueue, TopicRouteData
 from firetrail.remoting.client import REQUEST_S, Client
@@ -22,7 +22,7 @@ from firetrail.remoting.codes import Language, Permission, RequestCode, Response
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
 from firetrail.remoting.header import Header
-from firetrail.remoting.headers import TopicHeader
+from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 
 ROUTE_S = 30.0
 """How long a route is taken for current."""
@@ -172,6 +172,15 @@ class Session:
         for outcome in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("heartbeat: %s", outcome)
+
+    async def leave(self, group: str) -> None:
+        """Tell all brokers that this client has left a consumer group."""
+        header = UnregisterClientHeader(self.client_id, consumer_group=group)
+        for address in self.masters():
+            try:
+                await self.ask(address, RequestCode.UNREGISTER_CLIENT, header)
+            except (OSError, TimeoutError, FiretrailError) as error:
+                _log.warning("%s: leaving the group: %s", group, error)
 
     async def _greet_new_brokers(self) -> None:
         if self._heartbeat is not None and not self.masters() <= self._told:

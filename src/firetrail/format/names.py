@@ -136,9 +136,9 @@ def check_topic(name: str) -> None:
         )
 
 
-def pop_retry_topic(topic: str, group: str) -> str:
+def pop_retry_topic(topic: str, group: str, separator: str = "_") -> str:
     """Where messages of a topic come again that a group has popped and not acknowledged."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
+    return f"{RETRY_PREFIX}{group}{separator}{topic}"
 
 
 def popped_topic(topic: str, group: str) -> str:

@@ -20,8 +20,11 @@ from firetrail.remoting.codes import ResponseCode
 
 ORDERED = 999
 """The "revive queue" of pops in order, whose state is elsewhere."""
-NORMAL, RETRY = "0", "1"
-"""Whether a message is from the topic itself, or from the topic of those that come again."""
+NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
+"""Whether a message is from the topic itself, or from one of the topics of those that come again.
+
+The second of these is used by Java brokers with ``enableRetryTopicV2``.
+"""
 
 Places = Mapping[tuple[bool, int], list[int]]
 """Offsets by queue id, and whether it is a queue of the retry topic."""
@@ -64,8 +67,9 @@ class Receipt(NamedTuple):
 
 def real_topic(topic: str, group: str, retry: str) -> str:
     """The topic, or the one of its messages that come again."""
-    is_there = retry != RETRY or topic.startswith(RETRY_PREFIX)
-    return topic if is_there else pop_retry_topic(topic, group)
+    if retry == NORMAL or topic.startswith(RETRY_PREFIX):
+        return topic
+    return pop_retry_topic(topic, group, "+" if retry == RETRY_V2 else "_")
 
 
 def encode_places(places: Iterable[tuple[bool, int, Iterable[int]]]) -> str:

@@ -1,0 +1,183 @@
+"""Popping messages of a broker, and what their receipts are good for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from firetrail.client.received import Received, decode_all
+from firetrail.client.session import Session
+from firetrail.errors import RequestError
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.properties import POP_CK
+from firetrail.remoting.bodies import MessageQueue, SubscriptionData
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.pop_headers import (
+    ANY_QUEUE,
+    AckHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponse,
+    NotificationHeader,
+    NotificationResponse,
+    PopHeader,
+    PopResponse,
+)
+from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
+
+ANSWER_S = 10.0
+"""Time for an answer beyond the time that the broker may wait for messages."""
+
+_NOTHING = (
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.PULL_NOT_FOUND,
+)
+
+
+@dataclass(frozen=True)
+class Popped(Received):
+    """A message that this consumer has for a while, and its receipt."""
+
+    receipt: Receipt
+
+
+class Popper:
+    """Pops for a group. ``mode`` says where a new one begins: 0 at the first message."""
+
+    def __init__(self, session: Session, group: str, mode: int) -> None:
+        self._session = session
+        self._group = group
+        self._mode = mode
+
+    async def pop(
+        self,
+        broker_name: str,
+        wanted: SubscriptionData,
+        *,
+        count: int,
+        invisible_s: float,
+        wait_s: float,
+    ) -> list[Popped]:
+        """Messages of any queue. If there are none, waits up to ``wait_s`` for one."""
+        header = PopHeader(
+            consumer_group=self._group,
+            topic=wanted.topic,
+            queue_id=ANY_QUEUE,
+            max_msg_nums=count,
+            invisible_time=int(invisible_s * 1000),
+            poll_time=int(wait_s * 1000),
+            born_time=time.time_ns() // 1_000_000,
+            init_mode=self._mode,
+            exp_type=wanted.expression_type,
+            exp=wanted.sub_string,
+        )
+        answer = await self._session.request(
+            self._session.address_of(broker_name),
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_s=wait_s + ANSWER_S,
+        )
+        if answer.code in _NOTHING:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            what = f"pop of {wanted.topic} on {broker_name}"
+            raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
+        found = decode_all(MessageQueue(wanted.topic, broker_name, ANY_QUEUE), answer.content)
+        return list(_with_receipts(list(found), PopResponse.decode(answer.fields)))
+
+    async def is_something_there(self, broker_name: str, topic: str, wait_s: float) -> bool:
+        """Whether a pop would look at messages; waits so long until it would."""
+        now_ms = time.time_ns() // 1_000_000
+        header = NotificationHeader(self._group, topic, ANY_QUEUE, int(wait_s * 1000), now_ms)
+        answer = await self._session.ask(
+            self._session.address_of(broker_name),
+            RequestCode.NOTIFICATION,
+            header,
+            timeout_s=wait_s + ANSWER_S,
+        )
+        return NotificationResponse.decode(answer.fields).has_msg
+
+    async def ack(self, message: Popped) -> None:
+        """The message is done with."""
+        receipt = message.receipt
+        header = AckHeader(
+            self._group,
+            receipt.topic(message.topic, self._group),
+            receipt.queue_id,
+            receipt.encode(),
+            receipt.offset,
+        )
+        address = self._session.address_of(receipt.broker_name)
+        await self._session.ask(address, RequestCode.ACK_MESSAGE, header)
+
+    async def ack_all(self, broker_name: str, messages: Sequence[Popped]) -> None:
+        """Messages of one broker are done with."""
+        together: dict[tuple[str, Receipt], list[int]] = {}
+        for message in messages:
+            pop = message.receipt._replace(offset=0)
+            together.setdefault((message.topic, pop), []).append(message.receipt.offset)
+        acks = [
+            BatchAck(
+                self._group,
+                topic,
+                pop.start,
+                pop.queue_id,
+                pop.revive_queue,
+                pop.pop_time,
+                pop.invisible_ms,
+                BatchAck.bits_of(pop.start, offsets),
+                pop.retry,
+            )
+            for (topic, pop), offsets in together.items()
+        ]
+        body = BatchAckBody(broker_name, acks).encode(standard=True)
+        address = self._session.address_of(broker_name)
+        await self._session.ask(address, RequestCode.BATCH_ACK_MESSAGE, body=body)
+
+    async def change(self, message: Popped, invisible_s: float) -> Popped:
+        """The message with a receipt for so many seconds from now on."""
+        receipt = message.receipt
+        header = ChangeInvisibleTimeHeader(
+            self._group,
+            receipt.topic(message.topic, self._group),
+            receipt.queue_id,
+            receipt.encode(),
+            receipt.offset,
+            int(invisible_s * 1000),
+        )
+        address = self._session.address_of(receipt.broker_name)
+        answer = await self._session.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        told = ChangeInvisibleTimeResponse.decode(answer.fields)
+        renewed = receipt._replace(
+            start=receipt.offset,
+            pop_time=told.pop_time,
+            invisible_ms=told.invisible_time,
+            revive_queue=told.revive_qid,
+        )
+        return Popped(message.queue, message.record, renewed)
+
+
+def _with_receipts(messages: Sequence[Received], header: PopResponse) -> Iterator[Popped]:
+    """The messages of a pop; those that come again have their receipts with them."""
+    starts = decode_places(header.start_offset_info)
+    for message in messages:
+        record = message.record
+        queue = MessageQueue(record.topic, message.queue.broker_name, record.queue_id)
+        told = message.properties.get(POP_CK)
+        if told is not None:
+            yield Popped(queue, record, Receipt.decode(told))
+            continue
+        again = record.topic.startswith(RETRY_PREFIX)
+        receipt = Receipt(
+            starts.get((again, record.queue_id), [record.queue_offset])[0],
+            header.pop_time,
+            header.invisible_time,
+            header.revive_qid,
+            RETRY if again else NORMAL,
+            queue.broker_name,
+            record.queue_id,
+            record.queue_offset,
+        )
+        yield Popped(queue, record, receipt)

@@ -1,0 +1,176 @@
+"""The simple consumer: takes messages when its user asks for some, and acknowledges each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+from firetrail.client.popping import Popped, Popper
+from firetrail.client.session import Session, queues_of
+from firetrail.client.subscription import by_tags, wanted_by
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import (
+    BY_TAG,
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from firetrail.remoting.codes import Permission, ResponseCode
+
+_log = logging.getLogger(__name__)
+
+
+class _Source(NamedTuple):
+    """What is wanted of a topic, and a broker that has queues of it."""
+
+    wanted: SubscriptionData
+    broker_name: str
+
+
+class SimpleConsumer:
+    """Takes messages of topics as one of a group::
+
+        async with SimpleConsumer("127.0.0.1:9876", "billing", {"orders": "paid"}) as consumer:
+            for message in await consumer.receive(invisible_s=30):
+                print(message.body)
+                await consumer.ack(message)
+
+    A message that is received is invisible to the rest of the group for ``invisible_s``. If it is
+    not acknowledged until then, somebody receives it again, with one more in its
+    ``reconsume_times``. Needs a broker with POP: Firetrail, or RocketMQ 5.x.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        group: str,
+        topics: Mapping[str, str | SubscriptionData],
+        *,
+        start: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+    ) -> None:
+        self.group = group
+        self._start = start
+        self._wanted = [
+            by_tags(topic, wanted) if isinstance(wanted, str) else wanted
+            for topic, wanted in topics.items()
+        ]
+        self._session = Session(namesrv)
+        mode = 0 if start is ConsumeFromWhere.FIRST_OFFSET else 1
+        self._popper = Popper(self._session, group, mode)
+        self._turn = 0
+
+    async def __aenter__(self) -> Self:
+        await self._session.open()
+        try:
+            self._session.beat(self._heartbeat)
+            await self._sources()
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.leave(self.group)
+        await self._session.close()
+
+    def _heartbeat(self) -> HeartbeatData:
+        model = MessageModel.CLUSTERING
+        me = ConsumerData(self.group, ConsumeType.POP, model, self._start, self._wanted)
+        return HeartbeatData(self._session.client_id, consumer_data_set=[me])
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    async def receive(
+        self, count: int = 16, *, invisible_s: float = 60.0, wait_s: float = 15.0
+    ) -> list[Popped]:
+        """Up to ``count`` messages (32 at most) as soon as there are any, none after ``wait_s``.
+
+        If this is cancelled, messages that were on their way come again after ``invisible_s``.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_s
+        while True:
+            sources = await self._sources()
+            self._turn += 1
+            sources = sources[self._turn % len(sources) :] + sources[: self._turn % len(sources)]
+            alone = len(sources) == 1
+            for source in sources:
+                patience_s = max(deadline - clock(), 0.0) if alone else 0.0
+                found = await self._pop(source, count, invisible_s, patience_s)
+                if found:
+                    return found
+            left_s = deadline - clock()
+            if left_s <= 0 or (not alone and not await self._wait(sources, left_s)):
+                return []
+
+    async def _sources(self) -> list[_Source]:
+        found = []
+        for wanted in self._wanted:
+            route = await self._session.route(wanted.topic)
+            queues = queues_of(wanted.topic, route, Permission.READ)
+            names = dict.fromkeys(queue.broker_name for queue in queues)
+            found += [_Source(wanted, name) for name in names]
+        if not found:
+            topics = ", ".join(wanted.topic for wanted in self._wanted)
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has queues of {topics}")
+        return found
+
+    async def _pop(
+        self, source: _Source, count: int, invisible_s: float, wait_s: float
+    ) -> list[Popped]:
+        wanted, broker_name = source
+        found = await self._popper.pop(
+            broker_name, wanted, count=count, invisible_s=invisible_s, wait_s=wait_s
+        )
+        if wanted.expression_type != BY_TAG:
+            return found
+        is_wanted = wanted_by(wanted)
+        # Brokers compare hashes of tags; what came by chance must not come again.
+        await self.ack(*(message for message in found if not is_wanted(message)))
+        return list(filter(is_wanted, found))
+
+    async def _wait(self, sources: Sequence[_Source], wait_s: float) -> bool:
+        """Wait until one of several brokers has something; False if none has in time."""
+        asked = [
+            asyncio.ensure_future(
+                self._popper.is_something_there(broker_name, wanted.topic, wait_s)
+            )
+            for wanted, broker_name in sources
+        ]
+        try:
+            for answer in asyncio.as_completed(asked):
+                if await answer:
+                    return True
+            return False
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    # -- afterwards ---------------------------------------------------------------------------
+
+    async def ack(self, *messages: Popped) -> None:
+        """The messages are done with, and do not come again.
+
+        A message whose time is over comes again all the same, which is not an error here.
+        """
+        by_broker: dict[str, list[Popped]] = {}
+        for message in messages:
+            by_broker.setdefault(message.receipt.broker_name, []).append(message)
+        for broker_name, together in by_broker.items():
+            if len(together) == 1:
+                await self._popper.ack(together[0])
+            else:
+                await self._popper.ack_all(broker_name, together)
+
+    async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
+        """Have the message for so many seconds more, or let it come again soon.
+
+        From then on only the message that this returns can be acknowledged.
+        """
+        return await self._popper.change(message, invisible_s)

@@ -1,0 +1,138 @@
+"""The simple consumer, against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import clustered, fill
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import Admin, Message, Producer, SimpleConsumer, by_sql
+from firetrail.errors import RequestError
+from firetrail.format.javahash import java_hash
+from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.remoting.codes import ResponseCode
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+def test_every_message_is_received_once() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 100)
+        got: list[bytes] = []
+
+        async def consume() -> None:
+            async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
+                while messages := await consumer.receive(10, wait_s=0.2):
+                    got.extend(message.body for message in messages)
+                    await consumer.ack(*messages)
+
+        await asyncio.gather(consume(), consume(), consume())
+        assert sorted(got) == sorted(b"%d" % n for n in range(100))
+
+    clustered(test)
+
+
+def test_what_is_not_acknowledged_comes_again() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
+            (first,) = await consumer.receive(invisible_s=0.05)
+            (second,) = await consumer.receive(invisible_s=60)
+            assert [m.reconsume_times for m in (first, second)] == [0, 1]
+            assert (second.topic, second.body, second.message_id) == (
+                "T",
+                first.body,
+                first.message_id,
+            )
+            third = await consumer.change_invisible(second, 0.05)
+            assert third.body == first.body
+            (fourth,) = await consumer.receive()
+            assert fourth.reconsume_times == 2
+            longer = await consumer.change_invisible(fourth, 60)
+            await consumer.ack(longer)
+            with pytest.raises(RequestError, match="good for nothing more"):
+                await consumer.change_invisible(fourth, 60)
+            assert await consumer.receive(wait_s=0.1) == []
+
+    clustered(test)
+
+
+def test_filters() -> None:
+    async def test(namesrv: str) -> None:
+        assert java_hash("Aa") == java_hash("BB")
+        async with Producer(namesrv) as producer:
+            for tag in ("Aa", "BB", "C"):
+                message = Message("T", tag.encode(), tags=tag, properties={"length": str(len(tag))})
+                await producer.send(message)
+        async with SimpleConsumer(namesrv, "G", {"T": "BB"}, start=FIRST) as consumer:
+            (message,) = await received(consumer, 1)
+            assert message == b"BB"
+            assert await consumer.receive(wait_s=0.1) == []
+        wanted = {"T": by_sql("T", "length = 1")}
+        async with SimpleConsumer(namesrv, "S", wanted, start=FIRST) as consumer:
+            assert await received(consumer, 1) == {b"C"}
+
+    clustered(test)
+
+
+async def received(consumer: SimpleConsumer, count: int) -> set[bytes]:
+    """The bodies of so many messages."""
+    found: set[bytes] = set()
+    while len(found) < count:
+        messages = await consumer.receive(invisible_s=60)
+        found |= {message.body for message in messages}
+        await consumer.ack(*messages)
+    return found
+
+
+def test_several_brokers_and_topics() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SMALL) as one:
+            config = BrokerConfig(name="broker-b", namesrv=one.namesrv)
+            async with Broker.running(config=config, store=SMALL):
+                async with Admin(one.namesrv) as admin:
+                    await admin.create_topic("T", cluster="DefaultCluster", queues=2)
+                    await admin.create_topic("U", cluster="DefaultCluster", queues=2)
+                async with (
+                    Producer(one.namesrv) as producer,
+                    SimpleConsumer(one.namesrv, "G", {"T": "*", "U": "*"}) as consumer,
+                ):
+                    assert await consumer.receive(wait_s=0.05) == []
+                    for number in range(8):
+                        topic = "TU"[number % 2]
+                        waiting = asyncio.create_task(consumer.receive(invisible_s=60))
+                        sent = await producer.send(Message(topic, b"%d" % number))
+                        (message,) = await waiting
+                        assert (message.topic, message.body) == (topic, b"%d" % number)
+                        assert message.queue.broker_name == sent.queue.broker_name
+                        await consumer.ack(message)
+
+    asyncio.run(test())
+
+
+def test_a_topic_that_is_not_there() -> None:
+    async def test(namesrv: str) -> None:
+        with pytest.raises(RequestError) as caught:
+            async with SimpleConsumer(namesrv, "G", {"NONE": "*"}):
+                pass
+        assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+    clustered(test)
+
+
+def test_its_group_shows_who_is_there() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with Admin(namesrv) as admin:
+            (address,) = (await admin.masters()).values()
+            async with SimpleConsumer(namesrv, "G", {"T": "*"}):
+                members = await admin.consumers("G", address)
+                assert members.consume_type == "CONSUME_POP"
+            with pytest.raises(RequestError):
+                await admin.consumers("G", address)
+
+    clustered(test)
