@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -30,9 +31,20 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class Clients {
     private static String namesrv;
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
         namesrv = arguments[0];
-        switch (arguments[1]) {
+        try {
+            play(arguments[1]);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // the clients' threads would go on
+        }
+        System.out.flush();
+        System.exit(0);
+    }
+
+    private static void play(String scenario) throws Exception {
+        switch (scenario) {
             case "sends": sends(); break;
             case "orderly": orderly(); break;
             case "broadcast": broadcast(); break;
@@ -40,11 +52,10 @@ public class Clients {
             case "retry": retry(); break;
             case "transaction": transaction(); break;
             case "lite": lite(); break;
-            case "request": request(); break;
-            default: throw new IllegalArgumentException(arguments[1]);
+            case "request-v4": request(true); break;
+            case "request-v5": request(false); break;
+            default: throw new IllegalArgumentException(scenario);
         }
-        System.out.flush();
-        System.exit(0);
     }
 
     private static byte[] bytes(String text) {
@@ -297,7 +308,7 @@ public class Clients {
         consumer.commitSync();
     }
 
-    private static void request() throws Exception {
+    private static void request(boolean waits) throws Exception {
         DefaultMQProducer producer = producer("PGQ");
         DefaultMQProducer replier = producer("PGA");
         checked(producer.send(new Message("JavaRequest", "T", "k", bytes("first"))));
@@ -320,7 +331,23 @@ public class Clients {
         });
         consumer.start();
         Thread.sleep(2000); // replies find a producer by its heartbeat, the first of which comes after a second
-        Message answer = producer.request(new Message("JavaRequest", "T", "k", bytes("ask")), 30000);
-        say("request", text(answer), errors.size());
+        if (waits) {
+            Message ask = new Message("JavaRequest", "T", "k", bytes("ask"));
+            say("request", text(producer.request(ask, 30000)), errors.size());
+        }
+        CountDownLatch answered = new CountDownLatch(1);
+        producer.request(new Message("JavaRequest", "T", "k", bytes("called")), new RequestCallback() {
+            @Override
+            public void onSuccess(Message answer) {
+                say("callback", text(answer), errors.size());
+                answered.countDown();
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                error.printStackTrace();
+            }
+        }, 30000);
+        await(answered);
     }
 }

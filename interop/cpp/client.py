@@ -1,0 +1,144 @@
+"""The C++ client, through the Python package ``rocketmq``: every way to send and to consume.
+
+Runs in the environment of that package, not in Firetrail's. Argument: name server.
+"""
+
+import json
+import sys
+import threading
+import time
+
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
+from rocketmq.ffi import MessageModel
+
+WAIT_S = 60
+said = threading.Lock()
+got = {}  # by whom: how many
+
+
+def say(**event):
+    with said:
+        print(json.dumps(event), flush=True)
+        if "got" in event:
+            got[event["got"]] = got.get(event["got"], 0) + 1
+
+
+def text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def message(topic, body, tags="TagA", **properties):
+    made = Message(topic)
+    made.set_body(body)
+    made.set_keys("key-" + body[:20])
+    made.set_tags(tags)
+    for name, value in properties.items():
+        made.set_property(name, value)
+    return made
+
+
+def facts(received):
+    return {
+        "body": text(received.body),
+        "keys": text(received.keys),
+        "tags": text(received.tags),
+        "id": received.id,
+        "colour": text(received["colour"]),
+        "times": received.reconsume_times,
+        "queue": received.queue_id,
+        "offset": received.queue_offset,
+        "topic": received.topic,
+    }
+
+
+def sends(producer):
+    sent = producer.send_sync(message("CppSends", "sync", colour="blue"))
+    say(sent="sync", body="sync", id=sent.msg_id, offset=sent.offset, status=int(sent.status))
+    large = "large " * 5000
+    sent = producer.send_sync(message("CppSends", large))
+    say(sent="sync", body=large, id=sent.msg_id, offset=sent.offset, status=int(sent.status))
+    answered = threading.Event()
+
+    def success(result):
+        say(sent="async", body="async", id=result.msg_id, offset=result.offset)
+        answered.set()
+
+    producer.send_async(message("CppSends", "async"), success, lambda error: None)
+    assert answered.wait(10), "no answer to an asynchronous send"
+    producer.send_oneway(message("CppSends", "oneway"))
+    sent = producer.send_batch([message("CppSends", f"batch{n}") for n in range(3)])
+    say(sent="batch", body="batch", id=sent.msg_id, offset=sent.offset, status=int(sent.status))
+    delayed = message("CppSends", "delayed")
+    delayed.set_delay_time_level(1)
+    producer.send_sync(delayed)
+    for n in range(20):
+        body = f"{n % 4}-{n // 4:02}"
+        sent = producer.send_orderly(message("CppOrder", body), n % 4)
+        say(sent="orderly", body=body, id=sent.msg_id, offset=sent.offset)
+    for n in range(6):
+        producer.send_sync(message("CppTags", str(n), "Odd" if n % 2 else "Even"))
+    producer.send_sync(message("CppRetry", "again"))
+
+
+def consumer(who, namesrv, topic, expression="*", failures=0, **options):
+    failed = []
+
+    def listener(received):
+        say(got=who, **facts(received))
+        if len(failed) < failures:
+            failed.append(received.id)
+            raise ValueError("not yet")
+
+    made = PushConsumer("CPP_" + who.upper(), **options)
+    made.set_instance_name(who)
+    made.set_namesrv_addr(namesrv)
+    made.subscribe(topic, listener, expression)
+    made.start()
+    return made
+
+
+def broadcast(producer, namesrv):
+    """To two consumers, which begin with what is sent after they have found their queues."""
+    producer.send_sync(message("CppAll", "early"))
+    time.sleep(0.5)
+    model = MessageModel.BROADCASTING
+    made = [consumer(who, namesrv, "CppAll", message_model=model) for who in ("one", "two")]
+    time.sleep(2)
+    for n in range(4):
+        producer.send_sync(message("CppAll", f"all{n}"))
+    return made
+
+
+def pull(namesrv):
+    pulling = PullConsumer("CPP_PULL")
+    pulling.set_namesrv_addr(namesrv)
+    pulling.start()
+    while got.get("pull", 0) < 3:  # pulls do not wait for messages that are on their way
+        for received in pulling.pull("CppTags", "Even"):
+            say(got="pull", **facts(received))
+    pulling.shutdown()
+
+
+def main(namesrv):
+    producer = Producer("CPP_PRODUCER")
+    producer.set_namesrv_addr(namesrv)
+    producer.start()
+    sends(producer)
+    pull(namesrv)
+    consumers = [
+        *broadcast(producer, namesrv),
+        consumer("push", namesrv, "CppSends"),
+        consumer("orderly", namesrv, "CppOrder", orderly=True),
+        consumer("tags", namesrv, "CppTags", "Odd || Other"),
+        consumer("retry", namesrv, "CppRetry", failures=2),
+    ]
+    wanted = {"push": 8, "orderly": 20, "tags": 3, "retry": 3, "one": 4, "two": 4}
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until and any(got.get(who, 0) < n for who, n in wanted.items()):
+        time.sleep(0.05)
+    for made in consumers:
+        made.shutdown()
+    producer.shutdown()
+
+
+main(sys.argv[1])

@@ -1,0 +1,149 @@
+"""Stock clients of other languages: their environments, and what they say they sent and got.
+
+A client program takes the address of the name server, does everything that the client can, and
+prints a line of JSON for each message: ``{"sent": how, "body": ...}`` when the broker has
+acknowledged it, ``{"got": by whom, "body": ...}`` when a consumer has it. Everything else that a
+client prints is ignored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firetrail.client import Admin
+
+HERE = Path(__file__).parent
+CACHE = HERE / "target"
+WAIT_S = 120
+INSTALL_S = 240
+BROKER_CONF = """\
+listenPort=0
+messageDelayLevel=1s 1s 1s 1s 1s
+transactionTimeOut=1000
+transactionCheckInterval=2000
+"""
+
+Event = dict[str, Any]
+
+
+@contextmanager
+def firetrail_up(folder: Path, conf: str = BROKER_CONF) -> Iterator[str]:
+    """``firetrail up`` in a process of its own; the address of its name server."""
+    path = folder / "broker.conf"
+    path.write_text(conf)
+    arguments = ["up", str(folder / "store"), "-c", str(path), "--namesrv-port", "0"]
+    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[2]
+        finally:
+            process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
+def needs(tool: str) -> None:
+    """Skip the test if the machine lacks a tool."""
+    if not shutil.which(tool):
+        pytest.skip(f"{tool} is not on this machine")
+
+
+def environment(
+    name: str, sources: Sequence[Path], make: Callable[[Path], Iterable[Sequence[str]]]
+) -> Path:
+    """The folder of a client's environment; made anew when one of its sources has changed.
+
+    ``make`` says which commands fill it; they run in the folder, where the sources are copied.
+    """
+    folder = CACHE / name
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = folder / "made"
+        text = "".join(path.read_text() for path in sources)
+        if not stamp.exists() or stamp.read_text() != text:
+            folder.mkdir(exist_ok=True)
+            for path in sources:
+                shutil.copy(path, folder)
+            for command in make(folder):
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S
+                )
+                assert not done.returncode, f"{command}: {done.stdout[-1000:]}{done.stderr[-1000:]}"
+            stamp.write_text(text)
+    return folder
+
+
+def run_client(command: Sequence[str | Path], folder: Path) -> list[Event]:
+    """What a client program says; it writes its logs into the folder."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert not done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    lines = (line for line in done.stdout.splitlines() if line.startswith('{"'))
+    return [json.loads(line) for line in lines]
+
+
+def of(events: Iterable[Event], kind: str, who: str) -> list[Event]:
+    """What was ``sent`` or ``got`` in one way, in the order in which it was said."""
+    return [event for event in events if event.get(kind) == who]
+
+
+def bodies(events: Iterable[Event], kind: str, who: str) -> list[str]:
+    """The bodies of these."""
+    return [event["body"] for event in of(events, kind, who)]
+
+
+def all_delivered(events: Sequence[Event], who: str, expected: Iterable[str]) -> None:
+    """A consumer got these messages, each at least once, and no other."""
+    got = Counter(bodies(events, "got", who))
+    wanted = Counter(expected)
+    assert set(got) == set(wanted), who
+    assert got >= wanted
+
+
+def same_messages(events: Sequence[Event], *fields: str) -> int:
+    """Whatever was said of a message when it was sent is said of it when it is got.
+
+    Bodies tell messages apart. Returns how many were compared.
+    """
+    sent = {event["body"]: event for event in events if "sent" in event}
+    compared = 0
+    for event in events:
+        before = sent.get(event["body"]) if "got" in event else None
+        if before is not None:
+            for field in fields:
+                if before.get(field) is not None:
+                    assert event[field] == before[field], (field, before, event)
+                    compared += 1
+    return compared
+
+
+async def masters(namesrv: str) -> dict[str, str]:
+    """The addresses of the brokers, by name."""
+    async with Admin(namesrv) as admin:
+        return await admin.masters()
+
+
+async def lag(namesrv: str, group: str, topic: str) -> int:
+    """How many messages of a topic a group has not confirmed."""
+    async with Admin(namesrv) as admin:
+        stats = await admin.consume_stats(group, topic)
+        return sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())

@@ -1,0 +1,86 @@
+"""The C++ client 1.x, in the Python package ``rocketmq`` 0.4.4, at work with Firetrail's broker.
+
+It sends code 10 throughout, batches included, which it marks with ``batch=1``: Java's broker takes
+that for false and stores one message; Firetrail stores all of them. What is odd in the client: it
+has no id for a batch, a broadcast begins with what is sent after it, a pull does not wait for
+messages, and a listener that fails is heard again only because the wrapper's callback raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from interop.stock import (
+    HERE,
+    Event,
+    all_delivered,
+    bodies,
+    environment,
+    firetrail_up,
+    lag,
+    of,
+    run_client,
+    same_messages,
+)
+
+NEEDS_JAVA = False
+SENT = ["sync", "large " * 5000, "async", "oneway", "batch0", "batch1", "batch2", "delayed"]
+
+
+def _steps(folder: Path) -> Iterator[Sequence[str]]:
+    yield [sys.executable, "-m", "venv", "--clear", "venv"]
+    pip = str(folder / "venv" / "bin" / "pip")
+    yield [pip, "install", "--quiet", "--disable-pip-version-check", "-r", "requirements.txt"]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    folder = tmp_path_factory.mktemp("cpp")
+    made = environment("cpp", [HERE / "cpp" / "requirements.txt"], _steps)
+    with firetrail_up(folder) as namesrv:
+        program = HERE / "cpp" / "client.py"
+        said = run_client([made / "venv" / "bin" / "python", program, namesrv], folder)
+        groups = {"CPP_PUSH": "CppSends", "CPP_ORDERLY": "CppOrder", "CPP_TAGS": "CppTags"}
+        left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in groups.items()}
+        assert left == dict.fromkeys(groups, 0)
+    return said
+
+
+def test_everything_sent_is_received(events: list[Event]) -> None:
+    all_delivered(events, "push", SENT)
+    assert {(event["keys"], event["tags"]) for event in of(events, "got", "push")} == {
+        (f"key-{body[:20]}", "TagA") for body in SENT
+    }
+    assert {e["body"]: e["colour"] for e in of(events, "got", "push")}["sync"] == "blue"
+
+
+def test_ids_and_offsets_are_the_same_on_both_sides(events: list[Event]) -> None:
+    assert same_messages(events, "id", "offset") >= 40
+
+
+def test_order(events: list[Event]) -> None:
+    for key in "0123":
+        got = [body for body in bodies(events, "got", "orderly") if body[0] == key]
+        assert got == [f"{key}-{n:02}" for n in range(5)]
+
+
+def test_filters(events: list[Event]) -> None:
+    all_delivered(events, "tags", ["1", "3", "5"])
+    all_delivered(events, "pull", ["0", "2", "4"])
+
+
+@pytest.mark.parametrize("member", ["one", "two"])
+def test_broadcast(events: list[Event], member: str) -> None:
+    all_delivered(events, member, [f"all{n}" for n in range(4)])
+
+
+def test_retries(events: list[Event]) -> None:
+    got = of(events, "got", "retry")
+    assert [(event["times"], event["topic"]) for event in got] == [
+        (n, "CppRetry") for n in range(3)
+    ]
+    assert len({event["id"] for event in got}) == 1

@@ -1,0 +1,92 @@
+"""The Go client v2.1.2 at work with Firetrail's broker.
+
+It pulls with an empty subscription, so that the broker filters by what the heartbeat said. What is
+odd in the client itself: the messages of a batch get no id of their own, and ``CreateReplyMessage``
+forgets the body of the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from interop.stock import (
+    HERE,
+    Event,
+    all_delivered,
+    bodies,
+    environment,
+    firetrail_up,
+    lag,
+    masters,
+    needs,
+    of,
+    run_client,
+    same_messages,
+)
+
+NEEDS_JAVA = False
+SENT = ["sync", "large " * 5000, "async", "oneway", "batch0", "batch1", "batch2", "delayed"]
+
+
+def _steps(_: Path) -> Iterator[Sequence[str]]:
+    yield ["go", "mod", "tidy"]
+    yield ["go", "build", "-o", "client", "."]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    needs("go")
+    folder = tmp_path_factory.mktemp("go")
+    made = environment("go", [HERE / "go" / name for name in ("go.mod", "main.go")], _steps)
+    with firetrail_up(folder) as namesrv:
+        broker = next(iter(asyncio.run(masters(namesrv)).values()))
+        said = run_client([made / "client", namesrv, broker], folder)
+        groups = {"GO_PUSH": "GoSends", "GO_ORDERLY": "GoOrder"}
+        left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in groups.items()}
+        assert left == dict.fromkeys(groups, 0)
+    return said
+
+
+def test_everything_sent_is_received(events: list[Event]) -> None:
+    all_delivered(events, "push", SENT)
+    assert {(event["keys"], event["tags"]) for event in of(events, "got", "push")} == {
+        (f"key-{body[:20]}", "TagA") for body in SENT
+    }
+    assert {e["body"]: e["colour"] for e in of(events, "got", "push")}["sync"] == "blue"
+
+
+def test_what_was_acknowledged_is_what_arrives(events: list[Event]) -> None:
+    assert same_messages(events, "id", "offset_id", "queue", "offset") >= 4 * 23
+
+
+def test_order(events: list[Event]) -> None:
+    for key in "0123":
+        got = [body for body in bodies(events, "got", "orderly") if body[0] == key]
+        assert got == [f"{key}-{n:02}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [
+        ("tags", ["1", "3", "5"]),
+        ("sql", ["2", "3", "4"]),
+        ("pull", ["0", "2", "4"]),
+        ("one", [f"all{n}" for n in range(4)]),
+        ("two", [f"all{n}" for n in range(4)]),
+        ("check", ["unknown"]),
+        ("halves", ["commit", "unknown"]),
+        ("request", ["re: ask"]),
+    ],
+)
+def test_consumers(events: list[Event], who: str, expected: list[str]) -> None:
+    """By tags, by SQL, by pulls, broadcast, transactions and their checks, request and reply."""
+    all_delivered(events, who, expected)
+
+
+def test_retries(events: list[Event]) -> None:
+    got = of(events, "got", "retry")
+    assert [(event["times"], event["topic"]) for event in got] == [(n, "GoRetry") for n in range(3)]
+    assert len({event["id"] for event in got}) == 1
