@@ -52,10 +52,11 @@ def test_javas_push_consumers_pop(java: Servers) -> None:
         assert {tuple(columns) for columns in got} == expected
 
 
-def test_java_goes_on_with_what_firetrail_has_popped(java: Servers) -> None:
+def test_pops_survive_handovers(java: Servers) -> None:
     asyncio.run(popped_by_firetrail(java.folder / "java-b"))
     with our_name_server() as namesrv, java.broker(namesrv, "java-b"):
         asyncio.run(popped_from_java(namesrv))
+    asyncio.run(left_by_java(java.folder / "java-b"))
 
 
 async def popped_by_firetrail(folder: Path) -> None:
@@ -94,13 +95,30 @@ async def popped_from_java(namesrv: str) -> None:
             assert again[b"c"].topic == "P"
             longer = await consumer.change_invisible(again[b"c"], 60.0)
             await consumer.ack(longer)
-            assert await consumer.receive(wait_s=3) == []
+            for body in (b"left", b"gone"):
+                await producer.send(Message("P", body))
+            found = await received(consumer, 2)
+            await consumer.ack(found[b"gone"])
+
+
+async def left_by_java(folder: Path) -> None:
+    """Firetrail goes on with what Java has popped, and with what was acknowledged there."""
+    config = BrokerConfig(name="java-b")
+    async with (
+        asyncio.timeout(WAIT_S),
+        Broker.running(folder, config, STORE) as broker,
+        SimpleConsumer(broker.namesrv, "G", {"P": "*"}) as consumer,
+    ):
+        found = await received(consumer, 1)
+        assert {body: m.reconsume_times for body, m in found.items()} == {b"left": 1}
+        await consumer.ack(*found.values())
+        assert await consumer.receive(wait_s=1) == []
 
 
 async def received(consumer: SimpleConsumer, count: int) -> dict[bytes, Popped]:
     """So many messages, by their bodies."""
     found: dict[bytes, Popped] = {}
     while len(found) < count:
-        for message in await consumer.receive(invisible_s=5):
+        for message in await consumer.receive(invisible_s=5, wait_s=2):
             found[message.body] = message
     return found

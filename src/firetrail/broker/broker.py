@@ -26,6 +26,7 @@ from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
 from firetrail.broker.inspecting import Inspecting
+from firetrail.broker.java_timer import take_over
 from firetrail.broker.locks import Locks
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import Checkpoints
@@ -214,6 +215,7 @@ class Broker:
         )
         checkpoints = Checkpoints(store, self.topics, self.offsets, config.name, now_ms)
         checkpoints.load()
+        take_over(store, self.topics, self.offsets, checkpoints, self._folder)
         self._reviving = Reviving(store, self.topics, self.groups, checkpoints, now_ms)
         self._statistics = StatisticsAnswers(
             store,

@@ -17,12 +17,13 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import TIMER_DELIVER_MS
+from firetrail.format.properties import REAL_QID, TIMER_DELIVER_MS
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
 from firetrail.store.results import GetStatus, PutResult
@@ -79,6 +80,13 @@ class Checkpoint:
         return self.pop_time + self.invisible_ms
 
 
+class _Ack(NamedTuple):
+    """Messages of a check-point that are done with."""
+
+    key: Key
+    offsets: list[int]
+
+
 class Checkpoints:
     """All open check-points. ``name`` is the broker's."""
 
@@ -117,7 +125,7 @@ class Checkpoints:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def add(self, point: Checkpoint) -> Pending | None:
+    def add(self, point: Checkpoint, *, wait: bool = True) -> Pending | None:
         """Note a pop. Its time is moved if there is one that would be taken for the same."""
         while point.key in self._open:
             point.pop_time += 1
@@ -134,7 +142,7 @@ class Checkpoints:
             broker_name=point.broker_name,
         )
         point.place = self._last.get(point.queue, -1) + 1
-        pending = self._write(CHECKPOINT, body, point.queue, point)
+        pending = self._write(CHECKPOINT, body, point.queue, point, wait=wait)
         self._remember(point)
         return pending
 
@@ -246,24 +254,37 @@ class Checkpoints:
             if result.status is not GetStatus.FOUND:
                 return
             for record in map(decode_message, result.buffers):
-                try:
-                    self._take(record)
-                except ProtocolError as error:
-                    _log.error(
-                        "%s queue %d offset %d: %s; left out",
-                        record.topic,
-                        queue,
-                        record.queue_offset,
-                        error,
-                    )
+                note = self._note(record, queue)
+                if isinstance(note, Checkpoint):
+                    note.place = record.queue_offset
+                    self._remember(note)
+                elif note is not None and note.key in self._open:
+                    self._close(self._open[note.key], note.offsets)
                 self._last[queue] = record.queue_offset
             offset = result.next_offset
 
-    def _take(self, record: Record) -> None:
-        if record.tags == CHECKPOINT:
-            body = CheckpointBody.decode(record.body)
-            self._remember(
-                Checkpoint(
+    def take_over(self, records: Iterable[Record]) -> None:
+        """Note anew what a Java broker has noted elsewhere, as far as it is open."""
+        taken: dict[Key, Checkpoint] = {}
+        for record in records:
+            note = self._note(record, int(record.properties.get(REAL_QID, "0")) % self.queues)
+            if isinstance(note, Checkpoint):
+                if note.key not in self._open:
+                    taken[note.key] = note
+            elif note is not None and note.key in self._open:
+                self.ack(self._open[note.key], note.offsets, wait=False)
+            elif note is not None and note.key in taken:
+                taken[note.key].open.difference_update(note.offsets)
+        for point in taken.values():
+            if point.open:
+                self.add(point, wait=False)
+
+    def _note(self, record: Record, queue: int) -> Checkpoint | _Ack | None:
+        """What a message of the broker's own topic says; what makes no sense is left out."""
+        try:
+            if record.tags == CHECKPOINT:
+                body = CheckpointBody.decode(record.body)
+                return Checkpoint(
                     body.topic,
                     body.group,
                     body.queue_id,
@@ -272,13 +293,19 @@ class Checkpoints:
                     body.invisible_ms,
                     body.broker_name or self._name,
                     set(body.offsets),
-                    record.queue_id,
-                    record.queue_offset,
+                    queue,
                 )
+            if record.tags in (ACK, ACKS):
+                ack = AckBody.decode(record.body)
+                where = (ack.topic, ack.group, ack.queue_id, ack.start, ack.pop_time)
+                name = ack.broker_name or self._name
+                return _Ack((*where, name), ack.offsets or [ack.offset])
+        except ProtocolError as error:
+            _log.error(
+                "%s queue %d offset %d: %s; left out",
+                record.topic,
+                queue,
+                record.queue_offset,
+                error,
             )
-        elif record.tags in (ACK, ACKS):
-            ack = AckBody.decode(record.body)
-            where = (ack.topic, ack.group, ack.queue_id, ack.start, ack.pop_time)
-            point = self._open.get((*where, ack.broker_name or self._name))
-            if point is not None:
-                self._close(point, ack.offsets or [ack.offset])
+        return None

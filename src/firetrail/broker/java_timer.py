@@ -1,0 +1,69 @@
+"""Notes of pops that a Java broker has given to its timer, which has not delivered them yet.
+
+Java stores a check-point or acknowledgement in the topic ``rmq_sys_wheel_timer`` first; its timer
+puts it into the topic it is for when it is due. Firetrail has no such timer. A store that was
+Java's is read once for what is still to be delivered, which then is noted as Firetrail does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.pop_checkpoints import GROUP, Checkpoints
+from firetrail.broker.topics import TopicTable
+from firetrail.format.names import CONFIG
+from firetrail.format.properties import REAL_TOPIC, TIMER_OUT_MS
+from firetrail.format.record import Record, decode_message
+from firetrail.storage.system import System
+from firetrail.store.results import GetStatus
+from firetrail.store.served import ServedStore
+
+TOPIC, QUEUE = "rmq_sys_wheel_timer", 0
+PROGRESS_FILE = "timercheck"
+"""Begins with the time (64 bits, ms) up to which everything is delivered."""
+DELAY_MAX_MS = 3 * 24 * 3600 * 1000
+"""The longest delay that Java's timer takes: what is older is delivered."""
+SLOT_MS = 1000
+"""Times in the timer are exact to this."""
+
+
+def take_over(
+    store: ServedStore,
+    topics: TopicTable,
+    offsets: OffsetTable,
+    checkpoints: Checkpoints,
+    folder: Path,
+) -> None:
+    """Let the check-points know what Java's timer would have told them."""
+    end = store.max_offset(TOPIC, QUEUE)
+    done = offsets.get(GROUP, TOPIC, QUEUE)
+    if end <= (done or 0):
+        return
+    delivered = _delivered_ms(folder) - SLOT_MS
+    first = store.offset_at(TOPIC, QUEUE, delivered - DELAY_MAX_MS) if done is None else done
+    checkpoints.take_over(
+        record
+        for record in _records(store, first)
+        if record.properties.get(REAL_TOPIC) == topics.revive
+        and int(record.properties.get(TIMER_OUT_MS, "0")) >= delivered
+    )
+    offsets.commit(GROUP, TOPIC, QUEUE, end)
+
+
+def _delivered_ms(folder: Path) -> int:
+    try:
+        raw = System().files.read(folder / CONFIG / PROGRESS_FILE)
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(raw[:8], "big")
+
+
+def _records(store: ServedStore, offset: int) -> Iterator[Record]:
+    while True:
+        result = store.get_hashed(TOPIC, QUEUE, offset)
+        if result.status is not GetStatus.FOUND:
+            return
+        yield from map(decode_message, result.buffers)
+        offset = result.next_offset
