@@ -127,11 +127,12 @@ def running(
     config: BrokerConfig | None = None,
     store: StoreConfig = SMALL,
     client_handlers: Mapping[int, Handler] | None = None,
+    within_s: float = 20,
 ) -> None:
     """Run a test against a broker."""
 
     async def run() -> None:
-        async with asyncio.timeout(20), Broker.running(folder, config, store) as broker:
+        async with asyncio.timeout(within_s), Broker.running(folder, config, store) as broker:
             client = Client(client_handlers)
             try:
                 await test(Talk(broker, client))

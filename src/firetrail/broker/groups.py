@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
+from firetrail.broker.topics import QUEUES_MAX
 from firetrail.errors import RequestError
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import (
@@ -77,6 +78,12 @@ class GroupTable:
         groups = list(groups)
         for group in groups:
             check_group(group.group_name)
+            if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
+                raise RequestError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, 0 to "
+                    f"{QUEUES_MAX} are allowed",
+                )
         for group in groups:
             self._groups[group.group_name] = group
         self._changed()

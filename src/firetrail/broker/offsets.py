@@ -5,7 +5,7 @@ from __future__ import annotations
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import check_group
 from firetrail.broker.saving import Saver
-from firetrail.broker.topics import TopicTable
+from firetrail.broker.topics import QUEUES_MAX, TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import ConsumerOffsets
@@ -123,5 +123,9 @@ class OffsetTable:
         if header.commit_offset is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")
         self._topics.require(header.topic)
+        if not 0 <= header.queue_id < QUEUES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] is illegal: no such queue"
+            )
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return request.answer()

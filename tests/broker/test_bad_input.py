@@ -1,0 +1,406 @@
+"""Whatever a client sends, it gets an answer that was meant: no request breaks the broker.
+
+Every request that the broker answers is sent with every field and body spoilt in turn. An answer
+with any code will do, but not one for an error that nobody has foreseen, which would be logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import pkgutil
+import struct
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+
+import firetrail.remoting
+from firetrail.remoting.answering import answer_to
+from firetrail.remoting.bodies import (
+    CheckClientBody,
+    ConsumerData,
+    HeartbeatData,
+    LockBody,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+    TopicConfigList,
+)
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.frames import encode_frame
+from firetrail.remoting.header import Header, _plan
+from firetrail.store.store import Store
+
+GOOD = {
+    "a": "PG",
+    "b": "T1",
+    "c": "TBW102",
+    "clientID": "c1",
+    "clientId": "c1",
+    "consumerGroup": "CG",
+    "defaultTopic": "TBW102",
+    "e": "0",
+    "exp": "*",
+    "expType": "TAG",
+    "expressionType": "TAG",
+    "f": "0",
+    "group": "CG",
+    "i": "",
+    "key": "k1",
+    "m": "false",
+    "msgId": "00" * 16,
+    "offset": "0",
+    "order": "false",
+    "perm": "6",
+    "producerGroup": "PG",
+    "queueId": "0",
+    "queueOffset": "0",
+    "statsKey": "T1",
+    "statsName": "TOPIC_PUT_NUMS",
+    "subscription": "*",
+    "sysFlag": "4",
+    "topic": "T1",
+}
+"""What makes most requests succeed; all other fields are 1."""
+BAD = (
+    "",
+    "x",
+    "-2",
+    str(2**31 - 1),
+    str(-(2**63)),
+    str(2**63),
+    "9" * 5000,
+    "../../x",
+    "\ud800\x01",
+)
+BODIES = (
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"[" * 100_000,
+    b'{"a":' * 20_000,
+    b"\xff\xfe",
+    b"1" * 5000,
+    b"\0" * 100,
+    b"\x78\x9c" + b"\0" * 20,
+)
+_QUEUE = MessageQueue("T1", "broker-a", 0)
+_WANTED = SubscriptionData("T1", "A")
+GOOD_BODIES = {
+    RequestCode.HEART_BEAT: HeartbeatData(
+        "c1", [], [ConsumerData("CG", subscription_data_set=[_WANTED])]
+    ),
+    RequestCode.CHECK_CLIENT_CONFIG: CheckClientBody("c1", "CG", _WANTED),
+    RequestCode.LOCK_BATCH_MQ: LockBody("CG", "c1", [_QUEUE]),
+    RequestCode.UNLOCK_BATCH_MQ: LockBody("CG", "c1", [_QUEUE]),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig("CG"),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList(
+        [SubscriptionGroupConfig("CG")]
+    ),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: TopicConfigList([TopicConfig("T2")]),
+}
+BAD_VALUES = (None, "", "x" * 300, "a/b", -1, 2**31, 2**63, 1.5, True, [], {}, [[]], {"a": {}})
+
+
+def header_names() -> list[str]:
+    """Every field of every request."""
+    for module in pkgutil.iter_modules(firetrail.remoting.__path__):
+        importlib.import_module(f"firetrail.remoting.{module.name}")
+    kinds = [Header]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    wanted = [kind for kind in kinds if not kind.__name__.endswith("Response")]
+    return sorted({field.wire for kind in wanted for field in _plan(kind)})
+
+
+NAMES = header_names()
+ALL_GOOD = dict.fromkeys(NAMES, "1") | GOOD
+
+
+def spoilt(value: Any) -> Iterator[Any]:
+    """The value with one thing in it replaced by something else, in all ways."""
+    yield from BAD_VALUES
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from (value | {name: other} for other in spoilt(item))
+    elif isinstance(value, list) and value:
+        yield from ([other, *value[1:]] for other in spoilt(value[0]))
+
+
+@contextmanager
+def nothing_unforeseen() -> Iterator[None]:
+    """Fails if a handler has raised what it is not meant to."""
+    found: list[str] = []
+
+    class Listen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR:
+                found.append(self.format(record))
+
+    handler = Listen()
+    logging.getLogger("firetrail").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("firetrail").removeHandler(handler)
+    assert not found, found[0]
+
+
+@asynccontextmanager
+async def connected(talk: Talk) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    """A connection for bytes of any kind."""
+    host, port = talk.broker.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def frame_from(reader: StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def ask_all(talk: Talk, code: int, asked: Iterable[tuple[dict[str, str], bytes]]) -> None:
+    await asyncio.gather(
+        *(
+            talk.client.request(talk.broker.address, Command(code, fields, body), 15)
+            for fields, body in asked
+        )
+    )
+
+
+async def is_alive(talk: Talk) -> None:
+    assert (await talk.send("Alive")).code == 0
+    assert (await talk.pull_until("Alive", 1))[0].body == b"hello"
+
+
+class TestEveryRequest:
+    @pytest.mark.slow
+    def test_with_every_field_spoilt(self, tmp_path: Path) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            await talk.beat()
+            for code in sorted(talk.broker.answered_codes[0]):
+                for name in NAMES:
+                    await ask_all(talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD))
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test, tmp_path / "store", within_s=120)
+        Store.open(tmp_path / "store").close()  # and it can be opened again
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+    def test_with_every_body_spoilt(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            for code in sorted(talk.broker.answered_codes[0]):
+                for fields in (ALL_GOOD, {}):
+                    await ask_all(talk, code, ((fields, body) for body in BODIES))
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test)
+
+    def test_with_every_member_of_a_body_spoilt(self) -> None:
+        async def test(talk: Talk) -> None:
+            for code, body in GOOD_BODIES.items():
+                bodies = [json.dumps(value).encode() for value in spoilt(body.to_json())]
+                await ask_all(talk, code, ((ALL_GOOD, body) for body in bodies))
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test)
+
+    def test_a_failure_would_be_noticed(self) -> None:
+        def broken(connection: Any, request: Command) -> Command:
+            raise KeyError("bug")
+
+        with pytest.raises(AssertionError, match="request 10 failed"), nothing_unforeseen():
+            answer_to({10: broken}, None, Command(10))  # type: ignore[arg-type]
+
+
+class TestFrames:
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
+            b"\x7f\xff\xff\xff" + bytes(100),
+            b"\xff\xff\xff\xff" + bytes(100),
+            bytes(8),
+            b"\x00\x00\x00\x10\x00\xff\xff\xff" + bytes(12),
+            b"\x00\x00\x00\x10\x07\x00\x00\x04" + bytes(12),
+            b"".join(map(bytes, encode_frame(Command(34, {"x": "y"})))).replace(b"{", b"["),
+            (4 + 200_000).to_bytes(4, "big") + (200_000).to_bytes(4, "big") + b"[" * 200_000,
+        ],
+        ids=["http", "tls", "long", "negative", "empty", "header", "kind", "json", "deep"],
+    )
+    def test_that_are_none_end_their_connection_only(self, frame: bytes) -> None:
+        async def test(talk: Talk) -> None:
+            async with connected(talk) as (reader, writer):
+                writer.write(frame)
+                with suppress(ConnectionResetError):  # which is a close as well
+                    assert await reader.read() == b""
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test)
+
+    def test_by_the_byte(self) -> None:
+        async def test(talk: Talk) -> None:
+            asked = Command(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
+            async with connected(talk) as (reader, writer):
+                for byte in b"".join(map(bytes, encode_frame(asked))):
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                assert b'"opaque":7' in await frame_from(reader)
+
+        running(test)
+
+
+class TestCodes:
+    @pytest.mark.parametrize("code", [-1, 0, 1, 9, 99, 999, 2**31 - 1, -(2**31)])
+    def test_that_nobody_knows(self, code: int) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.ask(code)
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert answer.remark == f" request type {code} not supported"
+
+        running(test)
+
+    @pytest.mark.parametrize("language", ["RUST", "COBOL", 250, -1, None, [], 1.5])
+    def test_of_languages_that_nobody_knows(self, language: Any) -> None:
+        async def test(talk: Talk) -> None:
+            body = HeartbeatData("odd", [], [ConsumerData("CG")]).encode(standard=True)
+            header = json.dumps({"code": 34, "language": language, "opaque": 1}).encode()
+            sizes = struct.pack(">ii", 4 + len(header) + len(body), len(header))
+            async with connected(talk) as (reader, writer):
+                writer.write(sizes + header + body)
+                assert b'"code":40' in await frame_from(reader)  # it has joined a group
+                assert b'"code":0' in await frame_from(reader)
+                asked = RequestCode.GET_CONSUMER_CONNECTION_LIST
+                answer = await talk.ask(asked, consumerGroup="CG")
+            shown = "RUST" if language == "RUST" else "OTHER"
+            assert f'"language":"{shown}"'.encode() in answer.content
+
+        running(test)
+
+
+class TestSending:
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"b": "a b"}, ResponseCode.SYSTEM_ERROR),
+            ({"b": "../up"}, ResponseCode.SYSTEM_ERROR),
+            ({"b": "x" * 128}, ResponseCode.SYSTEM_ERROR),
+            ({"b": ""}, ResponseCode.SYSTEM_ERROR),
+            ({"b": "%RETRY%" + "x" * 300}, ResponseCode.SYSTEM_ERROR),
+            ({"e": 10**6}, ResponseCode.SYSTEM_ERROR),
+            ({"i": "k\x01" + "v" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"j": -(2**31), "b": "%RETRY%CG"}, 0),
+            ({"f": 2**31 - 1}, 0),
+        ],
+    )
+    def test_odd_messages(self, changes: dict[str, Any], code: int, tmp_path: Path) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.send(**({"topic": "T1"} | changes))
+            assert (answer.code, bool(answer.remark)) == (code, code != 0)
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test, tmp_path / "store")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+    @pytest.mark.parametrize("size", [SMALL.max_message_size + 1, 15 << 20])
+    def test_bodies_over_the_limit(self, size: int) -> None:
+        async def test(talk: Talk) -> None:
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                answer = await talk.send("T1", bytes(size), code=code, m=code == 320)
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            await is_alive(talk)
+
+        running(test)
+
+    @pytest.mark.parametrize(
+        "batch",
+        [b"", b"\0" * 3, b"\0\0\0\x7f" + bytes(40), b"\xff" * 64, b"\0\0\0\x10" + bytes(12)],
+    )
+    def test_batches_that_are_none(self, batch: bytes) -> None:
+        async def test(talk: Talk) -> None:
+            answer = await talk.send("T1", batch, code=RequestCode.SEND_BATCH_MESSAGE, m=True)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL and answer.remark
+            await is_alive(talk)
+
+        with nothing_unforeseen():
+            running(test)
+
+
+class TestConsuming:
+    @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1, 10**12])
+    def test_offsets_that_are_nowhere(self, offset: int) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            answer = await talk.pull("T1", offset, sysFlag=6)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert 0 <= int(answer.fields["nextBeginOffset"]) <= 1
+
+        running(test)
+
+    @pytest.mark.parametrize("queue_id", [-1, 10_000, 2**31 - 1])
+    def test_offsets_of_queues_that_cannot_be(self, queue_id: int) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            fields = {"consumerGroup": "CG", "topic": "T1", "queueId": queue_id, "commitOffset": 5}
+            answer = await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+            assert answer.code == ResponseCode.SYSTEM_ERROR and str(queue_id) in (
+                answer.remark or ""
+            )
+            assert talk.broker.offsets.of_group("CG") == {}
+
+        running(test)
+
+    def test_groups_with_too_many_queues(self) -> None:
+        async def test(talk: Talk) -> None:
+            for wrong in ({"retryQueueNums": 10**9}, {"retryQueueNums": -1}):
+                body = SubscriptionGroupConfig("CG").to_json() | wrong
+                answer = await talk.ask(
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(body).encode()
+                )
+                assert answer.code == ResponseCode.INVALID_PARAMETER
+                assert "retryQueueNums" in (answer.remark or "")
+            assert talk.broker.groups.get("CG") is None
+
+        running(test)
+
+    def test_one_id_on_many_connections(self) -> None:
+        async def test(talk: Talk) -> None:
+            others = [Client() for _ in range(5)]
+            for other in others:
+                await talk.beat("CG", "same", client=other)
+            answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+            assert answer.content == b'{"consumerIdList":["same"]}'
+            for other in others[1:]:
+                await other.close()
+            answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+            assert answer.content == b'{"consumerIdList":["same"]}'
+            await others[0].close()
+
+        running(test)
