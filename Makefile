@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+FUZZ := .venv-fuzz
+FUZZ_S ?= 60
 
 KERNELS := $(wildcard src/firetrail/format/kernels/*.py src/firetrail/format/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench interop clean
+.PHONY: help setup demo test lint bench interop fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,7 +50,18 @@ bench: setup ## Measure Firetrail and the Java store side by side (Java and Mave
 interop: setup ## Hand stores to and from the real Java store (Java and Maven needed)
 	$(BIN)/pytest -q interop
 
+# In an environment of its own: atheris instruments the sources, and is needed for nothing else.
+$(FUZZ)/.installed: Makefile
+	@test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
+	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 orjson lz4 zstandard
+	@touch $@
+
+fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers send, for FUZZ_S seconds
+	@mkdir -p build/fuzz
+	PYTHONPATH=src FIRETRAIL_PURE=1 $(FUZZ)/bin/python fuzz/wire.py build/fuzz \
+	    -artifact_prefix=build/ -max_total_time=$(FUZZ_S) -rss_limit_mb=1024 -timeout=10
+
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f src/firetrail/format/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
