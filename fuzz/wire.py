@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import atheris
@@ -163,10 +164,8 @@ def one(data: bytes) -> None:
     """Give the input to the target that its first byte names."""
     if data:
         target, allowed = TARGETS[data[0] % len(TARGETS)]
-        try:
+        with suppress(allowed):
             target(data[1:])
-        except allowed:
-            pass
 
 
 def main() -> None:

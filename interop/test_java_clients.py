@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,3 +91,36 @@ def test_request_and_reply(line: str, namesrv: str) -> None:
     if line == "v4":
         expected.insert(0, ["request", "re: ask", "0"])
     assert run(line, namesrv, f"request-{line}") == expected
+
+
+SENDS = """\
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+
+public class Sends {
+    public static void main(String[] arguments) throws Exception {
+        try (FiretrailBroker broker = new FiretrailBroker()) {
+            DefaultMQProducer producer = new DefaultMQProducer("shop");
+            producer.setNamesrvAddr(broker.namesrv);
+            producer.start();
+            System.out.println(producer.send(new Message("T", new byte[1])).getSendStatus());
+            producer.shutdown();
+        }
+    }
+}
+
+"""
+
+
+def test_the_class_in_the_guide_to_testing(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[1] / "docs" / "guide" / "testing-with-firetrail.md"
+    (shown,) = re.findall(
+        r"^```java\n(.*?)^```$", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    source = tmp_path / "Sends.java"
+    source.write_text(SENDS + shown)
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", jars("v4"), str(source)]
+    folder = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, env=environment)
+    assert done.stdout.startswith("SEND_OK\n"), done.stderr[-2000:]

@@ -17,6 +17,7 @@ from typing import Self
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.store.config import StoreConfig
+from firetrail.store.served import ServedStore
 
 
 class BackgroundBroker:
@@ -38,6 +39,8 @@ class BackgroundBroker:
         """Address of the name server, ``ip:port``."""
         self.address = ""
         """The same of the broker."""
+        self.store: ServedStore
+        """Its store, to see what has arrived: ``broker.store.read(topic, queue_id)``."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -73,5 +76,6 @@ class BackgroundBroker:
         self._stop = asyncio.Event()
         async with Broker.running(*self._what) as broker:
             self.namesrv, self.address = broker.namesrv, broker.address
+            self.store = broker.store
             self._started.set()
             await self._stop.wait()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.storage.system import allow_many_files
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ def port(text: str) -> int:
 def run(serving: Coroutine[Any, Any, T]) -> T:
     """Run it, with warnings on standard error; on uvloop, which is faster, if that is installed."""
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    allow_many_files()  # every queue and every connection is one
     if find_spec("uvloop") is None:
         return asyncio.run(serving)
     import uvloop
