@@ -15,6 +15,7 @@ from firetrail.pipeline.jobs import archive as archive_module
 from firetrail.pipeline.jobs import replay as replay_module
 from firetrail.pipeline.jobs.archive_files import Part, Written, archive_part
 from firetrail.pipeline.jobs.archive_lake import Lake
+from firetrail.pipeline.jobs.replay_targets import StoreTarget
 
 PAUSE_S = 0.15
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -67,7 +68,7 @@ def archive(store: str, lake: str) -> None:
 
 def replay(store: str, target: str) -> None:
     """Replay all messages in many commits."""
-    replay_module.COMMIT_MESSAGES = 5
+    StoreTarget.commit_messages = 5
     replay_module.replay(_session("local[2]"), store, target, where="topic = 'orders'")
 
 

@@ -1,4 +1,4 @@
-"""``firetrail pipeline replay``: chosen messages, copied to a topic of a store."""
+"""``firetrail pipeline replay``: chosen messages, copied to a topic of a store or of brokers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, counted, human_size
 
 DESCRIPTION = """\
-Copy the messages that a SQL predicate chooses to a store that is not in use.
+Copy the messages that a SQL predicate chooses to a store that is not in use, or to brokers.
 
-Run again, a replay goes on where it ended: after it was killed no message is copied twice, and none
-is left out. It is known again by what it was asked for, or by --id. Each copy has the id of its
-message as the property REPLAY_ORIGIN."""
+Run again, a replay goes on where it ended: after it was killed no message is left out, and none is
+copied twice to a store; brokers may get the last few again. It is known again by what it was asked
+for, or by --id. Each copy has the id of its message as the property REPLAY_ORIGIN."""
 EXAMPLES = """\
   firetrail pipeline replay data --where "topic = 'orders' and tags = 'failed'" --dry-run
   firetrail pipeline replay data --where "topic = 'orders' and tags = 'failed'" --to data2
+  firetrail pipeline replay data --where "tags = 'failed'" --to namesrv=127.0.0.1:9876
   firetrail pipeline replay data --where "store_time > '2026-11-01'" --to data2 --topic again"""
 
 
 def add(subparsers: Subparsers) -> None:
     """Name, help and arguments."""
     parser = spark.add_parser(
-        subparsers, "replay", "copy chosen messages to a store", DESCRIPTION, EXAMPLES
+        subparsers, "replay", "copy chosen messages to a store or to brokers", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
         "--where", metavar="PREDICATE", required=True, help="in Spark SQL, as 'sql' has columns"
     )
-    parser.add_argument("--to", metavar="STORE", type=Path, help="where the copies go")
+    parser.add_argument(
+        "--to",
+        metavar="TARGET",
+        help="where the copies go: a folder, or namesrv=HOST:PORT for running brokers",
+    )
     parser.add_argument("--topic", help="topic of the copies (default: that of each message)")
     parser.add_argument(
         "--rate", metavar="N", type=_rate, help="most messages a second (default: no limit)"
@@ -54,7 +59,7 @@ _rate.__name__ = "rate"  # what argparse calls it in its errors
 def run(args: argparse.Namespace) -> ExitCode:
     """Replay, and say what was copied."""
     if args.to is None and not args.dry_run:
-        args.parser.error("--to STORE is needed, or --dry-run")
+        args.parser.error("--to TARGET is needed, or --dry-run")
     spark.check_store(args.store)
     with common.open_view(Path(args.store)) as view:
         size = view.end - view.log.min_offset

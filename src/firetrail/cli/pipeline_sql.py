@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.sql import Result
 
 DESCRIPTION = """\
-Run a SQL query over a store.
+Run a SQL query over a store, or over the queues of running brokers: namesrv=HOST:PORT.
 
-Tables: messages, what consumers see, through the queues; log, every record as stored. Both have
+Tables: messages, what consumers see, through the queues; log, every record as stored (only of
+files). Both have
 the columns topic, queue_id, queue_offset, physical_offset, msg_id, tags, keys (array), properties
 (map), body (binary), born_time, store_time, born_host, store_host, sys_flag, flag,
 reconsume_times, prepared_offset and size. Only the columns that a query uses are read."""
 EXAMPLES = """\
   firetrail pipeline sql data "select topic, count(*) from messages group by topic"
   firetrail pipeline sql data "select * from messages where topic = 'orders' limit 5" --json
+  firetrail pipeline sql namesrv=127.0.0.1:9876 "select count(*) from messages"
   firetrail pipeline sql data "select keys[0], decode(body, 'utf-8') from log" --parquet out"""
 DEFAULT_MAX = 100
 _CELL_MAX = 60
@@ -57,7 +59,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the query, and show all of its result or its beginning."""
-    spark.check_store(args.store)
+    spark.check_store(args.store, brokers=True)
     with spark.spark_session(args, bar=True) as session:
         from firetrail.pipeline.jobs.sql import Result, sql
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from firetrail.cli import common
 from firetrail.cli.command import Subparsers
 from firetrail.cli.output import Progress, counted
+from firetrail.errors import StoreError
+from firetrail.format.names import name_server
 from firetrail.storage.system import System
 from firetrail.store.folder import check_is_store
 
@@ -34,9 +36,18 @@ def add_parser(
     return parser
 
 
-def check_store(store: str) -> None:
-    """Raise what is wrong with a folder before Spark starts, which takes seconds."""
-    if "://" not in store:
+def check_store(store: str, *, brokers: bool = False) -> None:
+    """Raise what is wrong with a folder before Spark starts, which takes seconds.
+
+    ``brokers`` says that ``namesrv=HOST:PORT`` will do as well.
+    """
+    if name_server(store) is not None:
+        if not brokers:
+            raise StoreError(
+                f"{store}: this job needs the files of a store; 'sql' and the target of 'replay' "
+                "may be brokers, and the data source reads from them"
+            )
+    elif "://" not in store:
         check_is_store(System(), Path(store))
 
 

@@ -21,6 +21,7 @@ from firetrail.client.sending import (
     SendResult,
     batch_of,
     draft_of,
+    encoded,
     result_of,
     unique_ids,
 )
@@ -160,6 +161,14 @@ class Producer:
         """Send messages of one topic at once; they are stored one behind the other, or not."""
         draft = batch_of(messages, self._ids)
         return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
+
+    async def send_encoded(
+        self, topic: str, items: bytes, *, queue: MessageQueue, sys_flag: int = 0
+    ) -> SendResult:
+        """Send what :func:`firetrail.format.batch.encode_batch` makes, to a queue of the topic."""
+        draft = encoded(topic, items, sys_flag)
+        code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
+        return await self._send(draft, queue, None, code)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and hope for the best."""

@@ -10,10 +10,10 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.errors import IllegalMessageError, RequestError
-from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
-from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
+from firetrail.format.layout import BATCH_ITEM, COMPRESSED, TRANSACTION_PREPARED
 from firetrail.format.names import check_topic
 from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
 from firetrail.remoting.bodies import MessageQueue
@@ -123,6 +123,21 @@ def batch_of(messages: Sequence[Message], ids: Iterator[str]) -> Draft:
     # Brokers give the properties of the batch to each of its messages.
     properties = _property(WAIT, "true").decode()
     return Draft(topic, ",".join(names), properties, encode_batch(items), 0, 0, True)
+
+
+def encoded(topic: str, items: bytes, sys_flag: int = 0) -> Draft:
+    """Messages that are the items of a batch already (:mod:`firetrail.format.batch`).
+
+    They get no ids. One alone goes as itself, which brokers take larger than a batch; only such a
+    one can be compressed.
+    """
+    check_topic(topic)
+    (size,) = BATCH_ITEM.struct.unpack_from(items)[:1]
+    if size < len(items):
+        return Draft(topic, "", "", items, 0, sys_flag, True)
+    (item,) = decode_batch(items)
+    text = item.properties.decode("utf-8", "replace")
+    return Draft(topic, "", text, item.body, item.flag, sys_flag, False)
 
 
 def result_of(draft: Draft, queue: MessageQueue, response: Command) -> SendResult:

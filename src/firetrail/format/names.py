@@ -3,6 +3,7 @@
 ::
 
     abort  checkpoint  lock  firetrail.watermark  firetrail.sink  firetrail.archived.<lake id>
+    firetrail.replayed.<replay id>
     commitlog/00000000000000000000              start offset of the file, 20 digits
     consumequeue/<topic>/<queue id>/000000…     the same, offset in bytes of the queue
     index/20261115065856335                     local time of creation, yyyyMMddHHmmssSSS
@@ -31,6 +32,8 @@ WATERMARK = "firetrail.watermark"
 
 ARCHIVED_PREFIX = "firetrail.archived."
 """Up to where the log is in a lake; one such file for each lake, named after its id."""
+REPLAYED_PREFIX = "firetrail.replayed."
+"""Up to where the log was copied to brokers; one such file for each replay."""
 SINK = "firetrail.sink"
 """What bulk writers have committed, so that none writes the same twice."""
 
@@ -54,6 +57,14 @@ _TOPIC = re.compile(TOPIC_PATTERN)
 _DIGITS = re.compile(r"[0-9]+")
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _FOLDER_BYTES_MAX = 255  # NAME_MAX of the file systems in use
+
+
+_NAMESRV = "namesrv="
+
+
+def name_server(store: str) -> str | None:
+    """The address in ``namesrv=HOST:PORT``, where brokers stand for a store; None for a folder."""
+    return store.removeprefix(_NAMESRV) if store.startswith(_NAMESRV) else None
 
 
 def segment_name(offset: int) -> str:

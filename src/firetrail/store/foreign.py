@@ -14,6 +14,7 @@ from firetrail.format.names import (
     CONSUME_QUEUE,
     INDEX,
     LOCK,
+    REPLAYED_PREFIX,
     SINK,
     WATERMARK,
     is_folder_name,
@@ -32,7 +33,7 @@ def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[
     """Files and folders that are not those of a store with these queues, relative to it."""
     names = files.names
     for name in names(root):
-        if name not in _KNOWN and not name.startswith(ARCHIVED_PREFIX):
+        if name not in _KNOWN and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):
             yield name
     for name in names(root / COMMIT_LOG):
         if parse_segment_name(name) is None:

@@ -74,7 +74,7 @@ def test_errors(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["replay", "x", "--where", "true"], "--to STORE is needed, or --dry-run"),
+        (["replay", "x", "--where", "true"], "--to TARGET is needed, or --dry-run"),
         (["replay", "x", "--where", "true", "--to", "y", "--rate", "0"], "invalid rate value: '0'"),
         (["archive", "x"], "the following arguments are required: --to"),
         (["archive", "x", "--to", "y", "--format", "orc"], "invalid choice: 'orc'"),

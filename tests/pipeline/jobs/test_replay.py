@@ -14,6 +14,7 @@ from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, PipelineError, StoreError, StoreLockedError
 from firetrail.pipeline.jobs import replay as module
 from firetrail.pipeline.jobs.replay import replay
+from firetrail.pipeline.jobs.replay_targets import StoreTarget
 
 Put = Callable[..., None]
 
@@ -154,18 +155,18 @@ def test_killed_between_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put(60)
-    monkeypatch.setattr(module, "COMMIT_MESSAGES", 7)
-    real = module._Replay._commit
+    monkeypatch.setattr(StoreTarget, "commit_messages", 7)
+    real = StoreTarget.commit
     left = [survived]
 
-    def dies(self: Any, *args: Any) -> None:
+    def dies(self: Any, *args: Any) -> bool:
         if left[0] == 0:
             raise Killed
         left[0] -= 1
-        real(self, *args)
+        return real(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Replay, "_commit", dies)
+        patch.setattr(StoreTarget, "commit", dies)
         with pytest.raises(Killed):
             run(spark, root, target)
     assert run(spark, root, target).messages == 20 - 7 * survived

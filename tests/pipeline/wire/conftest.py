@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import small_config
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.client import Admin, Message, MessageQueue, Producer, PullConsumer
+from firetrail.client import Admin, Message, MessageQueue, Producer, PullConsumer, Received
 
 Result = TypeVar("Result")
 
@@ -54,3 +54,17 @@ def send(namesrv: str, messages: Sequence[Message]) -> None:
                     await asyncio.sleep(0.01)
 
     run(work)
+
+
+def received(namesrv: str, topic: str, count: int) -> list[Received]:
+    """All messages of a topic, queue by queue, as soon as there are so many."""
+
+    async def work() -> list[Received]:
+        async with PullConsumer(namesrv) as consumer:
+            while True:
+                queues = await consumer.queues(topic)
+                if sum([await consumer.offsets.end(queue) for queue in queues]) >= count:
+                    return [m for queue in queues async for m in consumer.read(queue)]
+                await asyncio.sleep(0.01)
+
+    return run(work)

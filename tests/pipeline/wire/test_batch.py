@@ -143,7 +143,7 @@ def test_refused(namesrv: str, options: dict[str, str], error: str) -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(PipelineError, match=r"namesrv=127.0.0.1:1: .*; is it running"):
+    with pytest.raises(PipelineError, match=r"namesrv=127.0.0.1:1: .*; is a name server there"):
         rows(namesrv="127.0.0.1:1")
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.helpers import PATIENCE_S
@@ -130,6 +129,3 @@ def test_spark(spark: SparkSession, broker: BackgroundBroker, tmp_path: Path) ->
     run(follow(spark, broker, maxOffsetsPerTrigger="25"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "rows")).selectExpr("int(string(body))").collect()
     assert sorted(row[0] for row in rows) == list(range(70))
-    other = tmp_path / "other"
-    with pytest.raises(StreamingQueryException, match="no such topic"):
-        run(follow(spark, broker, subscribe="nix"), other)

@@ -1,9 +1,9 @@
-"""Replay: messages that a SQL predicate chooses, copied to a topic of a store.
+"""Replay: messages that a SQL predicate chooses, copied to a topic of a store or of brokers.
 
 Spark finds the messages: where they stand in the log, and nothing else of them. One process then
-copies them from there, in the order of each queue, in commits that are visible completely or not
-at all (:mod:`firetrail.store.bulk`) and that have as their number how far the source was copied.
-Run again, a replay goes on behind its last commit: after a kill, and for messages that came since.
+copies them from there, in the order of each queue, in commits that have as their number how far the
+source was copied (:mod:`firetrail.pipeline.jobs.replay_targets`). Run again, a replay goes on
+behind its last commit: after a kill, and for messages that came since.
 
 A copy has the body, flag, queue id and properties of its message, and its id as a property.
 Properties by which a store delays or commits messages are left out, times and born host are new.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +24,15 @@ from pyspark.sql import SparkSession
 from firetrail.errors import StoreError
 from firetrail.format import layout, properties
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.names import check_topic
+from firetrail.format.names import check_topic, name_server
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.archive import safe_end
+from firetrail.pipeline.jobs.replay_targets import BrokerTarget, Piece, StoreTarget, Target
 from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.source.places import is_remote
 from firetrail.pipeline.source.planning import plan_log
-from firetrail.store.bulk import BulkAppend, Ticket, committed_number
 from firetrail.store.config import StoreConfig
 from firetrail.store.view import StoreView
 
@@ -39,8 +40,9 @@ ORIGIN = "REPLAY_ORIGIN"
 """Property of a copy: the offset id of the message that it was made from."""
 SEARCH_BYTES = 4 << 30
 """Of the log, searched at once: what is found in it is in memory, 12 bytes a message."""
-COMMIT_BYTES = 64 << 20
-COMMIT_MESSAGES = 100_000
+PIECE_BYTES = 256 << 10
+PIECE_MESSAGES = 256
+"""Copies that go together: brokers take no batch of more than 4 MiB."""
 _LEFT_OUT = {
     properties.DELAY,
     properties.REAL_TOPIC,
@@ -90,26 +92,39 @@ def replay(
     """Copy the messages for which ``where`` holds, to ``topic`` or each to its own topic.
 
     ``rate`` limits the messages per second. A replay is known again by ``replay_id``, or by what it
-    was asked for. ``target`` must not be in use; without one, what would be copied is counted.
-    ``on_progress`` hears how many bytes of the source's log are done.
+    was asked for. ``target`` is a store that is not in use, or ``namesrv=HOST:PORT`` for brokers;
+    without one, what would be copied is counted. ``on_progress`` hears how many bytes of the
+    source's log are done.
     """
+    if name_server(str(source)) is not None:
+        raise StoreError(
+            f"{source}: replay reads the files of a store; from brokers, write what the data "
+            "source reads with its sink"
+        )
     if is_remote(str(source)):
         raise StoreError(f"{source}: replay reads single messages, which needs a local folder")
     if topic is not None:
         check_topic(topic)
-    settings = config or StoreConfig()
-    root = None if target is None or dry_run else Path(target).absolute()
     name = replay_id or _id_of(str(Path(source).resolve()), where, topic)
-    done = -1 if root is None else committed_number(root, settings, name)
-    with StoreView.open(source) as view:
+    with ExitStack() as opened:
+        goal: Target | None = None
+        namesrv = name_server(str(target))
+        if target is not None and not dry_run:
+            if namesrv is not None:
+                goal = opened.enter_context(BrokerTarget(namesrv, Path(source), name))
+            else:
+                goal = StoreTarget(Path(target).absolute(), config or StoreConfig(), name)
+        done = -1 if goal is None else goal.done()
+        view = opened.enter_context(StoreView.open(source))
         job = _Replay(spark, view, where, topic, rate)
         start, end = max(done, view.log.min_offset), safe_end(view)
-        if root is not None:
-            job.skip_copies(root)
-            job.copy_to(root, settings, name, start, end, on_progress)
-        else:
+        if goal is None:
             job.count(start, end, on_progress)
-    return Replayed(name, job.messages, job.bytes, job.commits, start, end, root is None)
+        else:
+            if isinstance(goal, StoreTarget):
+                job.skip_copies(goal.root)
+            job.copy_to(goal, start, end, on_progress)
+    return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None)
 
 
 def _id_of(*parts: str | None) -> str:
@@ -165,58 +180,62 @@ class _Replay:
             on_progress(found.offset - start)
 
     def copy_to(
-        self,
-        target: Path,
-        config: StoreConfig,
-        name: str,
-        start: int,
-        end: int,
-        on_progress: Callable[[int], None],
+        self, target: Target, start: int, end: int, on_progress: Callable[[int], None]
     ) -> None:
         """Copy in commits, not faster than the rate."""
         begun = time.monotonic()
         found = self.find(start, end)
-        while chosen := list(self._slice(found)):
+        while chosen := list(self._slice(found, target)):
             behind = chosen[-1].offset + chosen[-1].size
-            self._commit(target, config, Ticket(name, behind), chosen)
+            if target.commit(behind, self._pieces(chosen, target)):
+                self.commits += 1
             on_progress(behind - start)
             if self._rate is not None:
                 ahead = begun + self.messages / self._rate - time.monotonic()
                 time.sleep(max(ahead, 0))
-        with BulkAppend(target, config, Ticket(name, end)) as bulk:
-            if not bulk.done:  # nothing more is chosen up to the end
-                bulk.commit()
+        target.commit(end, ())  # nothing more is chosen up to there
 
-    def _slice(self, found: Iterator[_Found]) -> Iterator[_Found]:
+    def _slice(self, found: Iterator[_Found], target: Target) -> Iterator[_Found]:
         """What goes into one commit."""
-        most = COMMIT_MESSAGES if self._rate is None else max(int(self._rate), 1)
+        most = target.commit_messages if self._rate is None else max(int(self._rate), 1)
         size = 0
-        for one in islice(found, min(most, COMMIT_MESSAGES)):
+        for one in islice(found, min(most, target.commit_messages)):
             yield one
             size += one.size
-            if size >= COMMIT_BYTES:
+            if size >= target.commit_bytes:
                 return
 
-    def _commit(
-        self, target: Path, config: StoreConfig, ticket: Ticket, chosen: list[_Found]
-    ) -> None:
-        with BulkAppend(target, config, ticket) as bulk:
-            if bulk.done:
-                return
-            waiting: dict[tuple[str, int, int], list[BatchItem]] = {}
-            for offset, size in chosen:
-                record = self._read(offset, size)
-                key = self._topic or record.topic, record.queue_id, record.sys_flag & _COMPRESSION
-                items = waiting.setdefault(key, [])
-                items.append(BatchItem(record.flag, record.body, _properties(record)))
-                if len(items) >= 256:
-                    bulk.add(*key[:2], encode_batch(waiting.pop(key)), key[2])
-            for key, items in waiting.items():
-                bulk.add(*key[:2], encode_batch(items), key[2])
-            bulk.commit()
-        self.messages += len(chosen)
-        self.bytes += sum(one.size for one in chosen)
-        self.commits += 1
+    def _pieces(self, chosen: list[_Found], target: Target) -> Iterator[Piece]:
+        """The copies, by queue and by how they are compressed, and each queue's in order."""
+        waiting: dict[tuple[str, int, int], list[BatchItem]] = {}
+        sizes: dict[tuple[str, int, int], int] = {}
+
+        def close(key: tuple[str, int, int]) -> Piece:
+            del sizes[key]
+            return Piece(key[0], key[1], encode_batch(waiting.pop(key)), key[2])
+
+        for offset, size in chosen:
+            record = self._read(offset, size)
+            if target.is_home(str(record.store_host)) and self._is_copy(record):
+                continue
+            key = self._topic or record.topic, record.queue_id, record.sys_flag & _COMPRESSION
+            items = waiting.setdefault(key, [])
+            items.append(BatchItem(record.flag, record.body, _properties(record)))
+            sizes[key] = sizes.get(key, 0) + size
+            self.messages += 1
+            self.bytes += size
+            if len(items) >= PIECE_MESSAGES or sizes[key] >= PIECE_BYTES:
+                yield close(key)
+        yield from map(close, list(waiting))
+
+    def _is_copy(self, record: Record) -> bool:
+        """Whether a message of the brokers that the copies go to is one; StoreError if unclear."""
+        if self._topic is None:
+            raise StoreError(
+                f"{record.store_host}: source and target of the replay; name another topic with "
+                "--topic"
+            )
+        return record.topic == self._topic
 
     def _read(self, offset: int, size: int) -> Record:
         content = self._view.log.read(offset, size)

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from firetrail.format.names import name_server
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.schema import NAMES, ddl
@@ -27,15 +28,17 @@ def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
 
     ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. The
     query may use the session's other tables as well; temporary views with these two names are
-    replaced, and gone afterwards.
+    replaced, and gone afterwards. With ``namesrv=HOST:PORT`` as the store, brokers are asked; they
+    have ``messages`` only.
     """
-    place = _absolute(str(store))
+    namesrv = name_server(str(store))
+    option = ("path", _absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
     with original_errors():
         try:
             views, columns = needed(spark, query)
             for name in views:
                 reader = spark.read.format("rocketmq").option("view", VIEWS[name])
-                frame = reader.option("columns", ",".join(columns)).load(place)
+                frame = reader.option("columns", ",".join(columns)).option(*option).load()
                 frame.createOrReplaceTempView(name)
             return spark.sql(query)
         finally:

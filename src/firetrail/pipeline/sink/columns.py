@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.source.options import GROUP
 from firetrail.storage.system import System
 from firetrail.store.broker_conf import did_you_mean
 from firetrail.store.config import StoreConfig
@@ -26,6 +27,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """Columns by name, and the types of each; the first two are needed."""
 REQUIRED = ("topic", "body")
 OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", "checkpointLocation")
+WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "checkpointLocation")
 QUEUES_MAX = 1024
 
 
@@ -40,6 +42,18 @@ class SinkOptions:
     """Whose batches are numbered, so that none is written twice."""
     staging: Path
     config: StoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WireSinkOptions:
+    """The same for brokers."""
+
+    namesrv: str
+    group: str
+    queues: int | None
+    """Rows without a queue id are spread over so many queues, in turn; None for all."""
+    writer_id: str | None
+    """Whose rows have ids, by which readers know one that was written twice."""
 
 
 def check_columns(schema: StructType) -> None:
@@ -64,28 +78,13 @@ def check_columns(schema: StructType) -> None:
 
 def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     """The options of the sink; ConfigError names one that is unknown or wrong."""
-    known = {name.lower(): name for name in OPTIONS}
-    given = {}
-    for key, value in options.items():
-        if key.lower() not in known:
-            raise ConfigError(
-                key,
-                value,
-                f"no such option{did_you_mean(key, OPTIONS)}; there are {', '.join(OPTIONS)}",
-            )
-        given[known[key.lower()]] = value
+    given = _known(options, OPTIONS)
     store = given.get("path")
     if not store:
         raise ConfigError("path", store, "the folder of the store is needed: .save(path)")
     if "://" in store:
         raise ConfigError("path", store, "only a local folder can be written")
-    writer_id = given.get("writeId") or (given.get("checkpointLocation") if stream else None)
-    if stream and writer_id is None:
-        raise ConfigError(
-            "checkpointLocation",
-            None,
-            "a stream needs it, or a writeId, to know its batches again after a restart",
-        )
+    writer_id = _writer_id(given, stream)
     root = Path(store).absolute()
     return SinkOptions(
         root,
@@ -94,6 +93,49 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
         Path(given.get("stagingPath") or root.with_name(f"{root.name}.staging")).absolute(),
         _config(given.get("brokerConf"), root),
     )
+
+
+def is_wire(options: Mapping[str, str]) -> bool:
+    """Whether brokers are to be written to."""
+    return "namesrv" in map(str.lower, options)
+
+
+def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkOptions:
+    """The options of the sink for brokers."""
+    given = _known(options, WIRE_OPTIONS)
+    if not given["namesrv"]:
+        raise ConfigError("namesrv", "", "must be HOST:PORT of a name server")
+    queues = given.get("queues")
+    return WireSinkOptions(
+        given["namesrv"],
+        given.get("group") or GROUP,
+        None if queues is None else _queues(queues),
+        _writer_id(given, stream),
+    )
+
+
+def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The options by their documented names."""
+    known = {name.lower(): name for name in names}
+    given = {}
+    for key, value in options.items():
+        if key.lower() not in known:
+            hint = did_you_mean(key, names)
+            what = f"no such option{hint}; there are {', '.join(names)}"
+            raise ConfigError(key, value, what)
+        given[known[key.lower()]] = value
+    return given
+
+
+def _writer_id(given: Mapping[str, str], stream: bool) -> str | None:
+    writer_id = given.get("writeId") or (given.get("checkpointLocation") if stream else None)
+    if stream and writer_id is None:
+        raise ConfigError(
+            "checkpointLocation",
+            None,
+            "a stream needs it, or a writeId, to know its batches again after a restart",
+        )
+    return writer_id
 
 
 def _queues(text: str) -> int:

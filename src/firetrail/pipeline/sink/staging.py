@@ -67,7 +67,7 @@ class Stager:
         queues = self._options.queues
         rows = vectors(batch, self._options.config, self._turn, queues)
         if rows is None:
-            for row in _rows(batch):
+            for row in rows_of(batch):
                 key = self._add(row)
                 if self._sizes[key] >= CHUNK_BYTES:
                     self._write(writer, key)
@@ -97,24 +97,11 @@ class Stager:
         return key
 
     def _message(self, row: dict[str, Any]) -> Message:
-        for name in ("topic", "body"):
-            if row[name] is None:
-                raise IllegalMessageError(name, "is null")
-        body, keys, queue_id = row["body"], row.get("keys") or (), row.get("queue_id")
+        queue_id = row.get("queue_id")
         if queue_id is None:
             queue_id = self._turn
             self._turn = (self._turn + 1) % self._options.queues
-        if not 0 <= queue_id <= QUEUE_ID_MAX:
-            raise IllegalMessageError("queue_id", f"{queue_id} is not in 0..{QUEUE_ID_MAX}")
-        return Message(
-            row["topic"],
-            body.encode() if isinstance(body, str) else body,
-            tags=row.get("tags"),
-            keys=keys.split() if isinstance(keys, str) else keys,
-            properties=dict(row.get("properties") or ()),
-            queue_id=queue_id,
-            delay_level=row.get("delay_level") or 0,
-        )
+        return message_of(row, queue_id)
 
     def _write(self, writer: pa.RecordBatchWriter, key: tuple[str, int]) -> None:
         items = self._chunks.pop(key)
@@ -132,7 +119,27 @@ def _batch(topic: str, queue_id: int, items: bytes | memoryview, messages: int) 
     return pa.RecordBatch.from_arrays(arrays, schema=CHUNKS)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def message_of(row: dict[str, Any], queue_id: int) -> Message:
+    """A row as a message. Raises IllegalMessageError for one that is none."""
+    for name in ("topic", "body"):
+        if row[name] is None:
+            raise IllegalMessageError(name, "is null")
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise IllegalMessageError("queue_id", f"{queue_id} is not in 0..{QUEUE_ID_MAX}")
+    body, keys = row["body"], row.get("keys") or ()
+    return Message(
+        row["topic"],
+        body.encode() if isinstance(body, str) else body,
+        tags=row.get("tags"),
+        keys=keys.split() if isinstance(keys, str) else keys,
+        properties=dict(row.get("properties") or ()),
+        queue_id=queue_id,
+        delay_level=row.get("delay_level") or 0,
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows by the names of their columns."""
     names = batch.schema.names
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield dict(zip(names, values, strict=True))

@@ -24,7 +24,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.sink.columns import SinkOptions, check_columns, parse_options
+from firetrail.pipeline.sink.columns import (
+    SinkOptions,
+    check_columns,
+    is_wire,
+    parse_options,
+    parse_wire_options,
+)
 from firetrail.pipeline.sink.staging import Stager, append_staged
 from firetrail.store.bulk import BulkAppend, Ticket
 
@@ -48,6 +54,11 @@ def batch_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceArrowWriter:
     """The writer of ``df.write``."""
+    if is_wire(options):
+        from firetrail.pipeline.wire.writers import WireBatchWriter
+
+        check_appended(schema, overwrite)
+        return WireBatchWriter(parse_wire_options(options, stream=False))
     return BatchWriter(*_checked(schema, options, overwrite, stream=False))
 
 
@@ -55,17 +66,27 @@ def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceStreamArrowWriter:
     """The writer of ``df.writeStream``."""
+    if is_wire(options):
+        from firetrail.pipeline.wire.writers import WireStreamWriter
+
+        check_appended(schema, overwrite)
+        return WireStreamWriter(parse_wire_options(options, stream=True))
     return StreamWriter(*_checked(schema, options, overwrite, stream=True))
 
 
 def _checked(
     schema: StructType, options: Mapping[str, str], overwrite: bool, *, stream: bool
 ) -> tuple[SinkOptions, Path]:
+    check_appended(schema, overwrite)
+    parsed = parse_options(options, stream=stream)
+    return parsed, parsed.staging / uuid.uuid4().hex
+
+
+def check_appended(schema: StructType, overwrite: bool) -> None:
+    """Raise ConfigError unless rows of the sink's columns are to be appended."""
     if overwrite:
         raise ConfigError("mode", "overwrite", "a log can only be appended to: mode('append')")
     check_columns(schema)
-    parsed = parse_options(options, stream=stream)
-    return parsed, parsed.staging / uuid.uuid4().hex
 
 
 class _Writer:

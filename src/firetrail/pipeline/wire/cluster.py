@@ -54,11 +54,11 @@ def reached(namesrv: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise PipelineError(f"namesrv={namesrv}: no answer in time; is the broker up?") from error
+        what = "no answer in time; do the name server and its brokers run?"
+        raise PipelineError(f"namesrv={namesrv}: {what}") from error
     except OSError as error:
-        raise PipelineError(
-            f"namesrv={namesrv}: {error}; is it running, and is it that?"
-        ) from error
+        what = f"{error}; is a name server there, and are its brokers reached from here?"
+        raise PipelineError(f"namesrv={namesrv}: {what}") from error
 
 
 class Cluster:
@@ -77,7 +77,7 @@ class Cluster:
             with reached(self._namesrv):
                 self._loop.run(self._open())
         except BaseException:
-            self._loop.__exit__()
+            self.__exit__()
             raise
         return self
 

@@ -1,0 +1,62 @@
+"""The sink for brokers, as Spark sees it: tasks send their rows themselves.
+
+What was sent is visible at once and stays, also if the job fails: at least once, as with every
+sink that sends. A row that is sent again, by a task or an epoch that is repeated, has the same id
+again (:mod:`firetrail.pipeline.wire.sending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from firetrail.pipeline.sink.columns import WireSinkOptions
+from firetrail.pipeline.wire.sending import RowIds, Sender
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EPOCH = "streaming.sql.batchId"
+"""What Spark calls the number of a micro-batch among the properties of a job."""
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """How many messages a task has sent."""
+
+    messages: int
+
+
+class _Writer:
+    """What both writers do."""
+
+    def __init__(self, options: WireSinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of a task."""
+        task = TaskContext.get()
+        assert task is not None
+        ids = None
+        if self._options.writer_id is not None:
+            epoch = task.getLocalProperty(_EPOCH) or "0"
+            ids = RowIds(self._options.writer_id, int(epoch), task.partitionId())
+        sender = Sender(self._options, ids, task.partitionId())
+        sender.send(iterator)
+        return Sent(sender.messages)
+
+
+class WireBatchWriter(_Writer, DataSourceArrowWriter):
+    """One write."""
+
+
+class WireStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """The micro-batches of a query."""
