@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from firetrail.broker.holding import Holding, Queue
 from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints, Key, Pending
+from firetrail.broker.pop_orders import Orders
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.answering import Answer, Handler
@@ -18,7 +20,7 @@ from firetrail.remoting.pop_headers import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponse,
 )
-from firetrail.remoting.receipts import Receipt, real_topic
+from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
 from firetrail.store.served import ServedStore
 
 
@@ -34,12 +36,16 @@ class Acking:
         store: ServedStore,
         topics: TopicTable,
         checkpoints: Checkpoints,
+        orders: Orders,
+        holding: Holding,
         name: str,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._topics = topics
         self._checkpoints = checkpoints
+        self._orders = orders
+        self._holding = holding
         self._name = name
         self._now_ms = now_ms
         self.handlers: dict[int, Handler] = {
@@ -51,7 +57,12 @@ class Acking:
     def _ack(self, connection: Connection, request: Command) -> Answer:
         header = AckHeader.decode(request.fields)
         self._check(header)
-        point = self._checkpoints.find(_key(header))
+        receipt = Receipt.decode(header.extra_info)
+        if receipt.revive_queue == ORDERED:
+            queue = (header.topic, header.queue_id)
+            self._ack_in_order(header.consumer_group, queue, [header.offset], receipt.pop_time)
+            return request.answer()
+        point = self._checkpoints.find(_key(header, receipt))
         pending = point and self._checkpoints.ack(point, [header.offset])
         return settled([pending] if pending else [], request.answer())
 
@@ -62,6 +73,10 @@ class Acking:
         pending = []
         name = body.broker_name or self._name
         for ack in body.acks:
+            if ack.revive_queue == ORDERED:
+                queue = (ack.topic, ack.queue_id)
+                self._ack_in_order(ack.group, queue, ack.offsets, ack.pop_time)
+                continue
             topic = real_topic(ack.topic, ack.group, ack.retry)
             key = (topic, ack.group, ack.queue_id, ack.start, ack.pop_time, name)
             point = self._checkpoints.find(key)
@@ -72,13 +87,12 @@ class Acking:
     def _change(self, connection: Connection, request: Command) -> Answer:
         header = ChangeInvisibleTimeHeader.decode(request.fields)
         self._check(header)
-        old = self._checkpoints.find(_key(header))
+        receipt = Receipt.decode(header.extra_info)
+        if receipt.revive_queue == ORDERED:
+            return self._change_in_order(request, header, receipt)
+        old = self._checkpoints.find(_key(header, receipt))
         if old is None or header.offset not in old.open:
-            raise RequestError(
-                ResponseCode.NO_MESSAGE,
-                f"the message at {header.topic} queue {header.queue_id} offset {header.offset} "
-                "is acknowledged or visible again: this receipt is good for nothing more",
-            )
+            raise _too_late(header)
         new = Checkpoint(
             old.topic,
             old.group,
@@ -95,6 +109,31 @@ class Acking:
         response = ChangeInvisibleTimeResponse(new.pop_time, new.invisible_ms, new.queue)
         pending = [each for each in (added, acked) if each is not None]
         return settled(pending, request.answer(fields=response.encode()))
+
+    # -- in order -----------------------------------------------------------------------------
+
+    def _ack_in_order(
+        self, group: str, queue: Queue, offsets: Sequence[int], pop_time: int
+    ) -> None:
+        opened = [self._orders.ack(group, queue, offset, pop_time) for offset in offsets]
+        if any(opened):
+            self._holding.look(queue)
+
+    def _change_in_order(
+        self, request: Command, header: ChangeInvisibleTimeHeader, receipt: Receipt
+    ) -> Command:
+        queue = (header.topic, header.queue_id)
+        invisible_ms = max(header.invisible_time, 0)
+        until = self._now_ms() + invisible_ms
+        where = (header.consumer_group, queue, header.offset, receipt.pop_time)
+        if not self._orders.change(*where, until):
+            raise _too_late(header)
+        self._holding.look(queue, invisible_ms / 1000)
+        time = receipt.pop_time
+        response = ChangeInvisibleTimeResponse(time, until - time, ORDERED)
+        return request.answer(fields=response.encode())
+
+    # -- checks -------------------------------------------------------------------------------
 
     def _check(self, header: AckHeader | ChangeInvisibleTimeHeader) -> None:
         topic = self._topics.require(header.topic)
@@ -114,8 +153,15 @@ class Acking:
             )
 
 
-def _key(header: AckHeader | ChangeInvisibleTimeHeader) -> Key:
-    receipt = Receipt.decode(header.extra_info)
+def _too_late(header: ChangeInvisibleTimeHeader) -> RequestError:
+    return RequestError(
+        ResponseCode.NO_MESSAGE,
+        f"the message at {header.topic} queue {header.queue_id} offset {header.offset} "
+        "is acknowledged or visible again: this receipt is good for nothing more",
+    )
+
+
+def _key(header: AckHeader | ChangeInvisibleTimeHeader, receipt: Receipt) -> Key:
     return (
         header.topic,
         header.consumer_group,

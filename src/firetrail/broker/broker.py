@@ -30,6 +30,7 @@ from firetrail.broker.java_timer import take_over
 from firetrail.broker.locks import Locks
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import Checkpoints
+from firetrail.broker.pop_orders import Orders
 from firetrail.broker.popping import Popping
 from firetrail.broker.pulling import Pulling
 from firetrail.broker.querying import Querying
@@ -137,7 +138,7 @@ class Broker:
             resources.callback(self.store.close)
             self._build()
             parts = (self.groups, self.topics, self._assigning, self.offsets, self._schedule)
-            for part in (*parts, self._reviving):
+            for part in (*parts, self._orders, self._reviving):
                 resources.push_async_callback(part.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
@@ -216,6 +217,9 @@ class Broker:
         checkpoints = Checkpoints(store, self.topics, self.offsets, config.name, now_ms)
         checkpoints.load()
         take_over(store, self.topics, self.offsets, checkpoints, self._folder)
+        self._orders = Orders(
+            file("consumerOrderInfo.json"), self.topics, self.groups, self.offsets, now_ms
+        )
         self._reviving = Reviving(store, self.topics, self.groups, checkpoints, now_ms)
         self._statistics = StatisticsAnswers(
             store,
@@ -250,11 +254,20 @@ class Broker:
                 selecting,
                 self._holding,
                 checkpoints,
+                self._orders,
                 config,
                 self._traffic,
                 now_ms,
             ),
-            Acking(store, self.topics, checkpoints, config.name, now_ms),
+            Acking(
+                store,
+                self.topics,
+                checkpoints,
+                self._orders,
+                self._holding,
+                config.name,
+                now_ms,
+            ),
             self._assigning,
             SendingBack(store, self.topics, self.groups, self._traffic),
             Querying(store, self.topics),
@@ -304,6 +317,7 @@ class Broker:
             pause_ms = self.config.offsets_interval_ms
             await asyncio.sleep(pause_ms / 1000)
             self.offsets.save_changes()
+            self._orders.save_changes()
             waited_ms += pause_ms
             if waited_ms >= self.config.delay_interval_ms:
                 waited_ms = 0

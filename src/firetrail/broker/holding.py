@@ -80,10 +80,9 @@ class Holding:
         """How many pops of a group wait for the queue."""
         return sum(held.group == group for held in self._held.get(queue, ()))
 
-    def look(self, queue: Queue) -> None:
-        """Wake who waits for the queue: it may be free for them now."""
-        if queue in self._held:
-            self._loop.call_soon(self._arrived, [queue])
+    def look(self, queue: Queue, after_s: float = 0.0) -> None:
+        """Wake who waits for the queue: it may be open for them then."""
+        self._loop.call_later(after_s, self._arrived, [queue, (queue[0], ANY)])
 
     def closed(self, connection: Connection) -> None:
         """Nobody waits there any more."""

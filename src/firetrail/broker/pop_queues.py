@@ -46,9 +46,17 @@ class PopQueues:
         self._selecting = selecting
         self._turn = 0
 
-    def of(self, group: str, topic: str, queue_id: int) -> Iterator[Queue]:
-        """The queues to look at, in an order in which each has its turn."""
+    def of(
+        self, group: str, topic: str, queue_id: int, *, in_order: bool = False
+    ) -> Iterator[Queue]:
+        """The queues to look at, in an order in which each has its turn.
+
+        Messages of pops in order come again where they are, not in another topic.
+        """
         self._turn += 1
+        if in_order:
+            yield from self._queues_of(topic, queue_id)
+            return
         again = self._queues_of(pop_retry_topic(topic, group), ANY_QUEUE)
         if self._turn % RETRY_FIRST == 0:
             yield from again

@@ -18,6 +18,7 @@ from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import WHATEVER, Held, Holding, Queue
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints, Pending
+from firetrail.broker.pop_orders import Batch, Orders
 from firetrail.broker.pop_queues import PopQueues
 from firetrail.broker.selecting import ALL, Selecting, Wanted
 from firetrail.broker.topics import TopicTable
@@ -42,7 +43,7 @@ from firetrail.remoting.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.receipts import RETRY, Receipt, encode_places
+from firetrail.remoting.receipts import ORDERED, RETRY, Receipt, encode_counts, encode_places
 from firetrail.store.results import GetStatus
 from firetrail.store.served import ServedStore
 
@@ -68,8 +69,18 @@ class Taken:
     starts: list[tuple[bool, int, list[int]]] = field(default_factory=list)
     places: list[tuple[bool, int, list[int]]] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
+    counts: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of pops in order: queue id, offset, and how often it was popped before."""
     is_cut: bool = False
     """Whether there may be wanted messages behind very many that nobody wants."""
+
+    def add(
+        self, again: bool, queue_id: int, start: int, offsets: list[int], messages: Part
+    ) -> None:
+        """Messages of a queue, of the retry topic if they come again."""
+        self.starts.append((again, queue_id, [start]))
+        self.places.append((again, queue_id, offsets))
+        self.messages += messages
 
 
 class Popping:
@@ -84,6 +95,7 @@ class Popping:
         selecting: Selecting,
         holding: Holding,
         checkpoints: Checkpoints,
+        orders: Orders,
         config: BrokerConfig,
         traffic: Traffic,
         now_ms: Callable[[], int],
@@ -95,6 +107,7 @@ class Popping:
         self._selecting = selecting
         self._holding = holding
         self._checkpoints = checkpoints
+        self._orders = orders
         self._config = config
         self._traffic = traffic
         self._now_ms = now_ms
@@ -119,7 +132,7 @@ class Popping:
         def look(is_over: bool) -> Answer:
             if self._checkpoints.is_full:
                 return _answer(request, header, Taken(self._now_ms()), ResponseCode.POLLING_FULL)
-            taken = self._take(header, wanted)
+            taken = (self._take_in_order if header.order else self._take)(header, wanted)
             if taken.messages:
                 return settled(taken.pending, _answer(request, header, taken))
             if self._holding.is_full:
@@ -136,9 +149,11 @@ class Popping:
 
         def look(is_over: bool) -> Answer:
             group = header.consumer_group
+            queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
             has = any(
                 self._store.max_offset(*queue) > self._queues.at(group, queue)
-                for queue in self._queues.of(group, header.topic, header.queue_id)
+                for queue in queues
+                if not header.order or not self._orders.is_closed(group, queue, header.attempt_id)
             )
             response = NotificationResponse(has)
             return request.answer(fields=response.encode()) if has or is_over else None
@@ -199,6 +214,29 @@ class Popping:
             taken.rest += max(self._store.max_offset(*queue) - offset, 0)
         return taken
 
+    def _take_in_order(self, header: PopHeader, wanted: Wanted) -> Taken:
+        taken = Taken(self._now_ms(), ORDERED)
+        group = header.consumer_group
+        for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
+            offset = self._queues.begin(group, queue, header.init_mode)
+            left = header.max_msg_nums - len(taken.messages)
+            if left <= 0 or self._orders.is_closed(group, queue, header.attempt_id):
+                continue
+            offset, result = self._queues.read(queue, offset, left, wanted)
+            taken.rest += max(result.max_offset - result.next_offset, 0)
+            if not result.buffers:
+                taken.is_cut |= offset < result.max_offset
+                self._offsets.commit(group, *queue, offset)
+                continue
+            offsets = _offsets_of(result.buffers)
+            batch = Batch(taken.pop_time, header.invisible_time, offsets, header.attempt_id)
+            self._orders.note(group, queue, batch)
+            self._traffic.note_get(queue[0], group, result.count, result.size)
+            self._holding.look(queue, header.invisible_time / 1000)
+            taken.add(False, queue[1], offset, offsets, result.buffers)
+            taken.counts += [(queue[1], o, batch.counts.get(o, 0)) for o in offsets]
+        return taken
+
     def _take_from(
         self,
         queue: Queue,
@@ -212,7 +250,7 @@ class Popping:
         topic, queue_id = queue
         offset, result = self._queues.read(queue, offset, most, wanted)
         if result.buffers:
-            offsets = [int.from_bytes(raw[_AT : _AT + 8], "big") for raw in result.buffers]
+            offsets = _offsets_of(result.buffers)
             point = Checkpoint(
                 topic,
                 header.consumer_group,
@@ -231,9 +269,8 @@ class Popping:
                 taken.pending.append(pending)
             self._traffic.note_get(topic, header.consumer_group, result.count, result.size)
             again = topic != header.topic
-            taken.starts.append((again, queue_id, [offset]))
-            taken.places.append((again, queue_id, offsets))
-            taken.messages += _renamed(result.buffers, point, header) if again else result.buffers
+            found = list(_renamed(result.buffers, point, header)) if again else result.buffers
+            taken.add(again, queue_id, offset, offsets, found)
             offset = result.next_offset
         elif offset < result.max_offset:
             taken.is_cut = True
@@ -289,10 +326,6 @@ class Popping:
 
 
 def _check_pop(header: PopHeader) -> None:
-    if header.order:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION, "pops in order are not supported; consume orderly by pull"
-        )
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
@@ -303,6 +336,10 @@ def _check_pop(header: PopHeader) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"invisibleTime is {header.invisible_time}, it has to be more than 0",
         )
+
+
+def _offsets_of(buffers: Part) -> list[int]:
+    return [int.from_bytes(raw[_AT : _AT + 8], "big") for raw in buffers]
 
 
 def _renamed(buffers: Part, point: Checkpoint, header: PopHeader) -> Iterator[bytes]:
@@ -334,6 +371,7 @@ def _answer(
         taken.rest,
         encode_places(taken.starts),
         encode_places(taken.places),
+        encode_counts(taken.counts) if header.order else None,
     )
     status = GetStatus.FOUND if found else GetStatus.NO_MESSAGE_IN_QUEUE
     return request.answer(code, status.value, response.encode(), taken.messages)

@@ -62,6 +62,29 @@ class AckBody(Body):
     broker_name: str | None = _or("bn", None)
 
 
+@dataclass(frozen=True, slots=True)
+class OrderInfo(Body):
+    """The last pop in order of a queue by a group."""
+
+    pop_time: int = 0
+    invisible_ms: int | None = _or("i", None)
+    offsets: list[int] = field(default_factory=list, metadata={"wire": "o"})
+    """The first offset, and the others relative to it."""
+    visible: dict[int, int] | None = field(default=None, metadata={"wire": "ot"})
+    counts: dict[int, int] | None = field(default=None, metadata={"wire": "oc"})
+    consumed_time: int = _or("l", 0)
+    bits: int = _or("cm", 0)
+    """A bit for each that is acknowledged, the first offset's the lowest."""
+    attempt: str | None = _or("a", None)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfos(Body):
+    """``consumerOrderInfo.json``: by ``topic@group`` and queue id."""
+
+    table: dict[str, dict[int, OrderInfo]] = field(default_factory=dict)
+
+
 # -- requests ---------------------------------------------------------------------------------
 
 

@@ -80,6 +80,20 @@ def encode_places(places: Iterable[tuple[bool, int, Iterable[int]]]) -> str:
     )
 
 
+def encode_counts(counts: Iterable[tuple[int, int, int]]) -> str:
+    """How often messages of pops in order were popped before: queue id, offset, times.
+
+    For older clients each queue has the least of its messages behind them.
+    """
+    parts = []
+    least: dict[int, int] = {}
+    for queue_id, offset, times in counts:
+        least[queue_id] = min(least.get(queue_id, times), times)
+        if times:
+            parts.append(f"{NORMAL} qo{queue_id}%{offset} {times}")
+    return ";".join(parts + [f"{NORMAL} {queue_id} {times}" for queue_id, times in least.items()])
+
+
 def decode_places(text: str | None) -> Places:
     """The same read; RequestError for what is not of this form."""
     found: dict[tuple[bool, int], list[int]] = {}

@@ -1,0 +1,186 @@
+"""Pops in order: a queue is closed for its group until what was popped last is acknowledged.
+
+The group's offset stays at the first message that is not acknowledged. When the time of all such
+messages is over, the queue is open again, and the next pop begins there. The state is kept as in
+RocketMQ's ``consumerOrderInfo.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.groups import GroupTable
+from firetrail.broker.holding import Queue
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.saving import Saver
+from firetrail.broker.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+
+IDLE_MAX_MS = 24 * 3600 * 1000
+"""A group that has not popped for so long may as well not have popped at all."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages of a queue that were popped together, in their order."""
+
+    pop_time: int
+    invisible_ms: int
+    offsets: Sequence[int]
+    attempt: str | None = None
+    """Who asks again with the same one has not got the answer."""
+    visible: dict[int, int] = field(default_factory=dict)
+    """Times at which single ones become visible, where they were changed."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """How often each was popped before."""
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def next(self) -> int:
+        """Where the group is: at the first message that is not done with, or behind all."""
+        left = (offset for offset in self.offsets if offset not in self.done)
+        return next(left, self.offsets[-1] + 1)
+
+    def free_at(self) -> int:
+        """When the last of what is open becomes visible; 0 if nothing is open."""
+        end = self.pop_time + self.invisible_ms
+        return max(
+            (self.visible.get(o, end) for o in self.offsets if o not in self.done), default=0
+        )
+
+
+class Orders:
+    """The last pop of each group and queue."""
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._now_ms = now_ms
+        self._saver = Saver(file, lambda: self.content().to_json())
+        self._changed = False
+        self._batches: dict[str, dict[int, Batch]] = {
+            key: {queue_id: _read(info) for queue_id, info in queues.items() if info.offsets}
+            for key, queues in OrderInfos.from_json(file.load()).table.items()
+        }
+
+    def is_closed(self, group: str, queue: Queue, attempt: str | None) -> bool:
+        """Whether a pop has to wait for acknowledgements, or for the time to be over."""
+        batch = self._find(group, queue)
+        if batch is None or (attempt and attempt == batch.attempt):
+            return False
+        return batch.free_at() > self._now_ms()
+
+    def note(self, group: str, queue: Queue, batch: Batch) -> None:
+        """Messages are popped: the queue is closed."""
+        topic, queue_id = queue
+        before = self._find(group, queue)
+        if before is not None:
+            again = 0 if batch.attempt and batch.attempt == before.attempt else 1
+            batch.counts = {
+                offset: before.counts.get(offset, 0) + again
+                for offset in batch.offsets
+                if offset in before.offsets
+            }
+        self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
+        self._offsets.commit(group, *queue, batch.next)
+        self._changed = True
+
+    def ack(self, group: str, queue: Queue, offset: int, pop_time: int) -> bool:
+        """A message is done with; whether this opens the queue."""
+        batch = self._of(group, queue, pop_time)
+        if batch is None or offset < batch.next:
+            return False
+        if offset not in batch.offsets:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message at {queue[0]} queue {queue[1]} offset {offset} was not popped then",
+            )
+        batch.done.add(offset)
+        self._offsets.commit(group, *queue, batch.next)
+        self._changed = True
+        return batch.free_at() <= self._now_ms()
+
+    def change(self, group: str, queue: Queue, offset: int, pop_time: int, until: int) -> bool:
+        """Let a message be invisible until another time; False if it is not popped any more."""
+        batch = self._of(group, queue, pop_time)
+        if batch is None or offset not in batch.offsets or offset in batch.done:
+            return False
+        batch.visible[offset] = until
+        self._changed = True
+        return True
+
+    def _find(self, group: str, queue: Queue) -> Batch | None:
+        """The last pop, if the group is where that has left it and was not set elsewhere."""
+        topic, queue_id = queue
+        batch = self._batches.get(f"{topic}@{group}", {}).get(queue_id)
+        if batch is None or self._offsets.get(group, *queue) != batch.next:
+            return None
+        return batch
+
+    def _of(self, group: str, queue: Queue, pop_time: int) -> Batch | None:
+        batch = self._find(group, queue)
+        return batch if batch is not None and batch.pop_time == pop_time else None
+
+    # -- the file -----------------------------------------------------------------------------
+
+    def content(self) -> OrderInfos:
+        """All of it, but for topics and groups that are gone, and those that rest for long."""
+        oldest = self._now_ms() - IDLE_MAX_MS
+        table = {}
+        for key, queues in self._batches.items():
+            topic, _, group = key.partition("@")
+            if self._topics.get(topic) is not None and self._groups.get(group) is not None:
+                table[key] = {q: _written(b) for q, b in queues.items() if b.pop_time > oldest}
+        return OrderInfos(table)
+
+    def save_changes(self) -> None:
+        """Begin to save, if anything has changed."""
+        if self._changed:
+            self._changed = False
+            self._saver.changed()
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        self.save_changes()
+        await self._saver.stop()
+
+
+def _read(info: OrderInfo) -> Batch:
+    first, *differences = info.offsets
+    offsets = [first, *(first + difference for difference in differences)]
+    return Batch(
+        info.pop_time,
+        info.invisible_ms or 0,
+        offsets,
+        info.attempt,
+        dict(info.visible or {}),
+        dict(info.counts or {}),
+        {offset for n, offset in enumerate(offsets) if info.bits >> n & 1},
+    )
+
+
+def _written(batch: Batch) -> OrderInfo:
+    first, *rest = batch.offsets
+    bits = sum(1 << n for n, offset in enumerate(batch.offsets) if offset in batch.done)
+    return OrderInfo(
+        batch.pop_time,
+        batch.invisible_ms,
+        [first, *(offset - first for offset in rest)],
+        batch.visible,
+        batch.counts,
+        batch.pop_time,
+        bits,
+        batch.attempt,
+    )

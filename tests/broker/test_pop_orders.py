@@ -1,0 +1,147 @@
+"""Pops in order: one batch of a queue at a time, again from the first that is open."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.broker.brokers import Talk, running
+from tests.broker.pops import Popped, ack, ask_pop, change, fill, pop, popped
+
+from firetrail.format import config_json
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
+
+ORDERED = {"order": True, "queueId": 0}
+
+
+async def take(talk: Talk, **changes: Any) -> list[Popped]:
+    return await pop(talk, **ORDERED | changes)
+
+
+def bodies(messages: list[Popped]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+async def offset(talk: Talk) -> str:
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0}
+    return (await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"]
+
+
+def test_a_queue_is_closed_until_all_is_acknowledged() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", *(b"%d" % n for n in range(5)))
+        first, second = await take(talk, maxMsgNums=2)
+        assert first.receipt.revive_queue == 999
+        assert await take(talk) == []
+        await ack(talk, second)
+        assert await take(talk) == []
+        assert await offset(talk) == "0"
+        await ack(talk, first)
+        assert await offset(talk) == "2"
+        assert bodies(await take(talk)) == [b"2", b"3", b"4"]
+        assert bodies(await take(talk, consumerGroup="OTHER", maxMsgNums=1)) == [b"0"]
+
+    running(test)
+
+
+def test_what_is_open_comes_again_in_its_place() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1", b"2")
+        first, second, _ = await take(talk, invisibleTime=100)
+        await ack(talk, first)
+        answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
+        assert bodies(popped(answer)) == [b"1", b"2"]  # a waiting pop is told when the time is over
+        assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
+        assert (await ack(talk, second)).code == 0  # of the pop before: too late, and no harm
+        assert await take(talk) == []
+        assert await offset(talk) == "1"
+
+    running(test)
+
+
+def test_an_acknowledgement_wakes_who_waits() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1")
+        (first,) = await take(talk, maxMsgNums=1)
+        waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=10_000))
+        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "bornTime": 0, "order": True}
+        notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=10_000, **fields))
+        await asyncio.sleep(0.05)
+        assert not waiting.done() and not notice.done()
+        batch = BatchAck("CG", "T1", 0, 0, 999, first.receipt.pop_time, 60_000, "AQ==")
+        body = BatchAckBody("broker-a", [batch]).encode(standard=True)
+        assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
+        assert bodies(popped(await waiting)) == [b"1"]
+        notice.cancel()
+
+    running(test)
+
+
+def test_more_and_less_time() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        (message,) = await take(talk, invisibleTime=200)
+        answer = await change(talk, message, 60_000)
+        assert answer.fields["reviveQid"] == "999"
+        assert answer.fields["popTime"] == str(message.receipt.pop_time)
+        assert (await ask_pop(talk, **ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
+        assert (await change(talk, message, 10)).code == 0
+        assert bodies(popped(await ask_pop(talk, **ORDERED, pollTime=10_000))) == [b"0"]
+        assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
+
+    running(test)
+
+
+def test_the_same_attempt_gets_the_same_answer() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1")
+        assert bodies(await take(talk, attemptId="a", maxMsgNums=1)) == [b"0"]
+        again = await ask_pop(talk, **ORDERED, attemptId="a", maxMsgNums=1)
+        assert bodies(popped(again)) == [b"0"]
+        assert again.fields["orderCountInfo"] == "0 0 0"
+        assert await take(talk, attemptId="b") == []
+
+    running(test)
+
+
+def test_what_was_not_popped_cannot_be_acknowledged() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1")
+        (message,) = await take(talk, maxMsgNums=1)
+        assert (await ack(talk, message, offset=1)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert await offset(talk) == "0"
+
+    running(test)
+
+
+def test_a_group_that_is_set_elsewhere_begins_there() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1", b"2")
+        (message,) = await take(talk, maxMsgNums=1)
+        talk.broker.offsets.commit("CG", "T1", 0, 2)
+        assert bodies(await take(talk)) == [b"2"]
+        talk.broker.offsets.commit("CG", "T1", 0, 0)
+        await ack(talk, message)
+        assert await offset(talk) == "0"
+
+    running(test)
+
+
+def test_it_is_kept_in_the_file_of_java(tmp_path: Path) -> None:
+    async def before(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1", b"2")
+        _, second, third = await take(talk)
+        assert (await ack(talk, third)).code == 0
+        assert (await ack(talk, second)).code == 0
+
+    async def after(talk: Talk) -> None:
+        assert await take(talk) == []
+        assert bodies(await take(talk, consumerGroup="OTHER")) == [b"0", b"1", b"2"]
+
+    running(before, tmp_path)
+    path = tmp_path / "config" / "consumerOrderInfo.json"
+    info = config_json.loads(path.read_bytes())["table"]["T1@CG"][0]
+    assert (info["o"], info["cm"], info["i"]) == ([0, 1, 2], 0b110, 60_000)
+    running(after, tmp_path)
