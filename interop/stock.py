@@ -86,8 +86,8 @@ def environment(
     return folder
 
 
-def run_client(command: Sequence[str | Path], folder: Path) -> list[Event]:
-    """What a client program says; it writes its logs into the folder."""
+def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
+    """What a client program says that ends with a status; it writes its logs into the folder."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -96,7 +96,7 @@ def run_client(command: Sequence[str | Path], folder: Path) -> list[Event]:
         text=True,
         timeout=WAIT_S,
     )
-    assert not done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     lines = (line for line in done.stdout.splitlines() if line.startswith('{"'))
     return [json.loads(line) for line in lines]
 
@@ -140,6 +140,13 @@ async def masters(namesrv: str) -> dict[str, str]:
     """The addresses of the brokers, by name."""
     async with Admin(namesrv) as admin:
         return await admin.masters()
+
+
+async def create_topics(namesrv: str, *names: str) -> None:
+    """Topics that a client needs and does not make, with four queues each."""
+    async with Admin(namesrv) as admin:
+        for name in names:
+            await admin.create_topic(name, 4)
 
 
 async def lag(namesrv: str, group: str, topic: str) -> int:
