@@ -28,12 +28,21 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.format.batch import decode_batch
     from firetrail.format.java_properties import parse_properties
     from firetrail.format.properties import decode_properties
-    from firetrail.remoting import admin_bodies, admin_headers, bodies, headers, json_header
+    from firetrail.remoting import (
+        admin_bodies,
+        admin_headers,
+        bodies,
+        headers,
+        json_header,
+        pop_bodies,
+        pop_headers,
+    )
     from firetrail.remoting.body import Body
     from firetrail.remoting.codes import Serialize
     from firetrail.remoting.command import Command
     from firetrail.remoting.frames import FrameReader, decode_frame, encode_frame
     from firetrail.remoting.header import Header
+    from firetrail.remoting.receipts import Receipt, decode_places
     from firetrail.remoting.registration import decode_registration
 
 Target = Callable[[bytes], None]
@@ -45,8 +54,8 @@ def all_of(kind: type, *modules: object) -> list[type]:
     return sorted({v for v in found if issubclass(v, kind) and v is not kind}, key=str)
 
 
-BODIES = all_of(Body, bodies, admin_bodies)
-HEADERS = all_of(Header, headers, admin_headers)
+BODIES = all_of(Body, bodies, admin_bodies, pop_bodies)
+HEADERS = all_of(Header, headers, admin_headers, pop_headers)
 
 
 def stream(data: bytes) -> None:
@@ -136,6 +145,8 @@ TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
     (compressed, FormatError),
     (text(attributes.parse), RequestError),
     (text(parse_properties), ConfigError),
+    (text(Receipt.decode), RequestError),
+    (text(decode_places), RequestError),
 )
 
 
@@ -157,6 +168,8 @@ def examples() -> Iterator[tuple[int, bytes]]:
         b"a > 1 AND b IN ('x', 'y') OR NOT c IS NULL AND d BETWEEN 1 AND 2.5\na\x012\x02b\x01x",
     )
     yield 12, b"+message.type=FIFO,-reserve.time"
+    yield 14, b"17 1700000000000 60000 3 1 broker-a 2 19"
+    yield 15, b"0 3 17,18;1 0 4"
     yield 13, b"a = 1\\\n  2\n# c\nb:\\u0041"
 
 

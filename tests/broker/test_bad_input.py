@@ -29,6 +29,7 @@ from firetrail.remoting.bodies import (
     HeartbeatData,
     LockBody,
     MessageQueue,
+    QueryAssignmentBody,
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -40,6 +41,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.frames import encode_frame
 from firetrail.remoting.header import Header, _plan
+from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
 from firetrail.store.store import Store
 
 GOOD = {
@@ -54,6 +56,7 @@ GOOD = {
     "exp": "*",
     "expType": "TAG",
     "expressionType": "TAG",
+    "extraInfo": "0 1 60000 0 0 broker-a 0 0",
     "f": "0",
     "group": "CG",
     "i": "",
@@ -111,6 +114,11 @@ GOOD_BODIES = {
         [SubscriptionGroupConfig("CG")]
     ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: TopicConfigList([TopicConfig("T2")]),
+    RequestCode.QUERY_ASSIGNMENT: QueryAssignmentBody("T1", "CG", "c1", "AVG"),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: RequestModeBody("T1", "CG"),
+    RequestCode.BATCH_ACK_MESSAGE: BatchAckBody(
+        "broker-a", [BatchAck("CG", "T1", 0, 0, 0, 1, 1, "AQ==")]
+    ),
 }
 BAD_VALUES = (None, "", "x" * 300, "a/b", -1, 2**31, 2**63, 1.5, True, [], {}, [[]], {"a": {}})
 

@@ -293,5 +293,7 @@ class TestRefusals:
         async def test(talk: Talk) -> None:
             answer = await talk.send(talk.broker.topics.revive, b"{}")
             assert answer.code == ResponseCode.NO_PERMISSION
+            answer = await talk.send("rmq_sys_wheel_timer", b"{}")
+            assert "is forbidden" in (answer.remark or "")
 
         running(test)

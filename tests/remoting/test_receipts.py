@@ -44,11 +44,13 @@ def test_the_bits_of_an_acknowledgement() -> None:
     bits = BatchAck.bits_of(10, [10, 13, 21])
     assert bits == "CQg="  # 0b1001, 0b1000
     ack = BatchAck("G", "T", 10, 0, 1, 2, 3, bits)
-    assert ack.offsets == [10, 13, 21]
-    with pytest.raises(ProtocolError, match="Base64"):
-        BatchAck("G", "T", 10, 0, 1, 2, 3, "?").offsets  # noqa: B018
+    assert ack.among([9, 10, 11, 13, 21, 10**9]) == [10, 13, 21]
+    for wrong in ("?", "\u0661"):
+        with pytest.raises(ProtocolError, match="Base64"):
+            BatchAck("G", "T", 10, 0, 1, 2, 3, wrong).among([10])
 
 
 def test_offsets_of_a_checkpoint() -> None:
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 3).offsets == [10, 11, 12]
+    assert len(CheckpointBody("T", "G", 0, 10, 1, 2, 2**60).offsets) == 256
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 2, differences=[0, 5]).offsets == [10, 15]

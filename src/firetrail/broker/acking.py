@@ -75,13 +75,14 @@ class Acking:
         for ack in body.acks:
             if ack.revive_queue == ORDERED:
                 queue = (ack.topic, ack.queue_id)
-                self._ack_in_order(ack.group, queue, ack.offsets, ack.pop_time)
+                offsets = ack.among(self._orders.popped(ack.group, queue, ack.pop_time))
+                self._ack_in_order(ack.group, queue, offsets, ack.pop_time)
                 continue
             topic = real_topic(ack.topic, ack.group, ack.retry)
             key = (topic, ack.group, ack.queue_id, ack.start, ack.pop_time, name)
             point = self._checkpoints.find(key)
             if point is not None:
-                pending.append(self._checkpoints.ack(point, ack.offsets))
+                pending.append(self._checkpoints.ack(point, ack.among(point.open)))
         return settled([each for each in pending if each is not None], request.answer())
 
     def _change(self, connection: Connection, request: Command) -> Answer:

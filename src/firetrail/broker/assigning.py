@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from firetrail.broker.clients import Clients
 from firetrail.broker.files import ConfigFile
+from firetrail.broker.groups import check_group
 from firetrail.broker.saving import Saver
+from firetrail.broker.topics import check_topic_name
 from firetrail.client.rebalance import Strategy, averagely, by_circle
 from firetrail.client.session import queues_of
 from firetrail.errors import RequestError
@@ -62,6 +64,8 @@ class Assigning:
         body = RequestModeBody.decode(request.content)
         if body.topic.startswith(RETRY_PREFIX):
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        check_topic_name(body.topic)
+        check_group(body.consumer_group)
         self._modes.setdefault(body.topic, {})[body.consumer_group] = body
         self._saver.changed()
         await self._saver.saved()

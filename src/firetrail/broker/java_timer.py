@@ -12,15 +12,16 @@ from pathlib import Path
 
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import GROUP, Checkpoints
+from firetrail.broker.topics import TIMER_TOPIC as TOPIC
 from firetrail.broker.topics import TopicTable
 from firetrail.format.names import CONFIG
-from firetrail.format.properties import REAL_TOPIC, TIMER_OUT_MS
+from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from firetrail.format.record import Record, decode_message
 from firetrail.storage.system import System
 from firetrail.store.results import GetStatus
 from firetrail.store.served import ServedStore
 
-TOPIC, QUEUE = "rmq_sys_wheel_timer", 0
+QUEUE = 0
 PROGRESS_FILE = "timercheck"
 """Begins with the time (64 bits, ms) up to which everything is delivered."""
 DELAY_MAX_MS = 3 * 24 * 3600 * 1000
@@ -44,12 +45,17 @@ def take_over(
     delivered = _delivered_ms(folder) - SLOT_MS
     first = store.offset_at(TOPIC, QUEUE, delivered - DELAY_MAX_MS) if done is None else done
     checkpoints.take_over(
-        record
+        (record, _number(record, REAL_QID))
         for record in _records(store, first)
         if record.properties.get(REAL_TOPIC) == topics.revive
-        and int(record.properties.get(TIMER_OUT_MS, "0")) >= delivered
+        and _number(record, TIMER_OUT_MS) >= delivered
     )
     offsets.commit(GROUP, TOPIC, QUEUE, end)
+
+
+def _number(record: Record, name: str) -> int:
+    text = record.properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _delivered_ms(folder: Path) -> int:

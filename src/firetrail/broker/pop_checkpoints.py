@@ -23,7 +23,7 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import REAL_QID, TIMER_DELIVER_MS
+from firetrail.format.properties import TIMER_DELIVER_MS
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
 from firetrail.store.results import GetStatus, PutResult
@@ -263,11 +263,14 @@ class Checkpoints:
                 self._last[queue] = record.queue_offset
             offset = result.next_offset
 
-    def take_over(self, records: Iterable[Record]) -> None:
-        """Note anew what a Java broker has noted elsewhere, as far as it is open."""
+    def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
+        """Note anew what a Java broker has noted elsewhere, as far as it is open.
+
+        With each record comes the queue that it is for.
+        """
         taken: dict[Key, Checkpoint] = {}
-        for record in records:
-            note = self._note(record, int(record.properties.get(REAL_QID, "0")) % self.queues)
+        for record, queue in records:
+            note = self._note(record, queue % self.queues)
             if isinstance(note, Checkpoint):
                 if note.key not in self._open:
                     taken[note.key] = note

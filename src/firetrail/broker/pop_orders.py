@@ -97,6 +97,11 @@ class Orders:
         self._offsets.commit(group, *queue, batch.next)
         self._changed = True
 
+    def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
+        """The offsets of a pop, none if it was not the last one."""
+        batch = self._of(group, queue, pop_time)
+        return batch.offsets if batch is not None else ()
+
     def ack(self, group: str, queue: Queue, offset: int, pop_time: int) -> bool:
         """A message is done with; whether this opens the queue."""
         batch = self._of(group, queue, pop_time)

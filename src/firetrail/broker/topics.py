@@ -22,6 +22,8 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Where Java brokers keep what their timer is to deliver."""
 BENCHMARK_TOPIC = "BenchmarkTest"
 REPLY_SUFFIX = "REPLY_TOPIC"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
@@ -35,6 +37,7 @@ NOT_FOR_CLIENTS = frozenset(
         CHECKED_OFTEN_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """Topics that no client may send to."""
@@ -140,7 +143,7 @@ class TopicTable:
     def for_send(self, header: SendHeader) -> TopicConfig:
         """The topic of a message, made as the client's default topic says if there is none."""
         name = header.topic
-        _check(name)
+        check_topic_name(name)
         if name.startswith(RETRY_PREFIX):
             return self.ensure(name, 1)
         model = self._topics.get(header.default_topic)
@@ -161,7 +164,7 @@ class TopicTable:
         """The topic, a new one with so many queues if there is none."""
         topic = self._topics.get(name)
         if topic is None:
-            _check(name)
+            check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
             self._change([topic])
         return topic
@@ -174,7 +177,7 @@ class TopicTable:
         topics = list(topics)
         for number, topic in enumerate(topics):
             name = topic.topic_name
-            _check(name)
+            check_topic_name(name)
             if name in self.system:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR,
@@ -231,7 +234,8 @@ class TopicTable:
         await self._saver.stop()
 
 
-def _check(name: str) -> None:
+def check_topic_name(name: str) -> None:
+    """RequestError unless ``name`` may be a topic."""
     try:
         check_topic(name)
     except IllegalMessageError as error:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.bodies import RequestMode
 from firetrail.remoting.body import Body, named
+
+COUNT_MAX = 256
+"""No pop has more messages, whatever a check-point says."""
 
 
 def _or(wire: str, default: Any) -> Any:
@@ -45,7 +49,7 @@ class CheckpointBody(Body):
     @property
     def offsets(self) -> list[int]:
         """The queue offsets of the messages."""
-        return [self.start + d for d in self.differences or range(self.count)]
+        return [self.start + d for d in self.differences or range(min(self.count, COUNT_MAX))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +108,23 @@ class BatchAck(Body):
     """Base64 of a bit for each offset from the start on, the lowest first."""
     retry: str = _or("r", "0")
 
-    @property
-    def offsets(self) -> list[int]:
-        """The queue offsets whose bits are set."""
+    def among(self, offsets: Iterable[int]) -> list[int]:
+        """Those of the queue offsets whose bits are set."""
         try:
             raw = base64.b64decode(self.bits, validate=True)
-        except binascii.Error:
+        except (binascii.Error, ValueError):
             raise ProtocolError(f"BatchAck.b has to be Base64, not {self.bits!r:.80}") from None
-        bits = int.from_bytes(raw, "little")
-        return [self.start + n for n in range(bits.bit_length()) if bits >> n & 1]
+        places = ((offset, offset - self.start) for offset in offsets)
+        return [o for o, n in places if 0 <= n < 8 * len(raw) and raw[n >> 3] >> (n & 7) & 1]
 
     @staticmethod
-    def bits_of(start: int, offsets: list[int]) -> str:
+    def bits_of(start: int, offsets: Iterable[int]) -> str:
         """What stands for these offsets."""
-        bits = sum(1 << offset - start for offset in set(offsets))
-        return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+        places = {offset - start for offset in offsets}
+        raw = bytearray(max(places) // 8 + 1)
+        for n in places:
+            raw[n >> 3] |= 1 << (n & 7)
+        return base64.b64encode(raw).decode()
 
 
 @dataclass(frozen=True, slots=True)
