@@ -27,6 +27,7 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.format import config_json
     from firetrail.format.batch import decode_batch
     from firetrail.format.java_properties import parse_properties
+    from firetrail.format.kernels.wire import JsonWriter, read_json_header
     from firetrail.format.properties import decode_properties
     from firetrail.remoting import (
         admin_bodies,
@@ -54,6 +55,7 @@ def all_of(kind: type, *modules: object) -> list[type]:
     return sorted({v for v in found if issubclass(v, kind) and v is not kind}, key=str)
 
 
+WRITER = JsonWriter()
 BODIES = all_of(Body, bodies, admin_bodies, pop_bodies)
 HEADERS = all_of(Header, headers, admin_headers, pop_headers)
 
@@ -90,9 +92,38 @@ def plain_json_header(data: bytes) -> None:
     """The JSON header as it is read where orjson is not installed."""
     fast, json_header._LOADS = json_header._LOADS, json.loads
     try:
-        json_header.decode(data, b"")
+        json_header.decode_carefully(data, b"")
     finally:
         json_header._LOADS = fast
+
+
+def quick_json_header(data: bytes) -> None:
+    """The kernel that reads headers: what it understands, it understands as the others do."""
+    quick = read_json_header(data, b"", json_header._LANGUAGES, Serialize.JSON)
+    careful = json_header.decode_carefully(data, b"")  # raises for what is none
+    if quick is not None:
+        assert Command(*quick) == careful, f"{quick} and {careful}"
+    written = WRITER.frame(
+        careful.code,
+        careful.fields,
+        careful.flag,
+        json_header._NAMES[careful.language],
+        careful.opaque,
+        careful.remark,
+        careful.version,
+        0,
+    )
+    if written is not None:
+        assert json_header.decode_carefully(written[8:], b"") == careful
+
+
+def accepted_alone(data: bytes) -> None:
+    """The kernel takes no header that the careful way refuses."""
+    if read_json_header(data, b"", json_header._LANGUAGES, Serialize.JSON) is not None:
+        try:
+            json_header.decode_carefully(data, b"")
+        except ProtocolError as error:
+            raise AssertionError("taken by the kernel alone") from error
 
 
 def body(data: bytes) -> None:
@@ -108,7 +139,9 @@ def header(data: bytes) -> None:
     if data:
         kind = HEADERS[data[0] % len(HEADERS)]
         lines = data[1:].decode("utf-8", "surrogateescape").split("\n")
-        found = kind.decode(dict(zip(lines[::2], lines[1::2], strict=False)))
+        fields = dict(zip(lines[::2], lines[1::2], strict=False))
+        found = kind.decode(fields)
+        assert found == kind._decode_carefully(fields)
         assert kind.decode(found.encode()) == found
 
 
@@ -130,11 +163,16 @@ def text(function: Callable[[str], object]) -> Target:
     return lambda data: (function(data.decode("utf-8", "replace")), None)[1]
 
 
+changes, properties = text(attributes.parse), text(parse_properties)
+receipt, places = text(Receipt.decode), text(decode_places)
+json_frame, binary_frame = framed(Serialize.JSON), framed(Serialize.ROCKETMQ)
 TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
     (stream, ProtocolError),
-    (framed(Serialize.JSON), ProtocolError),
-    (framed(Serialize.ROCKETMQ), ProtocolError),
+    (json_frame, ProtocolError),
+    (binary_frame, ProtocolError),
     (plain_json_header, ProtocolError),
+    (quick_json_header, ProtocolError),
+    (accepted_alone, ProtocolError),
     (body, ProtocolError),
     (header, RequestError),
     (lambda data: (decode_registration(data, compressed=False), None)[1], ProtocolError),
@@ -143,34 +181,29 @@ TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
     (lambda data: (config_json.loads(data), None)[1], FormatError),
     (sql, FormatError),
     (compressed, FormatError),
-    (text(attributes.parse), RequestError),
-    (text(parse_properties), ConfigError),
-    (text(Receipt.decode), RequestError),
-    (text(decode_places), RequestError),
+    (changes, RequestError),
+    (properties, ConfigError),
+    (receipt, RequestError),
+    (places, RequestError),
 )
 
 
-def examples() -> Iterator[tuple[int, bytes]]:
-    """Good input for targets, by their number."""
+def examples() -> Iterator[tuple[Target, bytes]]:
+    """Good input for targets."""
     command = Command(310, {"a": "PG", "b": "T1", "e": "0"}, b"body", "why", 7)
-    yield 0, b"\x05" + b"".join(map(bytes, encode_frame(command)))
-    yield 1, json_header.encode(command)
-    yield 3, json_header.encode(command)
+    yield stream, b"\x05" + b"".join(map(bytes, encode_frame(command)))
+    for target in (json_frame, plain_json_header, quick_json_header, accepted_alone):
+        yield target, json_header.encode(command)
     command.serialize = Serialize.ROCKETMQ
-    yield 2, bytes(encode_frame(command)[0])[8:]
-    for number, kind in enumerate(BODIES):
-        if kind is bodies.HeartbeatData:
-            beat = bodies.HeartbeatData("c", [], [bodies.ConsumerData("G")])
-            yield 4, bytes([number]) + beat.encode()
-    yield 5, b"\0topic\nT1\nqueueId\n0"
-    yield (
-        10,
-        b"a > 1 AND b IN ('x', 'y') OR NOT c IS NULL AND d BETWEEN 1 AND 2.5\na\x012\x02b\x01x",
-    )
-    yield 12, b"+message.type=FIFO,-reserve.time"
-    yield 14, b"17 1700000000000 60000 3 1 broker-a 2 19"
-    yield 15, b"0 3 17,18;1 0 4"
-    yield 13, b"a = 1\\\n  2\n# c\nb:\\u0041"
+    yield binary_frame, bytes(encode_frame(command)[0])[8:]
+    beat = bodies.HeartbeatData("c", [], [bodies.ConsumerData("G")])
+    yield body, bytes([BODIES.index(bodies.HeartbeatData)]) + beat.encode()
+    yield header, b"\0topic\nT1\nqueueId\n0"
+    yield sql, b"a > 1 AND b IN ('x') OR NOT c IS NULL AND d BETWEEN 1 AND 2.5\na\x012\x02b\x01x"
+    yield changes, b"+message.type=FIFO,-reserve.time"
+    yield properties, b"a = 1\\\n  2\n# c\nb:\\u0041"
+    yield receipt, b"17 1700000000000 60000 3 1 broker-a 2 19"
+    yield places, b"0 3 17,18;1 0 4"
 
 
 def one(data: bytes) -> None:
@@ -186,8 +219,9 @@ def main() -> None:
     for argument in sys.argv[1:]:
         folder = Path(argument)
         if folder.is_dir():
+            numbers = {target: number for number, (target, _) in enumerate(TARGETS)}
             for number, (target, example) in enumerate(examples()):
-                (folder / f"example-{number}").write_bytes(bytes([target]) + example)
+                (folder / f"example-{number}").write_bytes(bytes([numbers[target]]) + example)
     atheris.Setup(sys.argv, one)
     atheris.Fuzz()
 

@@ -327,6 +327,15 @@ def test_mqadmin_with_firetrail(line: str, tmp_path: Path) -> None:
                 ]
                 assert "Diff Total: 0" in await ask("consumerProgress", "-g", "G")
                 assert "Rebalance OK" in await ask("consumerStatus", "-g", "G")
+                stats = (await ask("statsAll", "-t", "T")).split()
+                assert stats[-7:-4] == ["T", "G", "0"] and stats[-2:] == ["4", "4"]
+                there = "-b", broker.address
+                assert "Diff Total: 0" in await ask("brokerConsumeStats", *there)
+                units = await ask("queryCq", "-t", "T", "-q", "0", "-i", "1", "-c", "1", *there)
+                assert "max: 2, min: 0" in units and "physicSize=" in units
+                change = "updateBrokerConfig", *there, "-k", "fileReservedTime", "-v", "48"
+                assert "success" in await ask(*change)
+                assert broker.store.config.file_reserved_hours == 48
                 await ask("resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
                 await until(lambda: len(heard) >= 8)
 
