@@ -128,6 +128,9 @@ class TestClient:
             expected = [b"one", b"b0", b"b1", b"b2", b"x" * 50_000, b"one way", b"delayed"]
             assert bodies == Counter(expected)
             assert len({message.message_id for message in got}) == 7
+            (waited,) = [message for message in got if message.body == b"delayed"]
+            kept = {name: waited.properties.get(name) for name in ("DELAY", "REAL_TOPIC")}
+            assert kept == {"DELAY": "1", "REAL_TOPIC": "Sends"}  # as Firetrail's broker keeps them
 
         run(test)
 

@@ -22,6 +22,7 @@ def test_a_message_is_delivered_when_it_is_due() -> None:
         (record,) = await talk.pull_until("T1", 1, queueId=3)
         assert (record.body, record.tags, record.queue_id) == (b"body", "A", 3)
         assert record.properties["REAL_TOPIC"] == "T1"
+        assert record.properties["DELAY"] == "1"  # Java leaves it there, too
         assert record.born_time == 1_700_000_000_000
         by_tag = await talk.pull("T1", 0, queueId=3, subscription="A")
         assert by_tag.content  # its tag counts again, not its time

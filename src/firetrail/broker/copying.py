@@ -15,6 +15,7 @@ def copied(
     sys_flag: int | None = None,
     older: int = 0,
     prepared_offset: int = 0,
+    delay_level: int = 0,
     wait_for_flush: bool = True,
 ) -> Message:
     """The message as it is to be stored again, tried ``older`` times more than before."""
@@ -22,6 +23,7 @@ def copied(
         topic,
         record.body,
         queue_id=queue_id,
+        delay_level=delay_level,
         flag=record.flag,
         sys_flag=record.sys_flag if sys_flag is None else sys_flag,
         born_time=record.born_time,

@@ -17,9 +17,10 @@ from firetrail.broker.topics import HALF_TOPIC
 from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, replace_properties
+from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.remoting.bodies import DelayOffsets
+from firetrail.store.putting import HAS_WAITED
 from firetrail.store.served import ServedStore
 
 LOOK_S = 0.1
@@ -126,5 +127,7 @@ class Schedule:
                 "the delayed message at %d has no topic to go to; left out", record.physical_offset
             )
             return
-        raw = replace_properties(record.raw_properties, {DELAY: None})
-        self._store.put(copied(record, topic, int(queue_id), raw, wait_for_flush=False))
+        raw = record.raw_properties
+        self._store.put(
+            copied(record, topic, int(queue_id), raw, delay_level=HAS_WAITED, wait_for_flush=False)
+        )

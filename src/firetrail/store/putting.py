@@ -21,6 +21,11 @@ from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, encode_prop
 from firetrail.store.commitlog import BatchDraft
 from firetrail.store.config import StoreConfig
 
+HAS_WAITED = -1
+"""The delay level of a message with raw properties that name the level it has waited for.
+
+Java leaves that property in what it delivers, where consumers read it."""
+
 _DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
@@ -83,6 +88,8 @@ class Drafter:
 
     def delayed(self, message: Message, draft: Draft) -> Message:
         """The message as it waits in the schedule, itself if it is not to wait after all."""
+        if message.delay_level == HAS_WAITED:
+            return message
         match = _DELAY.search(draft.properties)
         level = int(match[1]) if match else 0
         transaction = draft.sys_flag & layout.TRANSACTION_MASK
