@@ -33,7 +33,7 @@ maxIndexNum=10000
 maxHashSlotNum=1000
 diskMaxUsedSpaceRatio=99
 enablePropertyFilter=true
-messageDelayLevel=1s 1s 1s 1s
+messageDelayLevel=1s 1s 1s 5s
 """
 _OPENED = [
     *(f"java.base/{name}" for name in ("java.nio", "sun.nio.ch", "java.lang")),
@@ -95,15 +95,28 @@ class Servers:
 
     @contextmanager
     def broker(self, namesrv: str, name: str) -> Iterator[str]:
-        """A broker; its address."""
+        """A broker, with its store in the folder of its name; its address."""
+        port, conf = self._configured(name)
+        with self._running(BROKER, "-n", namesrv, "-c", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    @contextmanager
+    def our_broker(self, namesrv: str, name: str) -> Iterator[str]:
+        """``firetrail broker`` with the same configuration and the same store; its address."""
+        port, conf = self._configured(name)
+        arguments = ["broker", str(self.folder / name), "-c", str(conf), "--namesrv", namesrv]
+        with _firetrail(*arguments):
+            yield f"127.0.0.1:{port}"
+
+    def _configured(self, name: str) -> tuple[int, Path]:
+        """Port and configuration file of a broker."""
         port = free_port()
         conf = self.folder / f"{name}.conf"
         conf.write_text(
             f"{BROKER_CONF}brokerName={name}\nlistenPort={port}\nhaListenPort={port + 1}\n"
             f"storePathRootDir={self.folder / name}\n"
         )
-        with self._running(BROKER, "-n", namesrv, "-c", str(conf)):
-            yield f"127.0.0.1:{port}"
+        return port, conf
 
     def mqadmin(self, *arguments: str) -> str:
         """What a command of ``mqadmin`` prints."""
@@ -157,10 +170,17 @@ class Servers:
 @contextmanager
 def our_name_server() -> Iterator[str]:
     """``firetrail namesrv`` on a free port; its address."""
-    command = [sys.executable, "-m", "firetrail.cli.main", "namesrv", "--port", "0"]
+    with _firetrail("namesrv", "--port", "0") as said:
+        yield said.split()[-1]
+
+
+@contextmanager
+def _firetrail(*arguments: str) -> Iterator[str]:
+    """A server of Firetrail's; its first line, which it says when it serves."""
+    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().split()[-1]
+            yield process.stdout.readline()
         finally:
             process.terminate()
