@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -114,11 +115,16 @@ public class Load {
         long[] latencies = new long[warm + messages];
         AtomicLong received = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
+        DefaultMQProducer producer = producer();
+        producer.send(message(1)); // the topic has to be there when the consumer asks for it
         DefaultMQPushConsumer consumer = consumer();
         consumer.registerMessageListener((MessageListenerConcurrently) (list, context) -> {
             long now = System.nanoTime();
             for (MessageExt message : list) {
                 ByteBuffer body = ByteBuffer.wrap(message.getBody());
+                if (body.capacity() == 1) {
+                    continue;
+                }
                 latencies[body.getInt(8)] = now - body.getLong(0);
                 if (received.incrementAndGet() == latencies.length) {
                     done.countDown();
@@ -127,7 +133,6 @@ public class Load {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        DefaultMQProducer producer = producer();
         Thread.sleep(3000); // all queues are assigned
         long began = System.nanoTime();
         for (int n = 0; n < latencies.length; n++) {
@@ -137,7 +142,16 @@ public class Load {
             }
             byte[] body = new byte[128];
             ByteBuffer.wrap(body).putLong(due).putInt(n);
-            producer.send(new Message(topic, body));
+            producer.send(new Message(topic, body), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    error.printStackTrace();
+                }
+            });
         }
         done.await();
         double seconds = (System.nanoTime() - began) / 1e9;

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
+from firetrail.storage.residents import Residents
 from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
 from firetrail.storage.system import System
 
@@ -28,12 +29,14 @@ class SegmentQueue:
         *,
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
+        residents: Residents | None = None,
     ) -> None:
         self.system = system
         self.folder = folder
         self.segment_size = segment_size
         self.writable = writable
         self.growth = growth
+        self.residents = residents
         self.segments: tuple[Segment, ...] = ()
         self.torn = True
         """Whether a crash may have left something unfinished."""
@@ -70,6 +73,7 @@ class SegmentQueue:
                     writable=self.writable,
                     growth=self.growth,
                     filled=size,
+                    residents=self.residents,
                 )
             )
         self.segments = tuple(segments)
@@ -180,7 +184,12 @@ class SegmentQueue:
         base = self.next_base(offset)
         self.system.files.make_folder(self.folder)
         segment = Segment.create(
-            self.system, self.path_of(base), base, self.segment_size, self.growth
+            self.system,
+            self.path_of(base),
+            base,
+            self.segment_size,
+            self.growth,
+            self.residents,
         )
         self.append(segment)
         return segment

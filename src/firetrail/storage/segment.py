@@ -8,7 +8,8 @@ written, flushed, destroyed. Three positions move through it::
 
 Without a write buffer everything written is readable at once: committed equals wrote. Writes go to
 the mapping, and only to the allocated part of the file, so a full disk is an error and not a
-signal. The mapping is made at first use: a store of many files opens as fast as one of few.
+signal. The mapping is made at first use: a store of many files opens as fast as one of few. A file
+can rest: it is closed, and open again at its next use.
 
 Readers hold slices of the mapping. Python keeps it alive as long as one of them is: a destroyed
 segment is closed to new readers at once, its file goes when the last reader has let go or the
@@ -24,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
+from firetrail.storage.residents import Residents
 from firetrail.storage.system import NO_SPACE, SyncError, System
 
 _NOTHING = bytes(1 << 16)
@@ -65,6 +67,7 @@ class Segment:
         "flushed",
         "growth",
         "path",
+        "residents",
         "size",
         "system",
         "writable",
@@ -81,6 +84,7 @@ class Segment:
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
         filled: int = 0,
+        residents: Residents | None = None,
     ) -> None:
         self.system = system
         self.path = path
@@ -88,7 +92,8 @@ class Segment:
         self.size = size
         self.writable = writable
         self.growth = growth
-        self._guard = threading.Lock()  # over opening, mapping and closing the file
+        self.residents = residents
+        self._guard = threading.Lock()  # over opening, mapping and closing the file, and its use
         self._closed = False
         self._descriptor: int | None = None
         self._mapping: mmap.mmap | None = None
@@ -98,17 +103,24 @@ class Segment:
 
     @classmethod
     def create(
-        cls, system: System, path: Path, base: int, size: int, growth: Growth = LOG_GROWTH
+        cls,
+        system: System,
+        path: Path,
+        base: int,
+        size: int,
+        growth: Growth = LOG_GROWTH,
+        residents: Residents | None = None,
     ) -> Segment:
         """A new file of zeros with its first step allocated, its length and its name durable.
 
         It appears with its full length: the Java store refuses a folder with a shorter file.
         Raises DiskFullError or OSError, and then there is no file.
         """
-        segment = cls(system, path, base, size, growth=growth)
+        segment = cls(system, path, base, size, growth=growth, residents=residents)
         files = system.files
         try:
             segment._descriptor = files.open_new(path)
+            segment._is_open_now()
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
             segment._sync_new()
@@ -189,7 +201,12 @@ class Segment:
                     f"{self.path}: the file was {'closed' if self.is_open else 'removed'}"
                 )
             self._descriptor = self.system.files.open(self.path, writable=self.writable)
+            self._is_open_now()
         return self._descriptor
+
+    def _is_open_now(self) -> None:
+        if self.residents is not None:
+            self.residents.opened(self)
 
     def _map(self) -> memoryview:
         with self._guard:
@@ -223,7 +240,8 @@ class Segment:
         start = self.allocated
         target = min(max(end, start + self.growth.step(self.wrote)), self.size)
         try:
-            self.system.files.allocate(self.descriptor, start, target - start)
+            with self._guard:
+                self.system.files.allocate(self._opened(), start, target - start)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -251,8 +269,12 @@ class Segment:
 
     def sync(self) -> None:
         """Sync what is committed now, and all that was changed in place."""
+        with self._guard:
+            self._sync()
+
+    def _sync(self) -> None:
         committed = self.committed
-        self.system.files.sync(self.descriptor)
+        self.system.files.sync(self._opened())
         self.flushed = committed
 
     @property
@@ -286,15 +308,38 @@ class Segment:
             if any_data(self.view, start, end):
                 yield start, end
 
+    def rest(self) -> bool:
+        """Close the file until it is used again; False if somebody is using it now.
+
+        What is not on disk is synced before: the next one to open the file might not learn that
+        it failed.
+        """
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            if self._descriptor is not None and self.committed > self.flushed:
+                self._sync()
+            if not self._release():
+                assert self._mapping is not None
+                self._view = memoryview(self._mapping)
+                return False
+            self._close_descriptor()
+            return True
+        finally:
+            self._guard.release()
+
     def close(self) -> None:
         """Let go of the file, for good. Slices that readers hold stay valid."""
         with self._guard:
             self._closed = True
             self._release()
             self._mapping = None
-            if self._descriptor is not None:
-                descriptor, self._descriptor = self._descriptor, None
-                self.system.files.close(descriptor)
+            self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            self.system.files.close(descriptor)
 
     def _release(self) -> bool:
         """Drop the mapping; False while somebody else still reads it."""

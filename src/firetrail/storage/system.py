@@ -74,6 +74,11 @@ class Files:
         """Close a descriptor that :meth:`open` or :meth:`open_new` gave."""
         os.close(descriptor)
 
+    def descriptor_limit(self) -> int:
+        """How many files the process may have open."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
     def size(self, path: Path) -> int:
         """Length of the file in bytes."""
         return path.stat().st_size

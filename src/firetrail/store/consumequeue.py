@@ -15,6 +15,7 @@ from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.residents import Residents
 from firetrail.storage.segment import QUEUE_GROWTH, Segment
 from firetrail.storage.system import System
 
@@ -46,6 +47,7 @@ class ConsumeQueue:
         file_size: int,
         *,
         writable: bool = True,
+        residents: Residents | None = None,
     ) -> None:
         self.topic = topic
         self.encoded_topic = topic.encode()
@@ -56,6 +58,7 @@ class ConsumeQueue:
             file_size,
             writable=writable,
             growth=QUEUE_GROWTH,
+            residents=residents,
         )
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""
@@ -170,6 +173,7 @@ class ConsumeQueue:
         end = at + len(units)
         if end > segment.allocated:
             segment.allocate(end)
+            segment.fill_in()  # here others run while the file system thinks, unlike at the write
         segment.view[at:end] = units
         segment.wrote_to(end)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firetrail.errors import StoreClosedError
 from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id
+from firetrail.storage.residents import Residents
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 
@@ -28,6 +29,8 @@ class QueueTable:
         self._root = root
         self._file_size = file_size
         self._writable = writable
+        self.residents = Residents(system.files.descriptor_limit())
+        """The queues' files that are open."""
         self._known: dict[QueueKey, None] = {}
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
@@ -83,6 +86,7 @@ class QueueTable:
                     queue_id,
                     self._file_size,
                     writable=self._writable,
+                    residents=self.residents,
                 )
                 try:
                     queue.load(torn=self.torn)

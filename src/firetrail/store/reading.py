@@ -105,6 +105,8 @@ class Reader:
         records = self._log.find(unit.physical_offset) if unit is not None else None
         if records is not None and records.look() is not None and units.look() is not None:
             config = self._config
+            if len(self._cursors) > self._queues.residents.most // 2:
+                self._cursors.clear()  # what they read stays open as long as they are there
             self._cursors[queue.topic, queue.queue_id] = QueueCursor(
                 queue.files,
                 units,
