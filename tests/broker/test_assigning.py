@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import SMALL, Talk, running
 
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import (
     AssignmentBody,
     MessageModel,
     QueryAssignmentBody,
     RequestMode,
+    TopicConfig,
 )
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -104,3 +108,32 @@ def test_pops_are_of_any_queue_or_of_shares(tmp_path: Path) -> None:
     running(test, tmp_path)
     assert '"popShareQueueNum":9' in (tmp_path / "config" / "messageRequestMode.json").read_text()
     running(after, tmp_path)
+
+
+def test_brokers_of_a_cluster_agree() -> None:
+    """Each knows the queues of the others through the name server that they share."""
+
+    async def test(talk: Talk) -> None:
+        config = BrokerConfig(name="broker-b", namesrv=talk.broker.namesrv)
+        topic = TopicConfig("T1", 2, 2)
+        talk.broker.topics.put([topic])
+        async with Broker.running(config=config, store=SMALL) as other:
+            other.topics.put([topic])
+            both = (talk, Talk(other, talk.client))
+            while len((await both[1].broker._registering.route("T1")).queue_datas) < 2:
+                both[1].broker._registering._routes.clear()
+                await asyncio.sleep(0.01)
+            for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
+                for each in both:
+                    for member in ("a", "b"):
+                        await each.beat("CG", member, {"T1": "*"}, clients[member])
+                    body = QueryAssignmentBody("T1", "CG", name, "AVG").encode(standard=True)
+                    answer = await each.ask(RequestCode.QUERY_ASSIGNMENT, body)
+                    found = AssignmentBody.decode(answer.content).message_queue_assignments
+                    assert found is not None
+                    assert [mine.message_queue.broker_name for mine in found] == share
+        for client in clients.values():
+            await client.close()
+
+    clients = {"a": Client(), "b": Client()}
+    running(test)

@@ -1,4 +1,4 @@
-"""A broker that is killed while it takes messages: what it has acknowledged is there afterwards."""
+"""A broker that is killed: what it has acknowledged is there afterwards, open pops come back."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.broker.brokers import Talk, running
 
+from firetrail.client import Message, Popped, Producer, SimpleConsumer
+from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "f": "0", "g": "1", "h": "0"}
 ENOUGH = 500
+FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 async def send_until_killed(address: str, process: subprocess.Popen[str]) -> set[bytes]:
@@ -42,20 +47,28 @@ async def send_until_killed(address: str, process: subprocess.Popen[str]) -> set
     return known
 
 
-def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
-    conf = tmp_path / "broker.conf"
+@contextmanager
+def to_be_killed(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A broker on the store in ``folder/store``: its process, name server and address."""
+    conf = folder / "broker.conf"
     conf.write_text("listenPort=0\nmappedFileSizeCommitLog=8388608\n")
-    store = tmp_path / "store"
-    arguments = ["up", str(store), "-c", str(conf), "--namesrv-port", "0"]
+    arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0"]
     command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(3)]
-            address = re.findall(r"\d+\.\d+\.\d+\.\d+:\d+", lines[1])[0]
-            known = asyncio.run(send_until_killed(address, process))
+            namesrv, address = (
+                re.findall(r"\d+\.\d+\.\d+\.\d+:\d+", line)[0] for line in lines[:2]
+            )
+            yield process, namesrv, address
         finally:
             process.kill()
+
+
+def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+    with to_be_killed(tmp_path) as (process, _, address):
+        known = asyncio.run(send_until_killed(address, process))
     assert len(known) >= ENOUGH
 
     async def consume(talk: Talk) -> None:
@@ -68,4 +81,32 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
             found |= {record.body for record in got}
         assert found >= known
 
-    running(consume, store)
+    running(consume, tmp_path / "store")
+
+
+def test_what_was_popped_and_not_acknowledged_comes_back(tmp_path: Path) -> None:
+    async def before(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            for body in (b"open", b"done", b"more"):
+                await producer.send(Message("T1", body))
+        async with SimpleConsumer(namesrv, "G", {"T1": "*"}, start=FIRST) as consumer:
+            found: dict[bytes, Popped] = {}
+            while len(found) < 3:
+                found |= {m.body: m for m in await consumer.receive(invisible_s=0.5)}
+            await consumer.ack(found[b"done"])
+            await consumer.ack(await consumer.change_invisible(found[b"more"], 0.5))
+
+    async def after(namesrv: str) -> None:
+        async with SimpleConsumer(namesrv, "G", {"T1": "*"}, start=FIRST) as consumer:
+            tries: dict[bytes, int] = {}
+            # Offsets of the last seconds are not saved, so what was acknowledged may come as well.
+            while tries.get(b"open", 0) < 1:
+                for message in await consumer.receive(invisible_s=60):
+                    tries[message.body] = message.reconsume_times
+                    await consumer.ack(message)
+            assert tries == {b"open": 1} | {body: 0 for body in tries if body != b"open"}
+
+    with to_be_killed(tmp_path) as (_, namesrv, _):
+        asyncio.run(asyncio.wait_for(before(namesrv), 30))
+    with to_be_killed(tmp_path) as (_, namesrv, _):
+        asyncio.run(asyncio.wait_for(after(namesrv), 30))

@@ -18,6 +18,8 @@ from firetrail.remoting.registration import checksum, encode_registration
 
 ROUTE_S = 30.0
 """How long a route of another name server is taken for current."""
+ROUTES_MAX = 10_000
+"""So many of them are kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class Registering:
         self._again = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._scheduled = False
-        self._routes: dict[str, tuple[float, TopicRouteData | None]] = {}
+        self._routes: dict[str, tuple[float, TopicRouteData]] = {}
 
     async def start(self) -> None:
         """Register everywhere; a name server that cannot be reached is tried again later."""
@@ -58,13 +60,18 @@ class Registering:
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where the queues of a topic are, on all brokers; None if nobody knows."""
-        if self._name_server is not None:
-            return self._name_server.routes.route(topic)
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
-        if known is None or now - known[0] >= ROUTE_S:
-            known = self._routes[topic] = (now, await self._ask_route(topic))
-        return known[1]
+        if known is not None and now - known[0] < ROUTE_S:
+            return known[1]
+        # Others may know brokers that are not registered here.
+        route = await self._ask_route(topic)
+        if route is None:
+            return self._name_server.routes.route(topic) if self._name_server is not None else None
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = (now, route)
+        return route
 
     async def _ask_route(self, topic: str) -> TopicRouteData | None:
         header = TopicHeader(topic, True)

@@ -29,8 +29,8 @@ from firetrail.store.served import ServedStore
 LOOK_S = 0.1
 """Longest pause between two looks for what is due."""
 AFTER_ERROR_S = 1.0
-AT_ONCE = 256
-"""Check-points that are revived before others get their turn."""
+AT_ONCE = 32
+"""Check-points that are revived before others get their turn; each may have 32 messages."""
 
 _log = logging.getLogger(__name__)
 
