@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.deriving import Arrival
 from firetrail.store.served import ServedStore
 
@@ -18,8 +19,7 @@ HELD_MAX = 100_000
 """So many pulls are held at most; more are answered at once."""
 
 Queue = tuple[str, int]
-ANY = -1
-"""In place of a queue id: all queues of the topic."""
+"""Topic and queue id, or ANY_QUEUE for all queues of the topic."""
 WHATEVER = -1
 """The offset of who has to look for itself whether there is something new."""
 
@@ -82,7 +82,7 @@ class Holding:
 
     def look(self, queue: Queue, after_s: float = 0.0) -> None:
         """Wake who waits for the queue: it may be open for them then."""
-        self._loop.call_later(after_s, self._arrived, [queue, (queue[0], ANY)])
+        self._loop.call_later(after_s, self._arrived, [queue, (queue[0], ANY_QUEUE)])
 
     def closed(self, connection: Connection) -> None:
         """Nobody waits there any more."""
@@ -98,7 +98,7 @@ class Holding:
         """In the dispatching thread: pass on what somebody waits for."""
         held = self._held
         queues = [(topic, number) for topic, number, *_ in arrivals if (topic, number) in held]
-        queues += {(topic, ANY) for topic, *_ in arrivals if (topic, ANY) in held}
+        queues += {(topic, ANY_QUEUE) for topic, *_ in arrivals if (topic, ANY_QUEUE) in held}
         if queues and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._arrived, queues)
 
@@ -110,7 +110,7 @@ class Holding:
                     self._drop(held)
 
     def _newest(self, queue: Queue) -> int:
-        return self._store.max_offset(*queue) if queue[1] != ANY else WHATEVER + 1
+        return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else WHATEVER + 1
 
     def _time_out(self, held: Held) -> None:
         self._drop(held)
