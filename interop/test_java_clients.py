@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 from interop.servers import LINES, jars
 from interop.stock import WAIT_S, firetrail_up
+
+from firetrail.client import Admin, PullConsumer
+from firetrail.format.layout import COMPRESSED
 
 CLIENTS = Path(__file__).parent / "java" / "clients" / "Clients.java"
 
@@ -47,9 +51,9 @@ def namesrv(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def run(line: str, namesrv: str, scenario: str) -> list[list[str]]:
+def run(line: str, namesrv: str, scenario: str, *options: str) -> list[list[str]]:
     """The lines that the clients print, in their columns."""
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", jars(line), str(CLIENTS)]
+    command = ["java", "-XX:TieredStopAtLevel=1", *options, "-cp", jars(line), str(CLIENTS)]
     done = subprocess.run(
         [*command, namesrv, scenario], capture_output=True, text=True, timeout=WAIT_S
     )
@@ -91,6 +95,23 @@ def test_request_and_reply(line: str, namesrv: str) -> None:
     if line == "v4":
         expected.insert(0, ["request", "re: ask", "0"])
     assert run(line, namesrv, f"request-{line}") == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "kind"), [("LZ4", "lz4.frame", 0x100), ("ZSTD", "zstandard", 0x200)]
+)
+def test_bodies_that_java_has_compressed(method: str, module: str, kind: int, namesrv: str) -> None:
+    pytest.importorskip(module)
+    run("v5", namesrv, "sends", f"-Drocketmq.message.compressType={method}")
+
+    async def bodies() -> list[bytes]:
+        async with Admin(namesrv) as admin, PullConsumer(namesrv, "G") as consumer:
+            queues = await admin.queues("JavaSends")
+            found = [message for queue in queues async for message in consumer.read(queue)]
+            return [m.body for m in found if m.record.sys_flag == COMPRESSED | kind]
+
+    (body,) = asyncio.run(bodies())
+    assert body.startswith(b"largeabcde") and len(body) > 4096
 
 
 SENDS = """\

@@ -1,170 +1,25 @@
-"""Whatever a client sends, it gets an answer that was meant: no request breaks the broker.
-
-Every request that the broker answers is sent with every field and body spoilt in turn. An answer
-with any code will do, but not one for an error that nobody has foreseen, which would be logged.
-"""
+"""Input that is wrong in one way each: frames, codes, messages, offsets, clients."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import logging
-import pkgutil
 import struct
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.test_every_request import is_alive, nothing_unforeseen
 
-import firetrail.remoting
-from firetrail.remoting.answering import answer_to
-from firetrail.remoting.bodies import (
-    CheckClientBody,
-    ConsumerData,
-    HeartbeatData,
-    LockBody,
-    MessageQueue,
-    QueryAssignmentBody,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-    TopicConfig,
-    TopicConfigList,
-)
+from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.frames import encode_frame
-from firetrail.remoting.header import Header, _plan
-from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
-from firetrail.store.store import Store
-
-GOOD = {
-    "a": "PG",
-    "b": "T1",
-    "c": "TBW102",
-    "clientID": "c1",
-    "clientId": "c1",
-    "consumerGroup": "CG",
-    "defaultTopic": "TBW102",
-    "e": "0",
-    "exp": "*",
-    "expType": "TAG",
-    "expressionType": "TAG",
-    "extraInfo": "0 1 60000 0 0 broker-a 0 0",
-    "f": "0",
-    "group": "CG",
-    "i": "",
-    "key": "k1",
-    "m": "false",
-    "msgId": "00" * 16,
-    "offset": "0",
-    "order": "false",
-    "perm": "6",
-    "producerGroup": "PG",
-    "queueId": "0",
-    "queueOffset": "0",
-    "statsKey": "T1",
-    "statsName": "TOPIC_PUT_NUMS",
-    "subscription": "*",
-    "sysFlag": "4",
-    "topic": "T1",
-}
-"""What makes most requests succeed; all other fields are 1."""
-BAD = (
-    "",
-    "x",
-    "-2",
-    str(2**31 - 1),
-    str(-(2**63)),
-    str(2**63),
-    "9" * 5000,
-    "../../x",
-    "\ud800\x01",
-)
-BODIES = (
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b'"x"',
-    b"[" * 100_000,
-    b'{"a":' * 20_000,
-    b"\xff\xfe",
-    b"1" * 5000,
-    b"\0" * 100,
-    b"\x78\x9c" + b"\0" * 20,
-)
-_QUEUE = MessageQueue("T1", "broker-a", 0)
-_WANTED = SubscriptionData("T1", "A")
-GOOD_BODIES = {
-    RequestCode.HEART_BEAT: HeartbeatData(
-        "c1", [], [ConsumerData("CG", subscription_data_set=[_WANTED])]
-    ),
-    RequestCode.CHECK_CLIENT_CONFIG: CheckClientBody("c1", "CG", _WANTED),
-    RequestCode.LOCK_BATCH_MQ: LockBody("CG", "c1", [_QUEUE]),
-    RequestCode.UNLOCK_BATCH_MQ: LockBody("CG", "c1", [_QUEUE]),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig("CG"),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: SubscriptionGroupList(
-        [SubscriptionGroupConfig("CG")]
-    ),
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: TopicConfigList([TopicConfig("T2")]),
-    RequestCode.QUERY_ASSIGNMENT: QueryAssignmentBody("T1", "CG", "c1", "AVG"),
-    RequestCode.SET_MESSAGE_REQUEST_MODE: RequestModeBody("T1", "CG"),
-    RequestCode.BATCH_ACK_MESSAGE: BatchAckBody(
-        "broker-a", [BatchAck("CG", "T1", 0, 0, 0, 1, 1, "AQ==")]
-    ),
-}
-BAD_VALUES = (None, "", "x" * 300, "a/b", -1, 2**31, 2**63, 1.5, True, [], {}, [[]], {"a": {}})
-
-
-def header_names() -> list[str]:
-    """Every field of every request."""
-    for module in pkgutil.iter_modules(firetrail.remoting.__path__):
-        importlib.import_module(f"firetrail.remoting.{module.name}")
-    kinds = [Header]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    wanted = [kind for kind in kinds if not kind.__name__.endswith("Response")]
-    return sorted({field.wire for kind in wanted for field in _plan(kind)})
-
-
-NAMES = header_names()
-ALL_GOOD = dict.fromkeys(NAMES, "1") | GOOD
-
-
-def spoilt(value: Any) -> Iterator[Any]:
-    """The value with one thing in it replaced by something else, in all ways."""
-    yield from BAD_VALUES
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from (value | {name: other} for other in spoilt(item))
-    elif isinstance(value, list) and value:
-        yield from ([other, *value[1:]] for other in spoilt(value[0]))
-
-
-@contextmanager
-def nothing_unforeseen() -> Iterator[None]:
-    """Fails if a handler has raised what it is not meant to."""
-    found: list[str] = []
-
-    class Listen(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.ERROR:
-                found.append(self.format(record))
-
-    handler = Listen()
-    logging.getLogger("firetrail").addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger("firetrail").removeHandler(handler)
-    assert not found, found[0]
 
 
 @asynccontextmanager
@@ -182,65 +37,6 @@ async def connected(talk: Talk) -> AsyncIterator[tuple[StreamReader, StreamWrite
 
 async def frame_from(reader: StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-
-
-async def ask_all(talk: Talk, code: int, asked: Iterable[tuple[dict[str, str], bytes]]) -> None:
-    await asyncio.gather(
-        *(
-            talk.client.request(talk.broker.address, Command(code, fields, body), 15)
-            for fields, body in asked
-        )
-    )
-
-
-async def is_alive(talk: Talk) -> None:
-    assert (await talk.send("Alive")).code == 0
-    assert (await talk.pull_until("Alive", 1))[0].body == b"hello"
-
-
-class TestEveryRequest:
-    @pytest.mark.slow
-    def test_with_every_field_spoilt(self, tmp_path: Path) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            await talk.beat()
-            for code in sorted(talk.broker.answered_codes[0]):
-                for name in NAMES:
-                    await ask_all(talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD))
-            await is_alive(talk)
-
-        with nothing_unforeseen():
-            running(test, tmp_path / "store", within_s=120)
-        Store.open(tmp_path / "store").close()  # and it can be opened again
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-
-    def test_with_every_body_spoilt(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            for code in sorted(talk.broker.answered_codes[0]):
-                for fields in (ALL_GOOD, {}):
-                    await ask_all(talk, code, ((fields, body) for body in BODIES))
-            await is_alive(talk)
-
-        with nothing_unforeseen():
-            running(test)
-
-    def test_with_every_member_of_a_body_spoilt(self) -> None:
-        async def test(talk: Talk) -> None:
-            for code, body in GOOD_BODIES.items():
-                bodies = [json.dumps(value).encode() for value in spoilt(body.to_json())]
-                await ask_all(talk, code, ((ALL_GOOD, body) for body in bodies))
-            await is_alive(talk)
-
-        with nothing_unforeseen():
-            running(test)
-
-    def test_a_failure_would_be_noticed(self) -> None:
-        def broken(connection: Any, request: Command) -> Command:
-            raise KeyError("bug")
-
-        with pytest.raises(AssertionError, match="request 10 failed"), nothing_unforeseen():
-            answer_to({10: broken}, None, Command(10))  # type: ignore[arg-type]
 
 
 class TestFrames:

@@ -20,7 +20,7 @@ from firetrail.remoting.admin_bodies import (
     ProducerTable,
     TopicStats,
 )
-from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.bodies import KVTable, MessageQueue
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 
@@ -190,6 +190,23 @@ def test_a_group_that_may_not_read_a_topic(tmp_path: Path) -> None:
 
     running(first, tmp_path)
     running(second, tmp_path)
+
+
+def test_pulls_that_find_something_and_others() -> None:
+    async def test(talk: Talk) -> None:
+        await sent(talk, 8)
+        await talk.pull("T1")
+        for _ in range(3):
+            await talk.pull("T1", 8)
+        answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = KVTable.decode(answer.content).table
+        kinds = ("Found", "Miss", "Total", "Transfered", "Transferred")
+        found, missed, total, *messages = (
+            float(table[f"get{kind}Tps"].split()[2]) for kind in kinds
+        )
+        assert 0 < found < missed < total < messages[0] == messages[1]
+
+    running(test)
 
 
 def test_totals_begin_anew_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ class TestStore:
         assert (snapshot.put_calls, snapshot.put_messages) == (3, 4)
         assert snapshot.put_bytes == 2 * size + batch.size
         assert (snapshot.get_calls, snapshot.get_messages) == (2, 3)
+        assert snapshot.get_found == 1
         assert snapshot.get_bytes == 2 * size + batch.size // 2
         assert snapshot.put_refused == 0
 

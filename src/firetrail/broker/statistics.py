@@ -234,7 +234,6 @@ class StatisticsAnswers:
         first, end = store.log_range
         now = store.statistics()
         yesterday, today = self._mornings
-        puts, gets = self._rates()
         record = store.at(first) if end > first else None
         table = {
             "brokerVersionDesc": Version(Version.V4_9_8).name,
@@ -242,12 +241,6 @@ class StatisticsAnswers:
             "bootTimestamp": str(self._started_ms),
             "runtime": f"{(self._now_ms() - self._started_ms) // 1000} s",
             "brokerActive": "true",
-            "putTps": puts,
-            "getFoundTps": gets,
-            "getTotalTps": gets,
-            "getTransferedTps": gets,
-            "getTransferredTps": gets,
-            "getMissTps": "0.0 0.0 0.0",
             "msgPutTotalYesterdayMorning": str(yesterday.put_messages),
             "msgPutTotalTodayMorning": str(today.put_messages),
             "msgPutTotalTodayNow": str(now.put_messages),
@@ -271,18 +264,27 @@ class StatisticsAnswers:
             " timerReadBehind timerOffsetBehind timerCongestNum"
         )
         table |= dict.fromkeys(zeros.split(), "0")
-        table |= {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+        table |= {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0", **self._rates()}
         return request.answer(body=KVTable(dict(sorted(table.items()))).encode())
 
-    def _rates(self) -> tuple[str, str]:
-        """Messages a second put and got in the last ten seconds, minute and ten minutes."""
+    def _rates(self) -> dict[str, str]:
+        """What happened a second, in the last ten seconds, the last minute and ten minutes.
+
+        Found, missed and total count pulls, "transfered" (both spellings are asked for) messages.
+        """
         now = self._store.statistics()
         samples = list(self._samples)
         rates = [now.since(samples[max(len(samples) - back, 0)]) for back in (1, 6, SAMPLES)]
-        return (
-            " ".join(f"{rate.put_messages:.1f}" for rate in rates),
-            " ".join(f"{rate.get_messages:.1f}" for rate in rates),
-        )
+        sent = [rate.get_messages for rate in rates]
+        found = {
+            "putTps": [rate.put_messages for rate in rates],
+            "getFoundTps": [rate.get_found for rate in rates],
+            "getMissTps": [rate.get_calls - rate.get_found for rate in rates],
+            "getTotalTps": [rate.get_calls for rate in rates],
+            "getTransferedTps": sent,
+            "getTransferredTps": sent,
+        }
+        return {name: " ".join(f"{each:.1f}" for each in values) for name, values in found.items()}
 
 
 def _connected(client: Client) -> ClientConnection:

@@ -23,6 +23,8 @@ class Snapshot(NamedTuple):
     get_calls: int
     get_messages: int
     get_bytes: int
+    get_found: int
+    """Calls that found something."""
 
     def since(self, earlier: Snapshot) -> Rates:
         """What happened a second between two moments."""
@@ -32,16 +34,20 @@ class Snapshot(NamedTuple):
             put_bytes=(self.put_bytes - earlier.put_bytes) / seconds,
             get_messages=(self.get_messages - earlier.get_messages) / seconds,
             get_bytes=(self.get_bytes - earlier.get_bytes) / seconds,
+            get_calls=(self.get_calls - earlier.get_calls) / seconds,
+            get_found=(self.get_found - earlier.get_found) / seconds,
         )
 
 
 class Rates(NamedTuple):
-    """Messages and bytes a second."""
+    """Messages, bytes and calls a second."""
 
     put_messages: float
     put_bytes: float
     get_messages: float
     get_bytes: float
+    get_calls: float
+    get_found: float
 
 
 class Statistics:
@@ -52,7 +58,15 @@ class Statistics:
     have no latency to speak of.
     """
 
-    __slots__ = ("_puts", "get_bytes", "get_calls", "get_messages", "put_latency", "put_refused")
+    __slots__ = (
+        "_puts",
+        "get_bytes",
+        "get_calls",
+        "get_found",
+        "get_messages",
+        "put_latency",
+        "put_refused",
+    )
 
     def __init__(self, puts: Appender) -> None:
         self._puts = puts
@@ -61,12 +75,15 @@ class Statistics:
         self.get_calls = 0
         self.get_messages = 0
         self.get_bytes = 0
+        self.get_found = 0
 
     def noted(self, result: GetResult) -> GetResult:
         """Count a get; its result, as it is."""
         self.get_calls += 1
-        self.get_messages += result.count
-        self.get_bytes += result.size
+        if result.count:
+            self.get_found += 1
+            self.get_messages += result.count
+            self.get_bytes += result.size
         return result
 
     def note_latency(self, seconds: float) -> None:
@@ -90,4 +107,5 @@ class Statistics:
             self.get_calls,
             self.get_messages,
             self.get_bytes,
+            self.get_found,
         )
