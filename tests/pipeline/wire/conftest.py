@@ -1,70 +1,17 @@
-"""Brokers for the tests of the pipeline over the wire, and what is sent to them."""
+"""A broker for the tests of the pipeline over the wire."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from tests.helpers import small_config
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.client import Admin, Message, MessageQueue, Producer, PullConsumer, Received
-
-Result = TypeVar("Result")
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BackgroundBroker]:
     with BackgroundBroker(tmp_path / "broker", store=small_config(log=1 << 16)) as running:
         yield running
-
-
-def run(work: Callable[[], Awaitable[Result]]) -> Result:
-    async def limited() -> Result:
-        async with asyncio.timeout(60):
-            return await work()
-
-    return asyncio.run(limited())
-
-
-def create(namesrv: str, topic: str, queues: int) -> None:
-    async def work() -> None:
-        async with Admin(namesrv) as admin:
-            await admin.create_topic(topic, queues)
-
-    run(work)
-
-
-def send(namesrv: str, messages: Sequence[Message]) -> None:
-    """Each to the queue that it names, in their order; consumers see them afterwards."""
-
-    async def work() -> None:
-        last: dict[MessageQueue, int] = {}
-        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
-            for message in messages:
-                queues = await producer.queues(message.topic)
-                queue = next(q for q in queues if q.queue_id == message.queue_id)
-                last[queue] = (await producer.send(message, queue=queue)).queue_offset
-            for queue, offset in last.items():
-                await consumer.queues(queue.topic)
-                while await consumer.offsets.end(queue) <= offset:
-                    await asyncio.sleep(0.01)
-
-    run(work)
-
-
-def received(namesrv: str, topic: str, count: int) -> list[Received]:
-    """All messages of a topic, queue by queue, as soon as there are so many."""
-
-    async def work() -> list[Received]:
-        async with PullConsumer(namesrv) as consumer:
-            while True:
-                queues = await consumer.queues(topic)
-                if sum([await consumer.offsets.end(queue) for queue in queues]) >= count:
-                    return [m for queue in queues async for m in consumer.read(queue)]
-                await asyncio.sleep(0.01)
-
-    return run(work)

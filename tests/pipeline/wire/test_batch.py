@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.helpers import small_config
 from tests.pipeline.source.shelf import fill, some_messages
-from tests.pipeline.wire.conftest import create, send
+from tests.pipeline.wire.talk import create, send
 
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker

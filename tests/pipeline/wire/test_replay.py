@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.helpers import small_config
-from tests.pipeline.wire.conftest import create, received
+from tests.pipeline.wire.talk import create, received
 from tests.stores import records
 
 from firetrail import Message, Store

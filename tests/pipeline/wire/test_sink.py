@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import PATIENCE_S
-from tests.pipeline.wire.conftest import create, received
+from tests.pipeline.wire.talk import create, received
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, FiretrailError, IllegalMessageError, PipelineError

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.helpers import PATIENCE_S
-from tests.pipeline.wire.conftest import create, send
+from tests.pipeline.wire.talk import create, send
 
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker

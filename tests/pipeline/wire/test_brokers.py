@@ -1,0 +1,108 @@
+"""A topic on two brokers: offsets by broker, queues counted over both; and brokers that pause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.helpers import small_config
+from tests.pipeline.wire.talk import create, received, run
+
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import Admin
+from firetrail.errors import ConfigError, RequestError
+from firetrail.pipeline.sink.columns import parse_wire_options
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import plan_batch
+from firetrail.pipeline.source.splits import WireSplit
+from firetrail.pipeline.wire import loop
+from firetrail.pipeline.wire.loop import patiently
+from firetrail.pipeline.wire.reading import read_wire
+from firetrail.pipeline.wire.sending import Sender
+from firetrail.pipeline.wire.stream import WireStreamReader
+from firetrail.remoting.codes import ResponseCode
+
+ROWS = {"topic": ["T"] * 40, "body": [f"{n}" for n in range(40)]}
+
+
+@pytest.fixture
+def namesrv(tmp_path: Path, broker: BackgroundBroker) -> Iterator[str]:
+    """That of the first broker; both have the topic T with two queues."""
+    config = BrokerConfig(name="broker-b", namesrv=broker.namesrv)
+    store = small_config(log=1 << 16)
+    with BackgroundBroker(tmp_path / "b", config, store):
+
+        async def registered() -> None:
+            async with Admin(broker.namesrv) as admin:
+                while len(await admin.masters()) < 2:
+                    await asyncio.sleep(0.01)
+
+        run(registered)
+        create(broker.namesrv, "T", 2)
+        yield broker.namesrv
+
+
+def push(namesrv: str, **columns: list[int]) -> None:
+    sender = Sender(parse_wire_options({"namesrv": namesrv}, stream=False), None)
+    sender.send([pa.RecordBatch.from_pydict(ROWS | columns)])
+
+
+def bodies(namesrv: str, **options: str) -> list[int]:
+    plan = plan_batch(parse_options({"namesrv": namesrv, "subscribe": "T"} | options))
+    found = []
+    for split in plan.splits:
+        assert isinstance(split, WireSplit)
+        for batch in read_wire(split):
+            found += [int(body) for body in batch.column("body").to_pylist()]
+    return sorted(found)
+
+
+def test_two_brokers(namesrv: str) -> None:
+    push(namesrv)
+    places = {(m.queue.broker_name, m.queue.queue_id) for m in received(namesrv, "T", 40)}
+    assert places == {("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)}
+    assert bodies(namesrv) == list(range(40))
+    later = '{"T": {"broker-a/0": 10, "broker-a/1": 10, "broker-b/0": 9, "broker-b/1": 10}}'
+    assert bodies(namesrv, startingOffsets=later) == [38]
+    with pytest.raises(ConfigError, match=r"'T/0': there is no such queue; there are .*broker-b/0"):
+        bodies(namesrv, startingOffsets='{"T": {"0": 3}}')
+    options = parse_options({"namesrv": namesrv, "subscribe": "T"}, stream=True)
+    ends = {f"broker-{name}/{queue}": 10 for name in "ab" for queue in (0, 1)}
+    assert WireStreamReader(options, ["body"]).initialOffset() == {"T": ends}
+
+
+def test_queues_are_counted_over_both(namesrv: str) -> None:
+    push(namesrv, queue_id=[3] * 40)
+    found = received(namesrv, "T", 40)
+    assert {(m.queue.broker_name, m.queue.queue_id) for m in found} == {("broker-b", 1)}
+    assert [int(m.body) for m in found] == list(range(40)), "in order"
+
+
+class TestPatience:
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop, "PAUSE_S", 0.0)
+
+    def outcome(self, *errors: Exception) -> int:
+        left = list(errors)
+
+        async def ask() -> int:
+            if left:
+                raise left.pop(0)
+            return 7
+
+        return run(lambda: patiently(ask))
+
+    def test_what_passes(self) -> None:
+        busy = RequestError(ResponseCode.SYSTEM_BUSY, "busy")
+        assert self.outcome(ConnectionResetError(), TimeoutError(), busy) == 7
+
+    def test_what_does_not(self) -> None:
+        with pytest.raises(RequestError, match="no such"):
+            self.outcome(RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such"))
+        with pytest.raises(ConnectionResetError):
+            self.outcome(*[ConnectionResetError()] * loop.TRIES)
