@@ -81,3 +81,12 @@ def test_what_rests_for_a_day_is_forgotten(store: ServedStore) -> None:
     pass_time(clock, traffic, 2 * 360)
     assert ("T", "G") not in traffic.sent_back
     assert traffic.messages(traffic.groups["T", "G"], DAY).sum == 1
+
+
+def test_a_stopped_one_leaves_the_store_alone(tmp_path: Path) -> None:
+    with ServedStore.open(tmp_path / "store", SMALL) as store:
+        traffic = Traffic(store, Clock())
+        put(store, "T", 1)
+        traffic.stop()
+    traffic.sample()
+    assert traffic.topics == {}

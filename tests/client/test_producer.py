@@ -18,6 +18,7 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
+from firetrail.client.producer import BUSY_S
 from firetrail.client.sending import SendStatus
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.ids import decode_message_id, decode_unique_id
@@ -339,6 +340,17 @@ class TestRetries:
 
         asked = self.between({"a": self.refuse, "b": self.refuse}, test)
         assert len(asked) == 3 and set(asked) == {"a", "b"}
+
+    def test_who_is_busy_is_left_alone_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pauses: list[float] = []
+
+        async def pause(seconds: float) -> None:
+            pauses.append(seconds)
+
+        monkeypatch.setattr("firetrail.client.producer.pause", pause)
+        self.test_nobody_does_it()
+        first, second = pauses
+        assert BUSY_S / 2 <= first <= BUSY_S <= second <= 2 * BUSY_S
 
     def test_what_no_broker_takes_is_sent_once(self) -> None:
         async def test(producer: Producer) -> None:

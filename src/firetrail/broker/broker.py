@@ -137,6 +137,7 @@ class Broker:
             self.store = ServedStore.open(self._folder, config)
             resources.callback(self.store.close)
             self._build()
+            resources.callback(self._traffic.stop)
             parts = (self.groups, self.topics, self._assigning, self.offsets, self._schedule)
             for part in (*parts, self._orders, self._reviving):
                 resources.push_async_callback(part.stop)
@@ -329,7 +330,10 @@ class Broker:
             self.clients.expire()
             self._locks.expire()
             self._statistics.sample()
-            await asyncio.to_thread(self._traffic.sample)
+            try:
+                await asyncio.to_thread(self._traffic.sample)
+            except Exception:
+                _log.exception("what went in and out could not be counted; tried again")
 
     async def _check_regularly(self) -> None:
         while True:

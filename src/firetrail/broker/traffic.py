@@ -71,6 +71,7 @@ class Traffic:
         self._arrived: dict[tuple[str, int], tuple[int, int]] = {}
         self._guard = threading.Lock()  # of what has arrived
         self._counting = threading.Lock()
+        self._stopped = False
         store.on_arrival(self._heard)
 
     # -- counting -----------------------------------------------------------------------------
@@ -98,12 +99,19 @@ class Traffic:
     def count_puts(self) -> None:
         """Bring the counters of puts up to date; looks at what has arrived since the last time."""
         with self._counting:
+            if self._stopped:
+                return
             with self._guard:
                 arrived, self._arrived = self._arrived, {}
             for (topic, queue_id), (first, end) in arrived.items():
                 size = self._store.stored_bytes(topic, queue_id, first, end)
                 self.put.add(end - first, size)
                 self.topics.setdefault(topic, Count()).add(end - first, size)
+
+    def stop(self) -> None:
+        """Do not touch the store any more; waits for who does."""
+        with self._counting:
+            self._stopped = True
 
     def sample(self) -> None:
         """Note all counters; called every ten seconds, may be called in a thread."""

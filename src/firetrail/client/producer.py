@@ -7,6 +7,7 @@ import inspect
 import os
 import random
 import uuid
+from asyncio import sleep as pause
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from itertools import count
@@ -231,7 +232,7 @@ class Producer:
                 avoided = target.broker_name
                 self._session.forget_route(draft.topic)
                 if isinstance(error, RequestError) and error.code == ResponseCode.SYSTEM_BUSY:
-                    await asyncio.sleep(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
+                    await pause(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(
