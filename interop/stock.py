@@ -15,10 +15,10 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -60,24 +60,45 @@ def needs(tool: str) -> None:
         pytest.skip(f"{tool} is not on this machine")
 
 
-def environment(
-    name: str, sources: Sequence[Path], make: Callable[[Path], Iterable[Sequence[str]]]
-) -> Path:
-    """The folder of a client's environment; made anew when one of its sources has changed.
+class _Recipe(NamedTuple):
+    """What an environment is made of: files that are copied, and commands that run beside them."""
 
-    ``make`` says which commands fill it; they run in the folder, where the sources are copied.
-    """
+    sources: Sequence[Path]
+    commands: Sequence[Sequence[str]]
+
+
+_GO = (["go", "mod", "tidy"], ["go", "build", "-o", "client", "."])
+_GO_EXAMPLE = HERE.parent / "examples" / "clients" / "go"
+_NODE = ("package.json", "said.js", "ali_ons.js", "rocketmq_nodejs.js")
+_PIP = ["venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+_RECIPES = {
+    "cpp": _Recipe(
+        [HERE / "cpp" / "requirements.txt"],
+        [[sys.executable, "-m", "venv", "--clear", "venv"], [*_PIP, "-r", "requirements.txt"]],
+    ),
+    "node": _Recipe(
+        [HERE / "node" / name for name in _NODE],
+        [["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]],
+    ),
+    "go": _Recipe([HERE / "go" / name for name in ("go.mod", "main.go")], _GO),
+    "go-example": _Recipe([_GO_EXAMPLE / name for name in ("go.mod", "hello.go")], _GO),
+}
+
+
+def client_environment(name: str) -> Path:
+    """The folder of a client's environment; made anew when one of its sources has changed."""
+    recipe = _RECIPES[name]
     folder = CACHE / name
     CACHE.mkdir(exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = folder / "made"
-        text = "".join(path.read_text() for path in sources)
+        text = "".join(path.read_text() for path in recipe.sources)
         if not stamp.exists() or stamp.read_text() != text:
             folder.mkdir(exist_ok=True)
-            for path in sources:
+            for path in recipe.sources:
                 shutil.copy(path, folder)
-            for command in make(folder):
+            for command in recipe.commands:
                 done = subprocess.run(
                     command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S
                 )
@@ -86,8 +107,8 @@ def environment(
     return folder
 
 
-def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
-    """What a client program says that ends with a status; it writes its logs into the folder."""
+def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
+    """What a client program prints that ends with a status; it writes its logs into the folder."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -97,8 +118,13 @@ def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> 
         timeout=WAIT_S,
     )
     assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    lines = (line for line in done.stdout.splitlines() if line.startswith('{"'))
-    return [json.loads(line) for line in lines]
+    return done.stdout
+
+
+def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
+    """What a client program says."""
+    lines = output(command, folder, status).splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"')]
 
 
 def of(events: Iterable[Event], kind: str, who: str) -> list[Event]:

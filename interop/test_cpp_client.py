@@ -9,9 +9,6 @@ messages, and a listener that fails is heard again only because the wrapper's ca
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from interop.stock import (
@@ -19,7 +16,7 @@ from interop.stock import (
     Event,
     all_delivered,
     bodies,
-    environment,
+    client_environment,
     firetrail_up,
     lag,
     of,
@@ -31,16 +28,10 @@ NEEDS_JAVA = False
 SENT = ["sync", "large " * 5000, "async", "oneway", "batch0", "batch1", "batch2", "delayed"]
 
 
-def _steps(folder: Path) -> Iterator[Sequence[str]]:
-    yield [sys.executable, "-m", "venv", "--clear", "venv"]
-    pip = str(folder / "venv" / "bin" / "pip")
-    yield [pip, "install", "--quiet", "--disable-pip-version-check", "-r", "requirements.txt"]
-
-
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     folder = tmp_path_factory.mktemp("cpp")
-    made = environment("cpp", [HERE / "cpp" / "requirements.txt"], _steps)
+    made = client_environment("cpp")
     with firetrail_up(folder) as namesrv:
         program = HERE / "cpp" / "client.py"
         said = run_client([made / "venv" / "bin" / "python", program, namesrv], folder)

@@ -8,16 +8,13 @@ forgets the body of the reply.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from interop.stock import (
-    HERE,
     Event,
     all_delivered,
     bodies,
-    environment,
+    client_environment,
     firetrail_up,
     lag,
     masters,
@@ -31,16 +28,11 @@ NEEDS_JAVA = False
 SENT = ["sync", "large " * 5000, "async", "oneway", "batch0", "batch1", "batch2", "delayed"]
 
 
-def _steps(_: Path) -> Iterator[Sequence[str]]:
-    yield ["go", "mod", "tidy"]
-    yield ["go", "build", "-o", "client", "."]
-
-
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     needs("go")
     folder = tmp_path_factory.mktemp("go")
-    made = environment("go", [HERE / "go" / name for name in ("go.mod", "main.go")], _steps)
+    made = client_environment("go")
     with firetrail_up(folder) as namesrv:
         broker = next(iter(asyncio.run(masters(namesrv)).values()))
         said = run_client([made / "client", namesrv, broker], folder)

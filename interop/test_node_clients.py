@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from interop.stock import (
-    HERE,
     Event,
     all_delivered,
     bodies,
+    client_environment,
     create_topics,
-    environment,
     firetrail_up,
     lag,
     needs,
@@ -31,11 +30,6 @@ from interop.stock import (
 )
 
 NEEDS_JAVA = False
-PROGRAMS = ("package.json", "said.js", "ali_ons.js", "rocketmq_nodejs.js")
-
-
-def _steps(_: Path) -> Iterator[Sequence[str]]:
-    yield ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]
 
 
 def events(
@@ -43,7 +37,7 @@ def events(
 ) -> list[Event]:
     """What a program says; these groups have confirmed all of their topic at its end."""
     needs("npm")
-    made = environment("node", [HERE / "node" / name for name in PROGRAMS], _steps)
+    made = client_environment("node")
     with firetrail_up(folder) as namesrv:
         asyncio.run(create_topics(namesrv, *topics))
         said = run_client(["node", made / program, namesrv], folder, status)

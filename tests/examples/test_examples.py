@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from firetrail import Store
+from firetrail.broker.background import BackgroundBroker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -45,6 +46,13 @@ def test_example(program: str, tmp_path: Path) -> None:
 
 def test_no_example_is_forgotten() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo", "shop"}
+
+
+def test_client(tmp_path: Path) -> None:
+    """The one of Firetrail's own; those of others are run by the interop tests."""
+    with BackgroundBroker() as broker:
+        printed = run("clients/hello_firetrail", tmp_path, broker.namesrv)
+    assert sorted(printed.splitlines()) == [f"got hello {n}" for n in range(3)]
 
 
 def test_shop(tmp_path: Path) -> None:
