@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from firetrail.broker import attributes
 from firetrail.broker.groups import GroupTable, check_group
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.schedule import Schedule
-from firetrail.broker.topics import TopicTable
+from firetrail.broker.topics import SYSTEM_PREFIX, TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.admin_bodies import GroupForbidden
 from firetrail.remoting.admin_headers import (
@@ -28,6 +30,10 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
 from firetrail.store.served import ServedStore
+
+REMOVALS_MAX = 100
+REMOVAL_PAUSE_S = 0.02
+"""How often, and how long apart, the queues of a deleted topic are tried to be removed."""
 
 
 class Administration:
@@ -52,6 +58,7 @@ class Administration:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            RequestCode.CLEAN_UNUSED_TOPIC: self._clean_unused,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
@@ -98,6 +105,29 @@ class Administration:
         self._topics.remove(name)
         self._offsets.forget(topic=name)
         await self._topics.saved()
+        await self._remove_queues(name)
+        return request.answer()
+
+    async def _remove_queues(self, name: str) -> None:
+        """Let a topic begin with number 0 when it is made again, as RocketMQ does."""
+        if not self._store.queues(name):
+            return
+        for _ in range(REMOVALS_MAX):
+            settled = await asyncio.to_thread(self._store.settle)
+            if self._store.remove_topic(name, settled):
+                return
+            await asyncio.sleep(REMOVAL_PAUSE_S)
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {name:.255} is deleted, but not its queues: messages keep coming; delete it "
+            "again when nobody sends to it",
+        )
+
+    async def _clean_unused(self, connection: Connection, request: Command) -> Command:
+        kept = {*self._topics.names(), *self._topics.system}
+        for name in self._store.topics():
+            if name not in kept and not name.startswith(SYSTEM_PREFIX):
+                await self._remove_queues(name)
         return request.answer()
 
     def _all_topics(self, connection: Connection, request: Command) -> Command:

@@ -195,7 +195,7 @@ class Broker:
 
         self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
         if not store.recovery.clean:
-            self.topics.recover(store.queue_pairs())
+            self.topics.recover(store.queue_pairs(), store.newest_time)
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
         # What was popped is noted in the log: the offsets behind it must not be on disk without it.
         offsets = ConfigFile(system, self._folder, "consumerOffset.json", store.flush)

@@ -26,7 +26,9 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Where Java brokers keep what their timer is to deliver."""
 BENCHMARK_TOPIC = "BenchmarkTest"
 REPLY_SUFFIX = "REPLY_TOPIC"
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+SYSTEM_PREFIX = "rmq_sys_"
+"""How topics begin that brokers of 5.x have for themselves."""
+REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 QUEUES_MAX = 10_000
 
 NOT_FOR_CLIENTS = frozenset(
@@ -204,12 +206,22 @@ class TopicTable:
         if self._topics.pop(name, None) is not None:
             self._changed()
 
-    def recover(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Take back topics that have messages and whose making was not saved before a crash."""
+    def recover(
+        self, queues: Iterable[tuple[str, int]], newest_time: Callable[[str], int | None]
+    ) -> None:
+        """Take back topics that have messages and whose making was not saved before a crash.
+
+        ``newest_time`` says when the newest message of a topic was stored: one that is older than
+        the file belongs to a topic that was deleted.
+        """
         counts: dict[str, int] = {}
         for name, queue_id in queues:
             if name not in self._topics:
                 counts[name] = max(counts.get(name, 0), queue_id + 1)
+        for name in list(counts):
+            newest = newest_time(name)
+            if newest is None or newest < self.version.timestamp:
+                del counts[name]
         if counts:
             self._change(TopicConfig(name, count, count) for name, count in counts.items())
 

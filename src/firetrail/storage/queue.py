@@ -241,6 +241,12 @@ class SegmentQueue:
             with self._guard:
                 self._retired += (segment for segment in retired if segment not in gone)
 
+    def destroy(self) -> None:
+        """Remove every file, and the folder. What readers hold stays valid."""
+        while self.segments:
+            self.retire_first(0)
+        self.system.files.remove_folder(self.folder)
+
     def close(self) -> None:
         """Close every file."""
         self.sweep(0)

@@ -233,6 +233,16 @@ class Files:
         os.unlink(path)
         self.sync_folder(path.parent)
 
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder that is empty, durably; one with something in it stays."""
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+        else:
+            self.sync_folder(path.parent)
+
     def used_ratio(self, path: Path) -> float:
         """Used part of the file system that holds ``path``, from 0.0 to 1.0."""
         stat = os.statvfs(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from firetrail.errors import DiskFullError
 from firetrail.store.commitlog import CommitLog
@@ -133,6 +133,16 @@ class Housekeeper:
         except OSError as error:
             self._fail(error)
         return self._dispatched_offset
+
+    def remove_topic(self, topic: str) -> bool:
+        """Remove the queues of a topic; False while queues are synced or retention is at work."""
+        with ExitStack() as held:
+            for lock in (self._retention.guard, self._flushing):
+                if not lock.acquire(blocking=False):
+                    return False
+                held.callback(lock.release)
+            self._queues.remove(topic)
+        return True
 
     def write_watermark(self, *, clean: bool) -> None:
         """Note durably what is on disk."""

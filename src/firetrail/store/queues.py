@@ -97,6 +97,23 @@ class QueueTable:
                 self.loaded[key] = queue
         return queue
 
+    def remove(self, topic: str) -> None:
+        """Remove the queues of a topic with their files; the next message makes a new one.
+
+        Nobody may append to them meanwhile.
+        """
+        keys = [key for key in self.pairs() if key[0] == topic]
+        if not keys:
+            return  # nor is any name made into a path that is not a folder's already
+        for key in keys:
+            queue = self.open(*key)
+            with self._guard:
+                self.loaded.pop(key, None)
+                self._known.pop(key, None)
+            self.dirty.discard(queue)
+            queue.files.destroy()
+        self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
+
     def all(self) -> Iterator[ConsumeQueue]:
         """Every queue, loaded one by one."""
         for topic, queue_id in self.pairs():

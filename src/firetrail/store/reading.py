@@ -58,6 +58,10 @@ class Reader:
         log.before_removal.append(self._cursors.clear)
         self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
 
+    def forget_cursors(self) -> None:
+        """Look every queue up again."""
+        self._cursors.clear()
+
     # -- by queue offset ----------------------------------------------------------------------
 
     def get(

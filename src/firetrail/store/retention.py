@@ -43,7 +43,8 @@ class Retention:
         self._gate = gate
         self._config = config
         self._settled = settled
-        self._guard = threading.Lock()  # the rounds of the housekeeper and calls from outside
+        self.guard = threading.Lock()
+        """Held while files are deleted: by the housekeeper's rounds, by calls from outside."""
         self._system = log.queue.system
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
@@ -57,7 +58,7 @@ class Retention:
         self._watch_disk(used)
         forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
         due = used > config.disk_max_used_ratio or self._is_hour()
-        with self._guard:
+        with self.guard:
             self._sweep()
             removed = self._delete(forced) if due or forced else 0
             self._follow()
@@ -65,7 +66,7 @@ class Retention:
 
     def delete(self, *, forced: bool = False) -> int:
         """Delete expired files now; ``forced``, also those that have not expired. How many."""
-        with self._guard:
+        with self.guard:
             self._sweep()
             removed = self._delete(forced)
             self._follow()

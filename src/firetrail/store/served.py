@@ -97,6 +97,38 @@ class ServedStore(Store):
         """Change settings while the store is open; ConfigError, and no change, if one cannot be."""
         self._engine.configure(check_changes(self.config, changes))
 
+    def settle(self) -> int:
+        """Sync all and note it; a recovery would begin there, at the earliest, from now on."""
+        self.flush()
+        settled = min(self._engine.housekeeper.settle_derived(), self._log.flushed_offset)
+        self._engine.housekeeper.write_watermark(clean=False)
+        return settled
+
+    def remove_topic(self, topic: str, settled: int) -> bool:
+        """Remove the queues of a topic, so that its next message is number 0 again.
+
+        Its messages stay in the log until they expire. False, and nothing removed, while some of
+        them are not in the queues or not before ``settled``, which :meth:`settle` gave (a recovery
+        would add them to the topic's next queues), or while queues are being synced. Call it where
+        messages are put, or one might come in between.
+        """
+        engine = self._engine
+        for queue_id in self.queues(topic):
+            queue = engine.queues.open(topic, queue_id)
+            unit = queue.last_unit
+            if queue.next_offset != queue.max_offset or (
+                unit is not None and unit.physical_offset >= settled
+            ):
+                return False
+        engine.reader.forget_cursors()
+        return engine.housekeeper.remove_topic(topic)
+
+    def newest_time(self, topic: str) -> int | None:
+        """Store time (ms) of the newest message in a topic's queues."""
+        ends = [(queue_id, self.max_offset(topic, queue_id) - 1) for queue_id in self.queues(topic)]
+        times = (self.store_time(topic, queue_id, last) for queue_id, last in ends if last >= 0)
+        return max((time for time in times if time is not None), default=None)
+
     def queue_pairs(self) -> list[tuple[str, int]]:
         """Topic and queue id of every queue, in order."""
         return self._engine.queues.pairs()

@@ -1,0 +1,130 @@
+"""Deleted topics: their queues go, and do not come back, whatever happens then."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail import Message, Store
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.topics import TopicTable
+from firetrail.remoting.bodies import DataVersion, TopicConfigTable
+from firetrail.remoting.codes import RequestCode
+from firetrail.storage.system import System
+
+
+async def delete(talk: Talk, topic: str) -> None:
+    assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == 0
+
+
+def after_a_crash(folder: Path, copy: Path) -> Path:
+    """The store as it is on disk now, as if its broker had been killed."""
+    return Path(shutil.copytree(folder, copy))
+
+
+def test_a_topic_that_is_made_again_begins_with_0(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        for n in range(3):
+            await talk.send("T1", b"old %d" % n)
+        await talk.pull_until("T1", 3)
+        await delete(talk, "T1")
+        assert not (tmp_path / "consumequeue" / "T1").exists()
+        assert talk.broker.store.topics() == []
+        answer = await talk.send("T1", b"new")
+        assert answer.fields["queueOffset"] == "0"
+        assert [record.body for record in await talk.pull_until("T1", 1)] == [b"new"]
+        await talk.send("T2", b"another")
+
+    async def again(talk: Talk) -> None:
+        assert [record.body for record in await talk.pull_until("T1", 1)] == [b"new"]
+        assert talk.broker.store.max_offset("T1", 0) == 1
+
+    running(test, tmp_path, store=SMALL)
+    running(again, tmp_path, store=SMALL)
+
+
+def test_names_are_no_paths(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+
+    async def test(talk: Talk) -> None:
+        for name in ("../../mine", "9" * 3000):
+            await delete(talk, name)
+        assert (tmp_path / "mine").is_dir()
+
+    running(test, tmp_path / "store")
+
+
+def test_a_crash_brings_nothing_back(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T2", b"other")
+        await talk.send("T1", b"old")
+        await delete(talk, "T1")
+        after_a_crash(tmp_path / "a", tmp_path / "b")
+        await talk.send("T1", b"new")
+        await talk.pull_until("T1", 1)
+        talk.broker.store.flush()
+        after_a_crash(tmp_path / "a", tmp_path / "c")
+
+    async def without(talk: Talk) -> None:
+        assert not talk.broker.store.recovery.clean
+        assert talk.broker.topics.get("T1") is None
+        assert talk.broker.store.topics() == ["T2"]
+
+    async def with_new(talk: Talk) -> None:
+        assert not talk.broker.store.recovery.clean
+        assert [record.body for record in await talk.pull_until("T1", 1)] == [b"new"]
+
+    running(test, tmp_path / "a", store=SMALL)
+    running(without, tmp_path / "b", store=SMALL)
+    running(with_new, tmp_path / "c", store=SMALL)
+
+
+def test_topics_of_nobody_are_cleaned_when_asked(tmp_path: Path) -> None:
+    with Store.open(tmp_path, SMALL) as store:
+        for topic in ("Left", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
+            store.put(Message(topic, b"body"))
+
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", b"body")
+        await talk.pull_until("T1", 1)
+        assert (await talk.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+        assert talk.broker.store.topics() == ["SCHEDULE_TOPIC_XXXX", "T1", "rmq_sys_wheel_timer"]
+
+    running(test, tmp_path, store=SMALL)
+
+
+def test_queues_stay_while_messages_are_on_their_way_to_them(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        store = talk.broker.store
+        settled = store.settle()
+        await talk.send("T1", b"body")
+        await talk.pull_until("T1", 1)
+        assert not store.remove_topic("T1", settled)
+        assert store.topics() == ["T1"]
+        assert store.remove_topic("T1", store.settle())
+        assert store.topics() == []
+
+    running(test, tmp_path, store=SMALL)
+
+
+def test_queues_without_a_topic_are_those_of_a_deleted_one_unless_they_are_newer(
+    tmp_path: Path,
+) -> None:
+    """Than the file of topics: it is saved beside the first send to a topic, not before it."""
+    file = ConfigFile(System(), tmp_path, "topics.json")
+    file.save(TopicConfigTable({}, DataVersion(3, 1000)).to_json())
+
+    async def test() -> None:
+        table = TopicTable(file, BrokerConfig(), 18, lambda: 2000)
+        newest = {"Deleted": 999, "Made": 1000, "Empty": None}
+        table.recover([("Deleted", 0), ("Made", 0), ("Made", 1), ("Empty", 0)], newest.get)
+        assert table.get("Deleted") is None
+        assert table.get("Empty") is None
+        assert table.require("Made").read_queue_nums == 2
+        await table.stop()
+
+    asyncio.run(test())
