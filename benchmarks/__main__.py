@@ -20,8 +20,9 @@ from benchmarks.figures import Line
 from benchmarks.measurements import MEASUREMENTS
 from benchmarks.pipelines import PIPELINES
 from benchmarks.report import machine, table, write_page
+from benchmarks.serving import SERVING
 
-ALL = MEASUREMENTS | PIPELINES
+ALL = MEASUREMENTS | PIPELINES | SERVING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """What the largest step has on the disk at a time, and some to spare."""
 

@@ -36,6 +36,8 @@ class Scale:
     recover: int = 4 * GIB
     open_small: int = 1 * GIB
     lag: int = 100
+    served: int = 500_000
+    """Messages sent to a broker one by one; four times as many in batches."""
     spark_sizes: tuple[int, ...] = (1 * GIB, 8 * GIB)
     """Of the logs that Spark scans; it archives the first."""
     log_size: int = 1 * GIB
@@ -59,6 +61,7 @@ QUICK = Scale(
     recover=256 * MIB,
     open_small=64 * MIB,
     lag=20,
+    served=60_000,
     spark_sizes=(64 * MIB,),
 )
 

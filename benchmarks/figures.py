@@ -17,11 +17,12 @@ class Unit(Enum):
     MESSAGES = "messages/s"
     BYTES = "bytes/s"
     SECONDS = "s"
+    MEMORY = "bytes"
 
     @property
     def more_is_better(self) -> bool:
         """Whether it is a rate."""
-        return self is not Unit.SECONDS
+        return self in (Unit.MESSAGES, Unit.BYTES)
 
     def show(self, value: float) -> str:
         """With three digits and a fitting prefix."""
@@ -36,6 +37,7 @@ class Unit(Enum):
 _SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
     Unit.MESSAGES: ((1e6, "M/s"), (1e3, "k/s"), (1, "/s")),
     Unit.BYTES: ((1e9, "GB/s"), (1e6, "MB/s")),
+    Unit.MEMORY: ((1e9, "GB"), (1e6, "MB")),
     Unit.SECONDS: ((1, "s"), (1e-3, "ms"), (1e-6, "µs")),
 }
 

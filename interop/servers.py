@@ -35,6 +35,10 @@ diskMaxUsedSpaceRatio=99
 enablePropertyFilter=true
 messageDelayLevel=1s 1s 1s 5s
 """
+QUICK_FLAGS = (
+    *("-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=1g"),
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+)
 _OPENED = [
     *(f"java.base/{name}" for name in ("java.nio", "sun.nio.ch", "java.lang")),
     "java.base/jdk.internal.ref",
@@ -73,11 +77,25 @@ def free_port() -> int:
 
 
 class Servers:
-    """The Java side of one release line, with its files in a folder."""
+    """The Java side of one release line, with its files in a folder.
 
-    def __init__(self, line: str, folder: Path) -> None:
+    ``flags`` are those of the JVM, ``settings`` what every broker.conf begins with. As they are,
+    servers are there soon and small.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        folder: Path,
+        flags: Sequence[str] = QUICK_FLAGS,
+        settings: str = BROKER_CONF,
+    ) -> None:
         self.line = line
         self.folder = folder
+        self.pids: dict[str, int] = {}
+        """Processes by their main classes."""
+        self._flags = flags
+        self._settings = settings
         conf = folder / "conf"
         conf.mkdir()
         for name in ("broker", "namesrv", "tools"):
@@ -113,7 +131,7 @@ class Servers:
         port = free_port()
         conf = self.folder / f"{name}.conf"
         conf.write_text(
-            f"{BROKER_CONF}brokerName={name}\nlistenPort={port}\nhaListenPort={port + 1}\n"
+            f"{self._settings}brokerName={name}\nlistenPort={port}\nhaListenPort={port + 1}\n"
             f"storePathRootDir={self.folder / name}\n"
         )
         return port, conf
@@ -144,6 +162,7 @@ class Servers:
                 stderr=subprocess.STDOUT,
             ) as process,
         ):
+            self.pids[main] = process.pid
             try:
                 deadline = time.monotonic() + START_S
                 while "boot success" not in said.read_text(errors="replace"):
@@ -156,12 +175,10 @@ class Servers:
 
     def _command(self, main: str, *arguments: str) -> Sequence[str]:
         java = shutil.which("java") or str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
-        heap = ["-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=1g"]
-        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
         opened.append("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED")
         home = f"-Duser.home={self.folder}"
-        return [java, *heap, *quick, *opened, home, "-cp", jars(self.line), main, *arguments]
+        return [java, *self._flags, *opened, home, "-cp", jars(self.line), main, *arguments]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "LC_ALL": "C.UTF-8"}

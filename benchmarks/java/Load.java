@@ -34,11 +34,16 @@ public class Load {
         namesrv = arguments[1];
         topic = arguments[2];
         int[] numbers = Arrays.stream(arguments).skip(3).mapToInt(Integer::parseInt).toArray();
-        switch (arguments[0]) {
-            case "send": send(numbers[0], numbers[1], numbers[2], numbers[3]); break;
-            case "consume": consume(numbers[0]); break;
-            case "relay": relay(numbers[0], numbers[1]); break;
-            default: throw new IllegalArgumentException(arguments[0]);
+        try {
+            switch (arguments[0]) {
+                case "send": send(numbers[0], numbers[1], numbers[2], numbers[3]); break;
+                case "consume": consume(numbers[0]); break;
+                case "relay": relay(numbers[0], numbers[1]); break;
+                default: throw new IllegalArgumentException(arguments[0]);
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1); // threads of the client would keep it alive
         }
         System.out.flush();
         System.exit(0);
@@ -116,7 +121,7 @@ public class Load {
         AtomicLong received = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
         DefaultMQProducer producer = producer();
-        producer.send(message(1)); // the topic has to be there when the consumer asks for it
+        // The topic is there now, as it has to be when the consumer asks for it.
         DefaultMQPushConsumer consumer = consumer();
         consumer.registerMessageListener((MessageListenerConcurrently) (list, context) -> {
             long now = System.nanoTime();
@@ -150,6 +155,7 @@ public class Load {
                 @Override
                 public void onException(Throwable error) {
                     error.printStackTrace();
+                    System.exit(1);
                 }
             });
         }
@@ -167,7 +173,17 @@ public class Load {
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
         producer.setSendMsgTimeout(30000);
         producer.start();
-        return producer;
+        for (int tries = 0; ; tries++) { // a broker that has just started may not have its route yet
+            try {
+                producer.send(message(1));
+                return producer;
+            } catch (Exception error) {
+                if (tries == 100) {
+                    throw error;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static DefaultMQPushConsumer consumer() throws Exception {

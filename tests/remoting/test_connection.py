@@ -19,7 +19,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.server import BUSY, Server, ServerLimits
 
-ECHO, SLOW, FAIL, BROKEN = 1, 2, 3, 4
+ECHO, SLOW, FAIL, BROKEN, UNWRITABLE = 1, 2, 3, 4, 5
 
 
 def echo(connection: Connection, request: Command) -> Command:
@@ -39,7 +39,17 @@ def broken(connection: Connection, request: Command) -> Command:
     raise ZeroDivisionError("a bug")
 
 
-HANDLERS: dict[int, Handler] = {ECHO: echo, SLOW: slow, FAIL: fail, BROKEN: broken}
+def unwritable(connection: Connection, request: Command) -> Command:
+    return request.answer(0x8000)
+
+
+HANDLERS: dict[int, Handler] = {
+    ECHO: echo,
+    SLOW: slow,
+    FAIL: fail,
+    BROKEN: broken,
+    UNWRITABLE: unwritable,
+}
 
 
 class Serving:
@@ -335,3 +345,13 @@ def test_stopping_answers_what_was_asked() -> None:
         await client.close()
 
     asyncio.run(run())
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure_and_no_more() -> None:
+    async def test(serving: Serving) -> None:
+        response = await serving.ask(UNWRITABLE, serialize=Serialize.ROCKETMQ)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "no place in a binary header" in (response.remark or "")
+        assert (await serving.ask(ECHO, body=b"still there")).body == b"still there"
+
+    serving(test)

@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.remoting.answering import Answer, Handler, answer_to, outcome_of
+from firetrail.errors import ProtocolError
+from firetrail.remoting.answering import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
@@ -205,7 +206,10 @@ class Server:
 
     def _finish(self, connection: Connection, request: Command, response: Command | None) -> None:
         if response is not None and not request.is_one_way:
-            connection.send(response)
+            try:
+                connection.send(response)
+            except ProtocolError as error:  # it has no form on the wire
+                connection.send(failure(request, error))
         full = self._waiting_bytes > self._limits.waiting_bytes
         self._waiting_bytes -= len(request.body)
         if full and self._waiting_bytes <= self._limits.waiting_bytes:

@@ -1,0 +1,166 @@
+"""Brokers under load: Firetrail's and Java's, driven by RocketMQ's own Java client.
+
+The load is that of RocketMQ's benchmark: 64 threads that each send 128 bytes and wait, and a push
+consumer. Broker, name server and client share the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from interop.servers import BROKER, Servers, jars
+
+from benchmarks.bench import Bench
+from benchmarks.contestants import ROOT, TIMEOUT_S, RunError
+from benchmarks.figures import Json, Line, Unit, samples
+from benchmarks.measurements import OURS
+
+JAVA = "Java broker 5.3.3"
+LINE = "v5"
+HEAP = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g")
+SETTINGS = "brokerClusterName=DefaultCluster\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+LOAD = ROOT / "benchmarks" / "java" / "Load.java"
+THREADS, SIZE, BATCH = 64, 128, 32
+RELAYED_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A broker that runs."""
+
+    namesrv: str
+    address: str
+    pid: int
+    start_s: float
+    """From the start of its process until it says that it serves."""
+
+
+Start = Callable[[Path], AbstractContextManager[Served]]
+
+
+@contextmanager
+def firetrail_broker(folder: Path) -> Iterator[Served]:
+    """``firetrail up`` on free ports."""
+    command = [sys.executable, "-m", "firetrail.cli.main", "up", str(folder / "store")]
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [*command, "--port", "0", "--namesrv-port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        namesrv = process.stdout.readline().split()[2]
+        address = process.stdout.readline().split()[1]
+        try:
+            yield Served(namesrv, address, process.pid, time.perf_counter() - began)
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def java_broker(folder: Path) -> Iterator[Served]:
+    """Java's name server and its broker; what the broker needs is counted."""
+    servers = Servers(LINE, folder, HEAP, SETTINGS)
+    with servers.name_server() as namesrv:
+        began = time.perf_counter()
+        with servers.broker(namesrv, "broker") as address:
+            took_s = time.perf_counter() - began
+            yield Served(namesrv, address, servers.pids[BROKER], took_s)
+
+
+def serving(bench: Bench) -> Iterator[Line]:
+    """Throughput, latency, start and memory."""
+    runs: dict[str, Callable[[], Json]] = {OURS: lambda: _run(bench, firetrail_broker)}
+    if bench.javas:
+        runs[JAVA] = lambda: _run(bench, java_broker)
+    answers = bench.take_turns(runs)
+    figures = (
+        ("broker, send, 64 threads", Unit.MESSAGES, "send", 1.0),
+        ("broker, send, batches of 32", Unit.MESSAGES, "batch", 2.0),
+        ("broker, consume", Unit.MESSAGES, "consume", 1.0),
+        (f"broker, to the consumer at {RELAYED_PER_S}/s, p50", Unit.SECONDS, "p50_s", None),
+        (f"broker, to the consumer at {RELAYED_PER_S}/s, p99", Unit.SECONDS, "p99_s", 1.0),
+        ("broker, start", Unit.SECONDS, "start_s", 5.0),
+        ("broker, resident memory when started", Unit.MEMORY, "resident", 5.0),
+        ("broker, resident memory after all that", Unit.MEMORY, "resident_after", 5.0),
+        ("broker, of that its own (no pages of files)", Unit.MEMORY, "private_after", 5.0),
+        ("broker, CPU for a send", Unit.SECONDS, "send_cpu_s", None),
+    )
+    for title, unit, name, wanted in figures:
+        ours = samples(unit, answers[OURS], name)
+        theirs = samples(unit, answers[JAVA], name) if JAVA in answers else None
+        yield Line(title, ours, JAVA if theirs else "", theirs, wanted)
+
+
+def crowd(bench: Bench) -> Iterator[Line]:
+    """How long heartbeats of 1,000 connections take while others flood the broker."""
+    answers = [_crowd(bench) for _ in range(bench.repeat)]
+    beats = samples(Unit.SECONDS, answers, "p99_s")
+    yield Line("broker, heartbeats of 1,000 connections under load, p99", beats, limit=0.1)
+    yield Line("broker, memory of its own meanwhile", samples(Unit.MEMORY, answers, "private"))
+
+
+def _run(bench: Bench, start: Start) -> Json:
+    sent = bench.scale.served
+    with bench.folder("served") as folder:
+        folder.mkdir()
+        with start(folder) as served:
+            figures = {"start_s": served.start_s, "resident": _memory(served.pid, "VmRSS")}
+            before = _cpu_s(served.pid)
+            figures["send"] = _load(served, "send", "Single", THREADS, SIZE, sent, 1)["per_s"]
+            figures["send_cpu_s"] = (_cpu_s(served.pid) - before) / (1.2 * sent)  # and a warm-up
+            many = 4 * sent
+            figures["batch"] = _load(served, "send", "Batch", THREADS, SIZE, many, BATCH)["per_s"]
+            figures["consume"] = _load(served, "consume", "Batch", many)["per_s"]
+            relayed = _load(served, "relay", "Relay", RELAYED_PER_S, sent // 20)
+            figures["resident_after"] = _memory(served.pid, "VmRSS")
+            figures["private_after"] = _memory(served.pid, "RssAnon")
+    return figures | {"p50_s": relayed["p50_s"], "p99_s": relayed["p99_s"]}
+
+
+def _load(served: Served, kind: str, topic: str, *numbers: int) -> Json:
+    command = ["java", "-Xmx1g", "-Drocketmq.client.logUseSlf4j=true", "-cp", jars(LINE), str(LOAD)]
+    return _last_line([*command, kind, served.namesrv, topic, *map(str, numbers)])
+
+
+def _crowd(bench: Bench) -> Json:
+    with bench.folder("served") as folder, firetrail_broker(folder) as served:
+        command = [sys.executable, "-m", "benchmarks.crowd", served.address]
+        flood = subprocess.Popen([*command, '{"connections": 0, "seconds": 12}'], cwd=ROOT)
+        try:
+            figures = _last_line([*command, '{"producers": 0, "consumers": 0}'])
+            figures["private"] = _memory(served.pid, "RssAnon")
+        finally:
+            flood.terminate()
+            flood.wait()
+    return figures
+
+
+def _last_line(command: list[str]) -> Json:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise RunError(f"{' '.join(command)}: ended with {done.returncode}\n{done.stderr[-2000:]}")
+    figures: Json = json.loads(lines[-1])
+    return figures
+
+
+def _memory(pid: int, name: str) -> int:
+    """Bytes, by the name of a line in ``/proc/PID/status``."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RunError(f"the system does not tell {name} of process {pid}")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+SERVING = {"serving": serving, "crowd": crowd}
