@@ -62,6 +62,6 @@ fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers se
 	    -artifact_prefix=build/ -max_total_time=$(FUZZ_S) -rss_limit_mb=1024 -timeout=10
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f src/firetrail/format/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -259,6 +259,9 @@ class TestClient:
                 await admin.delete_group("GA")
                 await admin.delete_topic("Admin")
                 assert "Admin" not in await admin.topics()
+                await admin.create_topic("Admin", 2)
+                again = await producer.send(Message("Admin", b"again"))
+                assert again.queue_offset == 0  # as with Firetrail's broker
 
         run(test)
 
