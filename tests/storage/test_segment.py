@@ -338,3 +338,21 @@ def test_a_new_file_appears_with_its_length(
     assert (tmp_path / "a").stat().st_size == SIZE
     if unnamed:
         assert seen == [[], []]
+
+
+def test_what_is_let_go_of_is_still_there(segment: Segment, machine: Machine) -> None:
+    segment.allocate(SIZE)
+    segment.view[:SIZE] = content = bytes(range(256)) * (SIZE // 256)
+    segment.let_go(SIZE)
+    assert bytes(segment.view) == content
+    segment.close()
+    segment.let_go(SIZE)  # nothing to do
+    assert segment.path.read_bytes() == content
+
+
+def test_only_what_is_mapped_is_let_go_of(machine: Machine, segment: Segment) -> None:
+    reader = Segment(machine.system, segment.path, 1000, SIZE, writable=False)
+    reader.let_go(SIZE)
+    _ = reader.view
+    reader.let_go(SIZE)  # a mapping for reading only is left as it is
+    reader.close()

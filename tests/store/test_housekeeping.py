@@ -1,6 +1,7 @@
 """The periodic work: what a round syncs, what it notes, and how it fails."""
 
 import errno
+import mmap
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from tests.store.conftest import OpenStore
 
 from firetrail import Message, PutStatus, Store
 from firetrail.errors import FlushFailedError
-from firetrail.store.housekeeping import FEW_QUEUES, FEW_QUEUES_INTERVAL_MS
+from firetrail.storage.system import Files
+from firetrail.store import housekeeping
+from firetrail.store.housekeeping import FEW_QUEUES, FEW_QUEUES_INTERVAL_MS, LET_GO_INTERVAL_MS
 from firetrail.store.watermark import Watermark, read_watermark
 
 
@@ -183,3 +186,28 @@ def test_what_was_noted_is_where_recovery_starts(
     assert again.recovery.messages_scanned == 1
     assert again.max_offset("T") == 51
     assert len(again.query("T", "k", max_count=64)) == 51
+
+
+def test_the_log_before_its_newest_part_is_let_go_of(
+    store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process does not grow with its log; what is let go of can be read all the same."""
+    monkeypatch.setattr(housekeeping, "NEWEST_KEPT", 1000)
+    gone: list[int] = []
+
+    def let_go(mapping: mmap.mmap, offset: int, length: int) -> None:
+        gone.append(length)
+        Files.let_go(machine.files, mapping, offset, length)
+
+    monkeypatch.setattr(machine.files, "let_go", let_go)
+    bodies = [b"%d" % number * 100 for number in range(100)]
+    put_all(store, bodies, keys=["k"])
+    store.flush()
+    store._engine.housekeeper.round()
+    assert not gone
+    machine.clock.advance(LET_GO_INTERVAL_MS)
+    store._engine.housekeeper.round()
+    indexes = sum(file.segment.size for file in store._engine.index.files)
+    assert sum(gone) == store.log_range[1] - 1000 + indexes
+    assert [bytes(message.body) for message in store.read("T", 0)] == bodies
+    assert len(store.query("T", "k")) > 1

@@ -162,6 +162,13 @@ class SegmentQueue:
             if segment.end > offset:
                 yield segment
 
+    def let_go(self, end: int) -> None:
+        """Keep no page before ``end`` in this process's memory."""
+        for segment in self.segments:
+            if segment.base >= end:
+                break
+            segment.let_go(min(end - segment.base, segment.size))
+
     def next_base(self, offset: int = 0) -> int:
         """Where the next segment starts; in an empty queue, so that it holds ``offset``."""
         last = self.last

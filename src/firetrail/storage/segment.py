@@ -256,6 +256,13 @@ class Segment:
         if self.allocated > self.wrote:
             self.system.files.populate(self.mapping, self.wrote, self.allocated - self.wrote)
 
+    def let_go(self, end: int) -> None:
+        """Keep nothing before ``end`` in this process's memory; it is read again when needed."""
+        mapping = self._mapping
+        if mapping is not None and self.writable and end > 0:
+            with suppress(ValueError):  # closed meanwhile
+                self.system.files.let_go(mapping, 0, end)
+
     def is_due(self, least_pages: int) -> bool:
         """Whether enough was committed since the last flush; a full file always counts."""
         if least_pages > 0 and not self.is_full:

@@ -39,6 +39,17 @@ class SyncError(OSError):
     """A sync that failed where a file or a folder was made: it must not be tried again."""
 
 
+def _advise(mapping: mmap.mmap, offset: int, length: int, advice: int) -> None:
+    """``madvise`` with other threads running meanwhile, unlike the method of ``mmap``."""
+    start = offset & ~(mmap.PAGESIZE - 1)
+    anchor = ctypes.c_char.from_buffer(mapping, start)
+    try:
+        address = ctypes.c_void_p(ctypes.addressof(anchor))
+        _LIBC.madvise(address, ctypes.c_size_t(offset + length - start), advice)
+    finally:
+        del anchor  # or the mapping could never be closed
+
+
 class Files:
     """What the store asks of a file system."""
 
@@ -105,16 +116,14 @@ class Files:
 
         Only speed depends on it: a kernel that cannot do it is no error.
         """
-        start = offset & ~(mmap.PAGESIZE - 1)
-        anchor = ctypes.c_char.from_buffer(mapping, start)
-        try:
-            _LIBC.madvise(
-                ctypes.c_void_p(ctypes.addressof(anchor)),
-                ctypes.c_size_t(offset + length - start),
-                _MADV_POPULATE_WRITE,
-            )
-        finally:
-            del anchor  # or the mapping could never be closed
+        _advise(mapping, offset, length, _MADV_POPULATE_WRITE)
+
+    def let_go(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+        """Count a range of a shared mapping no longer as memory of this process.
+
+        Nothing is lost: the pages stay in the system's cache, and are there at the next access.
+        """
+        _advise(mapping, offset, length, mmap.MADV_DONTNEED)
 
     def lock_memory(self, mapping: mmap.mmap) -> None:
         """Keep the mapping's pages in memory. Raises OSError, mostly for want of permission."""

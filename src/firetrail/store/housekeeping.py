@@ -22,6 +22,11 @@ FEW_QUEUES = 64
 FEW_QUEUES_INTERVAL_MS = 5_000
 """While no more queues are dirty, all of them and the index are synced that often."""
 
+LET_GO_INTERVAL_MS = 5_000
+NEWEST_KEPT = 64 << 20
+"""Bytes at the end of the log that stay mapped; of the rest, what was touched is let go of. The
+system still has it in its cache, but the process does not grow to the size of its log."""
+
 
 class Housekeeper:
     """One thread for the periodic work."""
@@ -51,6 +56,7 @@ class Housekeeper:
         self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
+        self._last_let_go = self._clock.monotonic()
         self._dispatched_offset = dispatcher.position  # queues and index were synced before
         self._physic_time = watermark_file.checkpoint.physic_timestamp
         self._logics_time = dispatcher.last_store_time
@@ -94,6 +100,11 @@ class Housekeeper:
                 self._queues.flush(config.consume_queue_flush_least_pages)
         with suppress(DiskFullError):  # the one before still counts; the next round tries again
             self.write_watermark(clean=False)
+        if (now - self._last_let_go) * 1000 >= LET_GO_INTERVAL_MS and not config.lock_memory:
+            self._last_let_go = now
+            self._log.queue.let_go(self._log.flushed_offset - NEWEST_KEPT)
+            if self._index is not None:
+                self._index.let_go()
         if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
             self._last_clean = now
             self._retention.round()

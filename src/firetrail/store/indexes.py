@@ -116,6 +116,11 @@ class Index:
         for file in (*filled, *newest):
             file.segment.sync()
 
+    def let_go(self) -> None:
+        """Keep no page of the files in this process's memory."""
+        for file in self.files:
+            file.segment.let_go(file.segment.size)
+
     def query(self, question: KeyQuestion, limit: int) -> list[int]:
         """Physical offsets of at most ``limit`` messages that may be asked for, newest first.
 
