@@ -22,6 +22,8 @@ from benchmarks.pipelines import PIPELINES
 from benchmarks.report import machine, table, write_page
 from benchmarks.serving import SERVING
 
+PARTS = {"store": MEASUREMENTS | PIPELINES, "brokers": SERVING}
+"""The parts of the page, and what belongs to them."""
 ALL = MEASUREMENTS | PIPELINES | SERVING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """What the largest step has on the disk at a time, and some to spare."""
@@ -54,9 +56,13 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the measurements; 0 whatever the ratios are, 1 if one could not be taken."""
     options = parser().parse_args(arguments)
-    complete = not (options.quick or options.only or options.no_java)
-    if options.write and not complete:
-        parser().error("--write is for complete runs: without --quick, --only and --no-java")
+    names = options.only or list(ALL)
+    whole = [part for part, measurements in PARTS.items() if set(measurements) <= set(names)]
+    if options.write and (options.quick or options.no_java or not whole):
+        parser().error(
+            "--write is for complete runs: without --quick and --no-java, and with --only for all "
+            "measurements of a part: " + "; ".join(", ".join(PARTS[part]) for part in PARTS)
+        )
     tool = missing_tool()
     if tool and not options.no_java:
         parser().error(f"{tool} is not on this machine; --no-java measures Firetrail alone")
@@ -71,26 +77,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as root:
         bench = Bench(Path(root), scale, () if options.no_java else JAVAS, options.repeat, _say)
         try:
-            lines = measure(bench, options.only or list(ALL))
+            lines = measure(bench, names)
         except RunError as error:
             print(f"benchmarks: {error}", file=sys.stderr)
             return 1
+    found = [line for some in lines.values() for line in some]
     if options.json:
-        print(json.dumps({"machine": machine(), "lines": [line.as_json() for line in lines]}))
+        print(json.dumps({"machine": machine(), "lines": [line.as_json() for line in found]}))
     else:
-        print(table(lines))
-    if options.write:
-        write_page(lines, scale, options.repeat)
+        print(table(found))
+    for part in whole if options.write else ():
+        chosen = [line for name in PARTS[part] for line in lines[name]]
+        write_page(part, chosen, scale, options.repeat)
     return 0
 
 
-def measure(bench: Bench, names: Sequence[str]) -> list[Line]:
+def measure(bench: Bench, names: Sequence[str]) -> dict[str, list[Line]]:
     """The lines of the measurements of these names."""
-    lines = []
+    lines: dict[str, list[Line]] = {}
     for name in names:
         bench.say(name)
         for line in ALL[name](bench):
-            lines.append(line)
+            lines.setdefault(name, []).append(line)
             bench.say(f"    {line}")
     return lines
 

@@ -40,8 +40,20 @@ class Scale:
     """Messages sent to a broker one by one; four times as many in batches."""
     spark_sizes: tuple[int, ...] = (1 * GIB, 8 * GIB)
     """Of the logs that Spark scans; it archives the first."""
+    crowd: int = 1000
+    """Connections to a broker that only keep alive."""
+    crowd_s: int = 10
     log_size: int = 1 * GIB
     """Length of a file of the log."""
+
+    @property
+    def amounts(self) -> dict[str, str]:
+        """How much the measurements of each part of the page do."""
+        return {
+            "store": f"{self.put:,} messages put one by one, {self.batch:,} in batches, "
+            f"{self.sync:,} synced",
+            "brokers": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
+        }
 
     @property
     def settings(self) -> dict[str, str]:
@@ -62,6 +74,7 @@ QUICK = Scale(
     open_small=64 * MIB,
     lag=20,
     served=60_000,
+    crowd_s=4,
     spark_sizes=(64 * MIB,),
 )
 

@@ -15,7 +15,7 @@ from benchmarks.figures import Line
 from firetrail.format.kernels import COMPILED
 
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN = "<!-- begin: written by python -m benchmarks --write -->"
+BEGIN = "<!-- begin {part}: written by python -m benchmarks --write -->"
 END = "<!-- end -->"
 HEADINGS = ("measurement", "Firetrail", "compared with", "theirs", "ratio", "wanted", "")
 
@@ -87,15 +87,15 @@ def _processor() -> str:
     return found[1] if found else platform.machine()
 
 
-def generated_part(lines: Sequence[Line], scale: Scale, repeat: int) -> str:
-    """What stands between the marks of the page."""
+def generated_part(part: str, lines: Sequence[Line], scale: Scale, repeat: int) -> str:
+    """What stands between the marks of a part of the page."""
+    repetitions = "1 repetition" if repeat == 1 else f"{repeat} repetitions"
     return "\n".join(
         (
-            BEGIN,
+            BEGIN.format(part=part),
             f"Measured on {machine()}.",
             "",
-            f"{scale.put:,} messages put one by one, {scale.batch:,} in batches, {scale.sync:,} "
-            f"synced; {repeat} repetitions.",
+            f"{scale.amounts[part]}; {repetitions}.",
             "",
             table(lines),
             END,
@@ -103,11 +103,14 @@ def generated_part(lines: Sequence[Line], scale: Scale, repeat: int) -> str:
     )
 
 
-def write_page(lines: Sequence[Line], scale: Scale, repeat: int, page: Path = PAGE) -> None:
-    """Replace the generated part of the page."""
+def write_page(
+    part: str, lines: Sequence[Line], scale: Scale, repeat: int, page: Path = PAGE
+) -> None:
+    """Replace a generated part of the page."""
     text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
+    mark = BEGIN.format(part=part)
+    before, begin, rest = text.partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{page}: the lines {BEGIN!r} and {END!r} are missing; put them back")
-    page.write_text(before + generated_part(lines, scale, repeat) + after, encoding="utf-8")
+        raise ValueError(f"{page}: the lines {mark!r} and {END!r} are missing; put them back")
+    page.write_text(before + generated_part(part, lines, scale, repeat) + after, encoding="utf-8")

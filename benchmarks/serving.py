@@ -98,10 +98,11 @@ def serving(bench: Bench) -> Iterator[Line]:
 
 
 def crowd(bench: Bench) -> Iterator[Line]:
-    """How long heartbeats of 1,000 connections take while others flood the broker."""
+    """How long heartbeats of many connections take while others flood the broker."""
     answers = [_crowd(bench) for _ in range(bench.repeat)]
     beats = samples(Unit.SECONDS, answers, "p99_s")
-    yield Line("broker, heartbeats of 1,000 connections under load, p99", beats, limit=0.1)
+    title = f"broker, heartbeats of {bench.scale.crowd:,} connections under load, p99"
+    yield Line(title, beats, limit=0.1)
     yield Line("broker, memory of its own meanwhile", samples(Unit.MEMORY, answers, "private"))
 
 
@@ -131,9 +132,12 @@ def _load(served: Served, kind: str, topic: str, *numbers: int) -> Json:
 def _crowd(bench: Bench) -> Json:
     with bench.folder("served") as folder, firetrail_broker(folder) as served:
         command = [sys.executable, "-m", "benchmarks.crowd", served.address]
-        flood = subprocess.Popen([*command, '{"connections": 0, "seconds": 12}'], cwd=ROOT)
+        seconds, connections = bench.scale.crowd_s, bench.scale.crowd
+        flooding = json.dumps({"connections": 0, "seconds": seconds + 2})
+        beating = {"producers": 0, "consumers": 0, "connections": connections, "seconds": seconds}
+        flood = subprocess.Popen([*command, flooding], cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
-            figures = _last_line([*command, '{"producers": 0, "consumers": 0}'])
+            figures = _last_line([*command, json.dumps(beating)])
             figures["private"] = _memory(served.pid, "RssAnon")
         finally:
             flood.terminate()

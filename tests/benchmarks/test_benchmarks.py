@@ -30,6 +30,8 @@ TINY = Scale(
     recover=200_000,
     open_small=50_000,
     lag=2,
+    crowd=20,
+    crowd_s=2,
     log_size=1 << 20,
 )
 
@@ -42,11 +44,11 @@ def seconds(*values: float) -> Samples:
     return Samples(Unit.SECONDS, values)
 
 
-@pytest.mark.parametrize("name", MEASUREMENTS)
+@pytest.mark.parametrize("name", [*MEASUREMENTS, "crowd"])
 def test_every_measurement_runs(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     bench = Bench(tmp_path, TINY, (), 1, said.append)
-    lines = command.measure(bench, [name])
+    lines = command.measure(bench, [name])[name]
     assert lines
     assert all(value > 0 for line in lines for value in line.ours.values)
     assert {line.baseline for line in lines} <= {"", "memcpy"}
@@ -174,10 +176,12 @@ class TestReport:
 
     def test_only_the_generated_part_of_the_page_changes(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
-        page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
-        report.write_page(LINES, TINY, 3, page)
+        other = f"{report.BEGIN.format(part='store')}\nother\n{report.END}\n"
+        mark = report.BEGIN.format(part="brokers")
+        page.write_text(f"{other}{mark}\nold\n{report.END}\nafter\n", encoding="utf-8")
+        report.write_page("brokers", LINES, TINY, 3, page)
         text = page.read_text(encoding="utf-8")
-        assert text.startswith(f"before\n{report.BEGIN}\n")
+        assert text.startswith(f"{other}{mark}\n")
         assert text.endswith(f"\n{report.END}\nafter\n")
         assert "old" not in text
         assert report.table(LINES) in text
@@ -186,12 +190,13 @@ class TestReport:
         page = tmp_path / "page.md"
         page.write_text("mine\n", encoding="utf-8")
         with pytest.raises(ValueError, match="put them back"):
-            report.write_page(LINES, TINY, 3, page)
+            report.write_page("store", LINES, TINY, 3, page)
         assert page.read_text(encoding="utf-8") == "mine\n"
 
     def test_the_page_has_the_marks(self) -> None:
         text = report.PAGE.read_text(encoding="utf-8")
-        assert text.count(report.BEGIN) == text.count(report.END) == 1
+        assert all(text.count(report.BEGIN.format(part=part)) == 1 for part in command.PARTS)
+        assert text.count(report.END) == len(command.PARTS)
 
     def test_lines_for_programs(self) -> None:
         line = json.loads(json.dumps(LINES[0].as_json()))
@@ -200,7 +205,7 @@ class TestReport:
 
 
 class TestCommand:
-    @pytest.mark.parametrize("option", ["--quick", "--no-java", "--only=put"])
+    @pytest.mark.parametrize("option", ["--quick", "--no-java", "--only=put", "--only=crowd"])
     def test_only_a_complete_run_is_written(
         self, option: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
