@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ class TestInUse:
         ) as writer:
             assert writer.stdin is not None and writer.stdout is not None
             assert writer.stdout.readline() == b"30\n"
-            before = state(tmp_path)
+            before = settled_state(tmp_path)  # the next file of the log is made meanwhile
             with StoreView.open(tmp_path / "s") as view:
                 assert (view.state, view.owner) == (StoreState.OPEN, writer.pid)
                 assert len(walked(view)[0]) == 30
@@ -163,6 +164,17 @@ import sys
 from firetrail import Store
 Store.open(sys.argv[1]).close()
 """
+
+
+def settled_state(folder: Path) -> object:
+    """The state of a folder in which another process has no more to do."""
+    known = None
+    while (found := state(folder)) != known:
+        known = found
+        time.sleep(0.1)
+    return found
+
+
 _WRITES = """
 import sys
 from firetrail import Message, Store
