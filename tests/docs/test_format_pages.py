@@ -28,6 +28,9 @@ from firetrail.format.names import LOCK_CONTENT
 from firetrail.format.properties import decode_properties
 from firetrail.format.record import Blank, Record, decode_record
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
+from firetrail.remoting.codes import Language, RequestCode, Serialize
+from firetrail.remoting.command import Command
+from firetrail.remoting.frames import decode_frame, encode_frame
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/format").glob("*.md"))
@@ -224,3 +227,36 @@ def test_config_json() -> None:
     assert golden(label.removeprefix("text: ")) == text.removesuffix("\n").encode()
     assert loads(shown[1].text) == {"offsetTable": {1: 3, 12: 0}}
     assert loads(shown[2].text) == {"offsetTable": {"T1@group": {0: 5, 1: 7}}}
+
+
+def test_wire() -> None:
+    """Both forms of the same request, there and back."""
+    binary, start, header = examples("wire.md")
+    assert [e.label for e in (binary, start, header)] == [
+        "binary frame",
+        "json frame",
+        "json header",
+    ]
+    asked = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    for frame, serialize in (
+        (binary.data, Serialize.ROCKETMQ),
+        (start.data + header.text.removesuffix("\n").encode(), Serialize.JSON),
+    ):
+        command = decode_frame(frame)
+        expected = Command(asked, {"topic": "T1"}, opaque=1, version=399, serialize=serialize)
+        assert command == expected
+        assert b"".join(encode_frame(command)) == frame
+
+
+def test_wire_numbers() -> None:
+    """The table of languages, and the frames that the tests of the codec hold to Java's."""
+    text = (ROOT / "docs/format/wire.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"of the peer: (.*?) …", text)
+    names = {"C++": "CPP", "Node.js": "NODE_JS"}
+    for entry in listed.split(", "):
+        number, name = entry.split()
+        assert Language[names.get(name, name.upper())] == int(number)
+    binary, _, header = examples("wire.md")
+    golden_frames = (ROOT / "tests/remoting/test_frames.py").read_text(encoding="utf-8")
+    assert binary.data.hex() in golden_frames
+    assert all(part in golden_frames for part in header.text.strip().split('"opaque":1,'))
