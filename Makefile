@@ -47,7 +47,7 @@ lint: setup ## Check style (ruff) and types (mypy)
 bench: setup ## Measure Firetrail and the Java store side by side (Java and Maven needed)
 	$(BIN)/python -m benchmarks
 
-interop: setup ## Hand stores to and from the real Java store (Java and Maven needed)
+interop: setup ## Hand stores to and from the real Java store, run stock clients (Java and Maven needed)
 	$(BIN)/pytest -q interop
 
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
