@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 FUZZ := .venv-fuzz
 FUZZ_S ?= 60
+MINUTES ?= 5
 
 KERNELS := $(wildcard src/firetrail/format/kernels/*.py src/firetrail/format/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench interop fuzz clean
+.PHONY: help setup demo test torture lint bench interop fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +39,9 @@ demo: setup ## See it work: write, read, query and check a store
 test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/format/kernels
+
+torture: setup ## Kill, starve and break brokers for MINUTES; SEED= repeats a round, PART= picks a kind
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part '$(PART)')
 
 lint: setup ## Check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

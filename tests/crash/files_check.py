@@ -32,6 +32,7 @@ class Raw(NamedTuple):
     sys_flag: int
     store_time: int
     properties: dict[str, str]
+    body: bytes
 
 
 def check_files(root: Path, slots: int) -> int:
@@ -69,6 +70,26 @@ def read_log(folder: Path) -> tuple[list[Raw], int]:
     return records, int(paths[0].name) if paths else 0
 
 
+def readable(folder: Path) -> list[Raw]:
+    """The records of a log up to the first bytes that are none: of one in use, or not recovered."""
+    records: list[Raw] = []
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        at = 0
+        while at + 8 <= len(content):
+            size, magic = struct.unpack_from(">iI", content, at)
+            if magic == BLANK:
+                break
+            try:
+                if magic != V1:
+                    return records
+                records.append(_raw(content[at : at + size], int(path.name) + at))
+            except (Violation, struct.error, IndexError, ValueError):
+                return records
+            at += size
+    return records
+
+
 def _raw(content: bytes, offset: int) -> Raw:
     size, _, crc, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(content)
     if physical != offset or size != len(content):
@@ -88,7 +109,7 @@ def _raw(content: bytes, offset: int) -> Raw:
         raise Violation(f"I2: the fields of the record at {offset} do not fill it")
     items = content[at + 2 :].decode().split("\x02")
     properties = dict(item.split("\x01", 1) for item in items if "\x01" in item)
-    return Raw(offset, size, topic, queue_id, queue_offset, sys_flag, store_time, properties)
+    return Raw(offset, size, topic, queue_id, queue_offset, sys_flag, store_time, properties, body)
 
 
 def _tags_code(record: Raw) -> int:
@@ -147,14 +168,20 @@ def _check_index(folder: Path, records: list[Raw], log_min: int, slots: int) -> 
     expected: list[tuple[int, int]] = []
     for record in records:
         if record.sys_flag & 0xC != 0xC:
-            keys = [key for key in record.properties.get("KEYS", "").split(" ") if key]
+            named = record.properties.get("UNIQ_KEY", ""), record.properties.get("KEYS", "")
+            keys = [key for key in " ".join(named).split(" ") if key]
             expected += [(_hash(f"{record.topic}#{key}"), record.offset) for key in keys]
     found: list[tuple[int, int]] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         found += _read_index(path, slots)
     found = [entry for entry in found if entry[1] >= log_min]
     if found != expected:
-        raise Violation(f"I4: the index has {found}, the log's keys are {expected}")
+        pairs = enumerate(zip(found, expected, strict=False))
+        at = next((k for k, (one, other) in pairs if one != other), min(len(found), len(expected)))
+        raise Violation(
+            f"I4: {len(found)} entries in the index, {len(expected)} keys in the log; entry {at} "
+            f"begins what is different: {found[at:][:3]}, {expected[at:][:3]}"
+        )
 
 
 def _hash(text: str) -> int:

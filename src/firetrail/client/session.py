@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -132,8 +133,12 @@ class Session:
         return route
 
     def forget_route(self, topic: str) -> None:
-        """Ask anew when the route is needed next."""
-        self._routes.pop(topic, None)
+        """Ask anew when the route is needed next; until then brokers are where they were.
+
+        A broker that is away for a moment is told how far its consumers are when it is back.
+        """
+        if topic in self._routes:
+            self._routes[topic] = (-math.inf, self._routes[topic][1])
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """The address of a broker in a route that was asked for."""

@@ -1,0 +1,172 @@
+/* Faults between a process and its file system, and a wall clock that can be set.
+ *
+ * Preloaded (LD_PRELOAD) into a process; FIRETRAIL_FAULTS names a file that is mapped here and in
+ * the process that torments this one (faults.py has the same layout). Only files below the root
+ * that it names are concerned: sockets and libraries never are.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SYNC = 1, ALLOCATE = 2, WRITE = 4, CREATE = 8, NAME = 16, REMOVE = 32 };
+enum { RULES = 8, TEXT = 256, KILL = -1 };
+
+struct rule {
+    int32_t active, operations, code, delay_ms;
+    int64_t skip, times, hits;
+    char match[TEXT];
+};
+struct control {
+    int64_t clock_ns, operations, waiting;
+    char root[TEXT];
+    struct rule rules[RULES];
+};
+
+static struct control *control;
+
+__attribute__((constructor)) static void attach(void) {
+    const char *path = getenv("FIRETRAIL_FAULTS");
+    int descriptor = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC) : -1;
+    if (descriptor < 0) return;
+    void *mapped = mmap(0, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    if (mapped != MAP_FAILED) control = mapped;
+}
+
+static void pass(int milliseconds) {
+    struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    __atomic_add_fetch(&control->waiting, 1, __ATOMIC_SEQ_CST);
+    while (nanosleep(&left, &left) && errno == EINTR) {}
+    __atomic_sub_fetch(&control->waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The errno that this operation fails with, 0 if it does not. */
+static int judged(int operation, const char *path) {
+    if (!control || !path || !strstr(path, control->root)) return 0;
+    __atomic_add_fetch(&control->operations, 1, __ATOMIC_SEQ_CST);
+    for (int k = 0; k < RULES; k++) {
+        struct rule *rule = &control->rules[k];
+        if (!__atomic_load_n(&rule->active, __ATOMIC_SEQ_CST)) continue;
+        if (!(rule->operations & operation) || !strstr(path, rule->match)) continue;
+        if (__atomic_sub_fetch(&rule->skip, 1, __ATOMIC_SEQ_CST) >= 0) continue;
+        if (__atomic_sub_fetch(&rule->times, 1, __ATOMIC_SEQ_CST) < 0) continue;
+        __atomic_add_fetch(&rule->hits, 1, __ATOMIC_SEQ_CST);
+        if (rule->delay_ms) pass(rule->delay_ms);
+        if (rule->code == KILL) syscall(SYS_kill, getpid(), SIGKILL);
+        if (rule->code) return rule->code;
+    }
+    return 0;
+}
+
+static int judged_file(int operation, int descriptor) {
+    char link[64], path[PATH_MAX];
+    if (!control) return 0;
+    int saved = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    errno = saved;
+    if (length < 0) return 0;
+    path[length] = 0;
+    return judged(operation, path);
+}
+
+#define REAL(name) \
+    static __typeof__(&name) real; \
+    if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+#define FAILS(failure) \
+    do { int code = (failure); if (code) { errno = code; return -1; } } while (0)
+
+int fsync(int file) { REAL(fsync); FAILS(judged_file(SYNC, file)); return real(file); }
+int fdatasync(int file) { REAL(fdatasync); FAILS(judged_file(SYNC, file)); return real(file); }
+
+int ftruncate(int file, off_t size) {
+    REAL(ftruncate); FAILS(judged_file(ALLOCATE, file)); return real(file, size);
+}
+int ftruncate64(int file, off64_t size) {
+    REAL(ftruncate64); FAILS(judged_file(ALLOCATE, file)); return real(file, size);
+}
+int posix_fallocate(int file, off_t at, off_t size) {
+    REAL(posix_fallocate);
+    int code = judged_file(ALLOCATE, file);
+    return code ? code : real(file, at, size);
+}
+int posix_fallocate64(int file, off64_t at, off64_t size) {
+    REAL(posix_fallocate64);
+    int code = judged_file(ALLOCATE, file);
+    return code ? code : real(file, at, size);
+}
+ssize_t write(int file, const void *data, size_t size) {
+    REAL(write); FAILS(judged_file(WRITE, file)); return real(file, data, size);
+}
+ssize_t pwrite(int file, const void *data, size_t size, off_t at) {
+    REAL(pwrite); FAILS(judged_file(WRITE, file)); return real(file, data, size, at);
+}
+ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
+    REAL(pwrite64); FAILS(judged_file(WRITE, file)); return real(file, data, size, at);
+}
+ssize_t pwritev(int file, const struct iovec *data, int count, off_t at) {
+    REAL(pwritev); FAILS(judged_file(WRITE, file)); return real(file, data, count, at);
+}
+ssize_t pwritev64(int file, const struct iovec *data, int count, off64_t at) {
+    REAL(pwritev64); FAILS(judged_file(WRITE, file)); return real(file, data, count, at);
+}
+
+static int mode_of(int flags, va_list more) {
+    return flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0;
+}
+static int is_new(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
+
+int open(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = mode_of(flags, more);
+    va_end(more);
+    REAL(open);
+    if (is_new(flags)) FAILS(judged(CREATE, path));
+    return real(path, flags, mode);
+}
+int open64(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = mode_of(flags, more);
+    va_end(more);
+    REAL(open64);
+    if (is_new(flags)) FAILS(judged(CREATE, path));
+    return real(path, flags, mode);
+}
+int mkdir(const char *path, mode_t mode) {
+    REAL(mkdir); FAILS(judged(CREATE, path)); return real(path, mode);
+}
+int rename(const char *from, const char *to) {
+    REAL(rename); FAILS(judged(NAME, to)); return real(from, to);
+}
+int linkat(int a, const char *from, int b, const char *to, int flags) {
+    REAL(linkat); FAILS(judged(NAME, to)); return real(a, from, b, to, flags);
+}
+int unlink(const char *path) { REAL(unlink); FAILS(judged(REMOVE, path)); return real(path); }
+int rmdir(const char *path) { REAL(rmdir); FAILS(judged(REMOVE, path)); return real(path); }
+
+int clock_gettime(clockid_t which, struct timespec *now) {
+    REAL(clock_gettime);
+    int result = real(which, now);
+    if (!result && control && which == CLOCK_REALTIME) {
+        int64_t moved = now->tv_nsec + control->clock_ns % 1000000000;
+        now->tv_sec += control->clock_ns / 1000000000 + (moved >= 1000000000) - (moved < 0);
+        now->tv_nsec = (moved + 1000000000) % 1000000000;
+    }
+    return result;
+}

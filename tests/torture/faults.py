@@ -1,0 +1,128 @@
+"""Faults of the operating system, for a whole process: ``faults.c``, built and told what to do.
+
+The library is built with the C compiler on first use, into a folder of this machine's own. It and
+the tests share a small file: rules set here take effect at once in a process that runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable
+from enum import IntFlag
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("faults.c")
+TEXT = 256
+HEAD = struct.Struct(f"=qqq{TEXT}s")
+RULE = struct.Struct(f"=iiiiqqq{TEXT}s")
+RULES = 8
+EVER = 1 << 62
+KILL = -1
+"""In the place of an errno: the process is killed before the operation."""
+
+
+class Operation(IntFlag):
+    """What can fail. ALLOCATE changes a length too; NAME renames and links."""
+
+    SYNC = 1
+    ALLOCATE = 2
+    WRITE = 4
+    CREATE = 8
+    NAME = 16
+    REMOVE = 32
+
+
+CHANGES = Operation(63)
+SPACE = Operation.ALLOCATE | Operation.WRITE | Operation.CREATE
+"""What needs space on the disk."""
+
+
+def compiler() -> str | None:
+    """The C compiler, if there is one."""
+    return shutil.which("cc") or shutil.which("gcc")
+
+
+@functools.cache
+def library() -> Path:
+    """The library, built if its source has changed."""
+    version = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"firetrail-faults-{os.getuid()}-{version}.so"
+    if not path.exists():
+        built = path.with_suffix(f".{os.getpid()}")
+        cc = compiler()
+        assert cc is not None, "no C compiler"
+        command = [cc, "-O1", "-Wall", "-Werror", "-shared", "-fPIC"]
+        subprocess.run([*command, "-o", str(built), str(SOURCE), "-ldl"], check=True)
+        built.rename(path)
+    return path
+
+
+class Faults:
+    """The rules for the processes that are started with :attr:`environment`."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        """``file`` is made; only what lies below ``root`` is concerned."""
+        file.write_bytes(bytes(HEAD.size + RULES * RULE.size))
+        with file.open("r+b") as opened:
+            self._shared = mmap.mmap(opened.fileno(), 0)
+        HEAD.pack_into(self._shared, 0, 0, 0, 0, f"{root}/".encode())
+        self._used = 0
+        self.environment = {"LD_PRELOAD": str(library()), "FIRETRAIL_FAULTS": str(file)}
+
+    def add(
+        self,
+        operations: Operation,
+        code: int = 0,
+        *,
+        match: str = "",
+        skip: int = 0,
+        times: int = EVER,
+        delay_ms: int = 0,
+    ) -> Callable[[], int]:
+        """Let operations on paths with ``match`` in them fail or take long, after ``skip`` others.
+
+        What is returned tells how often that has happened.
+        """
+        assert self._used < RULES
+        at = HEAD.size + self._used * RULE.size
+        self._used += 1
+        RULE.pack_into(
+            self._shared, at, 0, operations, code, delay_ms, skip, times, 0, match.encode()
+        )
+        struct.pack_into("=i", self._shared, at, 1)  # only now: no process sees half a rule
+        return lambda: int(RULE.unpack_from(self._shared, at)[6])
+
+    def heal(self) -> None:
+        """No more faults."""
+        for number in range(self._used):
+            struct.pack_into("=i", self._shared, HEAD.size + number * RULE.size, 0)
+        self._used = 0
+
+    def set_clock(self, seconds: float) -> None:
+        """Let the wall clock be so far ahead of, or behind, the machine's."""
+        struct.pack_into("=q", self._shared, 0, int(seconds * 1e9))
+
+    def forget(self) -> None:
+        """Count operations from here on."""
+        struct.pack_into("=q", self._shared, 8, 0)
+
+    @property
+    def operations(self) -> int:
+        """How many changes processes have asked the file system for."""
+        return int(HEAD.unpack_from(self._shared)[1])
+
+    @property
+    def waiting(self) -> int:
+        """How many operations are being delayed at the moment."""
+        return int(HEAD.unpack_from(self._shared)[2])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._shared.close()

@@ -1,0 +1,145 @@
+"""What clients were told, kept outside of the system, and the comparison with what is there.
+
+A message is known by its serial number, which its body begins with; the rest of the body follows
+from the number, so that a single altered byte shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.files_check import Raw, readable
+from tests.crash.oracle import SCHEDULE, Violation
+from tests.torture.process import CONF
+
+from firetrail.client import PullConsumer
+from firetrail.format.delay import DelayLevels
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.store.fsck.check import check_store
+from firetrail.store.view import StoreView
+
+BODY_MAX = 3000
+
+
+def serial_of(body: bytes) -> int:
+    """The number of the message with this body."""
+    return int(body.partition(b":")[0])
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message: where it was sent to, and where it is if it was acknowledged."""
+
+    topic: str
+    delayed: bool = False
+    acknowledged: bool = False
+    place: tuple[int, int] | None = None
+    """Queue id and queue offset; of a delayed message not known."""
+
+
+@dataclass
+class Ledger:
+    """Everything that clients have sent, were told and have seen."""
+
+    seed: int
+    sent: list[Sent] = field(default_factory=list)
+    seen: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By group: the messages that its consumers got."""
+    reached: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
+    """By queue: what the committing group has consumed all before."""
+    first: int = 0
+    """Older messages may be gone: retention is at work."""
+
+    def body(self, serial: int) -> bytes:
+        """The body of a message."""
+        source = random.Random(f"{self.seed} {serial}")
+        return b"%d:" % serial + source.randbytes(source.choice((10, 100, 500, BODY_MAX)))
+
+    def new(self, topic: str, *, delayed: bool = False) -> tuple[int, bytes]:
+        """Number and body of a message that is about to be sent."""
+        self.sent.append(Sent(topic, delayed))
+        return len(self.sent) - 1, self.body(len(self.sent) - 1)
+
+    def acknowledge(self, serial: int, queue_id: int, queue_offset: int) -> None:
+        """The broker has said that it is stored."""
+        message = self.sent[serial]
+        message.acknowledged = True
+        message.place = None if message.delayed else (queue_id, queue_offset)
+
+    def see(self, group: str, body: bytes) -> None:
+        """A consumer got a message."""
+        serial = serial_of(body)
+        if serial >= len(self.sent) or body != self.body(serial):
+            raise Violation(f"I2: group {group} got a message that nobody sent: {body[:40]!r}")
+        self.seen[group].add(serial)
+
+    @property
+    def acknowledged(self) -> list[int]:
+        """The messages that must be there."""
+        return [number for number, sent in enumerate(self.sent) if sent.acknowledged]
+
+    def unseen(self, group: str) -> list[int]:
+        """What was acknowledged, and the group did not get."""
+        seen = self.seen[group]
+        return [number for number in self.acknowledged if number not in seen]
+
+    # -- what is there ------------------------------------------------------------------------
+
+    def check_log(self, store: Path) -> int:
+        """The log has what was acknowledged, once, and nothing else; how many records it has."""
+        found: dict[int, list[Raw]] = defaultdict(list)
+        queues: dict[tuple[str, int], int] = {}
+        records = readable(store / "commitlog")
+        for record in records:
+            key = record.topic, record.queue_id
+            if record.queue_offset != queues.get(key, record.queue_offset):
+                raise Violation(f"I3: {key} goes on with {record.queue_offset} after a gap")
+            queues[key] = record.queue_offset + 1
+            if record.topic.startswith(("T", SCHEDULE)):
+                found[self._known(record)].append(record)
+        for serial, message in enumerate(self.sent):
+            if serial >= self.first:
+                self._check_one(serial, message, found.get(serial, []))
+        return len(records)
+
+    def _known(self, record: Raw) -> int:
+        serial = serial_of(record.body)
+        if serial >= len(self.sent) or record.body != self.body(serial):
+            raise Violation(f"I2: nobody sent what stands at {record.offset}: {record.body[:40]!r}")
+        return serial
+
+    def _check_one(self, serial: int, message: Sent, records: list[Raw]) -> None:
+        home = SCHEDULE if message.delayed else message.topic
+        stored = [record for record in records if record.topic == home]
+        if message.acknowledged and not stored:
+            raise Violation(f"I1: message {serial} was acknowledged and is gone: {message}")
+        if len(stored) > 1:
+            raise Violation(f"I2: message {serial} was sent once and is there {len(stored)} times")
+        if message.place and (stored[0].queue_id, stored[0].queue_offset) != message.place:
+            raise Violation(f"I3: message {serial} is at {stored[0]}, was put at {message.place}")
+
+    def check_files(self, store: Path) -> None:
+        """Nothing is wrong with the files of a store that nobody has open."""
+        with StoreView.open(store) as view:
+            report = check_store(view, DelayLevels.parse(CONF["messageDelayLevel"]))
+        if not report.ok:
+            raise Violation(f"I4: fsck: {report.problems[:3]}")
+
+    async def check_queues(self, namesrv: str, topics: set[str]) -> int:
+        """Clients find every acknowledged message at its place; how many they read."""
+        due = [serial for serial in self.acknowledged if serial >= self.first]
+        found: dict[tuple[str, int, int], bytes] = {}
+        async with PullConsumer(namesrv, "checking") as consumer:
+            for topic in sorted(topics):
+                for queue in await consumer.queues(topic):
+                    async for message in consumer.read(queue):
+                        found[topic, queue.queue_id, message.queue_offset] = message.body
+        for serial in due:
+            message = self.sent[serial]
+            body = found.get((message.topic, *message.place)) if message.place else None
+            if message.place and body != self.body(serial):
+                raise Violation(f"I4: message {serial}, {message}, reads {body and body[:40]!r}")
+        return len(found)

@@ -1,0 +1,156 @@
+"""``firetrail up`` in a process of its own, to be tormented."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.torture.faults import Faults
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+"""Patience with a start; it takes half a second."""
+CONF = {
+    "vip_channel": "false",
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "4000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+    "maxMessageSize": "65536",
+    "messageDelayLevel": "1s 2s 1h",
+    "flushConsumerOffsetInterval": "200",
+    "flushDelayOffsetInterval": "200",
+    "flushIntervalCommitLog": "50",
+    "flushCommitLogLeastPages": "0",
+    "flushIntervalConsumeQueue": "50",
+    "flushConsumeQueueLeastPages": "0",
+    "flushConsumeQueueThoroughInterval": "300",
+}
+"""Small files and short intervals: everything that can happen happens often."""
+SLOTS = 500
+
+
+class Refused(Exception):
+    """The process ended before it served; the text is what it had to say."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has at the moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+class BrokerProcess:
+    """A broker with a name server on the store in ``folder/store``, always on the same ports."""
+
+    def __init__(self, folder: Path, conf: Mapping[str, object] | None = None) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.conf = folder / "broker.conf"
+        entries = {**CONF, **(conf or {})}
+        self.conf.write_text("".join(f"{key}={value}\n" for key, value in entries.items()))
+        self._port, self._namesrv_port = free_ports(2)
+        self.namesrv = f"127.0.0.1:{self._namesrv_port}"
+        self.faults: Faults | None = None
+        self.limits: dict[int, int] = {}
+        """Limits of the next process, by the constants of the module ``resource``."""
+        self._log = folder / "stderr.txt"
+        self._said_before = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    def with_faults(self) -> Faults:
+        """Let the processes to come suffer faults; none until they are told to."""
+        self.faults = Faults(self.folder / "faults", self.store)
+        return self.faults
+
+    async def start(self) -> None:
+        """Start it and wait until it serves; :class:`Refused` if it does not."""
+        await self.begin()
+        await self.ready()
+
+    async def begin(self) -> None:
+        """Start it."""
+        arguments = ["up", str(self.store), "-c", str(self.conf), "--port", str(self._port)]
+        arguments += ["--namesrv-port", str(self._namesrv_port)]
+        limits = dict(self.limits)
+
+        def limit() -> None:
+            for kind, value in limits.items():
+                resource.setrlimit(kind, (value, value))
+
+        with self._log.open("ab") as log:
+            self._said_before = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "firetrail.cli.main",
+                *arguments,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=os.environ | (self.faults.environment if self.faults else {}),
+                preexec_fn=limit if limits else None,
+            )
+
+    async def ready(self) -> None:
+        """Wait until it serves; :class:`Refused` if it ends before."""
+        assert self._process is not None and self._process.stdout is not None
+        async with asyncio.timeout(START_S):
+            for _ in range(3):
+                if not await self._process.stdout.readline():
+                    code = await self.ended()
+                    raise Refused(f"exit code {code}: {self.said[-2000:]}")
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def said(self) -> str:
+        """What the last process has written to standard error."""
+        return self._log.read_bytes()[self._said_before :].decode(errors="replace")
+
+    async def ended(self) -> int:
+        """Wait for the end; the exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(START_S):
+            return await self._process.wait()
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            assert self._process is not None
+            self._process.send_signal(number)
+
+    async def close(self) -> None:
+        """End it, whatever its state."""
+        if self.is_running:
+            await self.kill()
+        if self.faults is not None:
+            self.faults.close()

@@ -1,0 +1,103 @@
+"""A broker under load in a folder of its own: what every torment begins and ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.files_check import check_files
+from tests.crash.oracle import Violation
+from tests.torture.faults import Faults
+from tests.torture.ledger import Ledger
+from tests.torture.load import TOPICS, Load
+from tests.torture.process import SLOTS, BrokerProcess
+
+PATIENCE_S = 60.0
+"""For what takes a second or two."""
+
+
+@dataclass
+class Scene:
+    """The broker, who torments it, who uses it, and who knows what must be there."""
+
+    broker: BrokerProcess
+    faults: Faults
+    load: Load
+    source: random.Random
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.load.ledger
+
+    async def until(self, holds: Callable[[], object], what: str) -> None:
+        """Wait for something to come true."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while not holds():
+            self.load.check()
+            if asyncio.get_running_loop().time() > deadline:
+                raise Violation(f"in {PATIENCE_S:g} s it did not come true that {what}")
+            await asyncio.sleep(0.01)
+
+    async def takes_messages(self) -> None:
+        """Wait until a message is acknowledged that was sent after this call."""
+        first = len(self.ledger.sent)
+        await self.until(
+            lambda: any(sent.acknowledged for sent in self.ledger.sent[first:]),
+            f"the broker takes messages; {self.load.remarks.most_common(3)}",
+        )
+
+    async def check_reads(self) -> int:
+        """Everything acknowledged can be read from the broker that runs."""
+        return await self.ledger.check_queues(self.broker.namesrv, TOPICS)
+
+    async def kill(self) -> None:
+        """Kill the broker, and look at what it has left."""
+        self.load.gone()
+        await self.broker.kill()
+        self.look()
+
+    def look(self) -> None:
+        """At the files of a broker that has ended."""
+        self.ledger.check_log(self.broker.store)
+        self.ledger.check_files(self.broker.store)
+
+    async def start(self) -> None:
+        """Start it again."""
+        await self.broker.start()
+        self.load.started()
+
+    async def finish(self) -> None:
+        """Consumers get everything, the broker stops well, and all files agree."""
+        await self.load.drain()
+        await self.check_reads()
+        self.load.gone()
+        if await self.broker.stop() != 0:
+            raise Violation(f"a stop that failed: {self.broker.said[-2000:]}")
+        self.look()
+        if not self.ledger.first:
+            check_files(self.broker.store, SLOTS)
+
+
+@asynccontextmanager
+async def scene(
+    folder: Path, seed: int, conf: Mapping[str, object] | None = None
+) -> AsyncIterator[Scene]:
+    """A broker that has begun to take messages; what goes wrong is told with its last words."""
+    source = random.Random(seed)
+    broker = BrokerProcess(folder, conf)
+    faults = broker.with_faults()
+    try:
+        await broker.start()
+        async with Load(broker.namesrv, Ledger(seed), source) as load:
+            load.started()
+            await asyncio.sleep(source.uniform(0.1, 0.4))
+            yield Scene(broker, faults, load, source)
+    except Exception as error:
+        error.add_note(f"seed {seed}, {dict(conf or {})}; the broker said:\n{broker.said[-3000:]}")
+        raise
+    finally:
+        await broker.close()

@@ -1,0 +1,58 @@
+"""A short turn of each torment; ``make torture`` goes on for as long as it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.torture import failing
+from tests.torture.faults import compiler
+from tests.torture.killing import kill_loop
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(compiler() is None, reason="faults.c needs a C compiler"),
+]
+SEED = 1
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Clients complain a lot about brokers that are killed."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(part: Coroutine[Any, Any, Any]) -> None:
+    print(f"seed {SEED}: {dict(asyncio.run(part))}")
+
+
+def test_kills_async(tmp_path: Path) -> None:
+    run(kill_loop(tmp_path, SEED, "ASYNC_FLUSH", count=6))
+
+
+def test_kills_sync(tmp_path: Path) -> None:
+    run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=6))
+
+
+def test_a_sync_fails(tmp_path: Path) -> None:
+    run(failing.sync_fails(tmp_path, SEED, "SYNC_FLUSH", "commitlog"))
+
+
+def test_a_sync_is_slow(tmp_path: Path) -> None:
+    run(failing.sync_is_slow(tmp_path, SEED))
+
+
+@pytest.mark.parametrize("place", ["commitlog", ""], ids=["commitlog", "anywhere"])
+def test_the_disk_is_full(tmp_path: Path, place: str) -> None:
+    run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", place))
+
+
+def test_a_start_fails(tmp_path: Path) -> None:
+    run(failing.start_fails(tmp_path, SEED, errno.ENOSPC))
