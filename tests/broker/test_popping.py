@@ -297,3 +297,20 @@ class TestRefusals:
             assert "is forbidden" in (answer.remark or "")
 
         running(test)
+
+
+@pytest.mark.parametrize("room", [20, 100, 400])
+def test_one_that_cannot_come_again_holds_up_no_other(room: int) -> None:
+    """Its properties leave no room for what is added to them."""
+
+    async def test(talk: Talk) -> None:
+        taken = len("K\x01\x02CLUSTER\x01DefaultCluster\x02")
+        full = f"K\x01{'v' * (32_767 - taken - room)}\x02"
+        await fill(talk, "T1", b"full", i=full)
+        assert len(await pop(talk, invisibleTime=20)) == 1
+        await fill(talk, "T1", b"other")
+        assert len(await pop(talk, invisibleTime=20)) == 1
+        (again,) = await pop(talk, pollTime=LONG)
+        assert again.body == b"other"
+
+    running(test)

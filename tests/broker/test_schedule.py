@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
+from firetrail.broker import schedule
 from firetrail.broker.config import BrokerConfig
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
@@ -68,3 +71,36 @@ def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
 
     running(send, tmp_path, store=SOON)
     running(look, tmp_path, store=SOON)
+
+
+def test_one_that_cannot_be_stored_any_more_holds_up_no_other(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"x" * 2000, i=LATE)
+        await talk.send("T1", b"small", i=LATE)
+
+    async def after(talk: Talk) -> None:
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"small"]
+
+    running(send, tmp_path, store=SOON)
+    smaller = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"), max_message_size=1000)
+    running(after, tmp_path, store=smaller)
+
+
+def test_what_nobody_has_foreseen_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError("too many open files"), ValueError("a bug")]
+
+    async def test(talk: Talk) -> None:
+        unit = talk.broker.store.unit
+
+        def failing(*where: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return unit(*where)
+
+        monkeypatch.setattr(talk.broker.store, "unit", failing)
+        monkeypatch.setattr(schedule, "AFTER_ERROR_S", 0.01)
+        await talk.send("T1", b"body", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]
+        assert not failures
+
+    running(test, store=SOON)

@@ -193,3 +193,38 @@ def test_transactions_may_be_refused() -> None:
         assert (await begin(talk)).code == ResponseCode.NO_PERMISSION
 
     running(test, config=BrokerConfig(reject_transactions=True))
+
+
+class TestStrangeHalfMessages:
+    """Producers may write anything into properties that the broker reads later."""
+
+    def test_numbers_that_are_none(self, tmp_path: Path) -> None:
+        async def before(talk: Talk) -> None:
+            for strange in ("TRANSACTION_CHECK_TIMES\x01abc", "TRANSACTION_CHECK_TIMES\x01²"):
+                assert (
+                    await talk.send("T1", b"odd", f=4, i=f"{PROPERTIES}{strange}\x02")
+                ).code == 0
+            for strange in ("abc", "²", "9" * 5000):
+                wish = f"{PROPERTIES}CHECK_IMMUNITY_TIME_IN_SECONDS\x01{strange}\x02"
+                assert (await talk.send("T1", b"odd", f=4, i=wish)).code == 0
+
+        async def after(talk: Talk) -> None:
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2", b"3", b"4"]
+
+        running(before, tmp_path)
+        running(after, tmp_path, config=IMPATIENT)
+
+    def test_one_that_cannot_be_stored_again_holds_up_no_other(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_670}\x02")
+            await begin(talk)
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, OP_TOPIC) == [b"0", b"1"]
+            assert stored(talk, HALF_TOPIC) == [b"full", b"body", b"body"]
+
+        running(test, config=IMPATIENT)

@@ -14,7 +14,8 @@ from firetrail.broker.copying import copied
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints
 from firetrail.broker.topics import TopicTable
-from firetrail.errors import FiretrailError
+from firetrail.errors import FiretrailError, IllegalMessageError
+from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
 from firetrail.format.properties import (
     FIRST_POP_TIME,
@@ -31,6 +32,8 @@ LOOK_S = 0.1
 AFTER_ERROR_S = 1.0
 AT_ONCE = 32
 """Check-points that are revived before others get their turn; each may have 32 messages."""
+PROPERTIES_MAX = MAX_PROPERTIES - 512
+"""Bytes of properties beside which a pop still has room for its receipt."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +73,9 @@ class Reviving:
                 pause = self.revive()
             except FiretrailError as error:
                 _log.error("messages that were not acknowledged have to wait: %s", error)
+                pause = AFTER_ERROR_S
+            except Exception:
+                _log.exception("messages that were not acknowledged have to wait")
                 pause = AFTER_ERROR_S
             await asyncio.sleep(pause)
 
@@ -112,4 +118,14 @@ class Reviving:
             POP_CK: None,
         }
         raw = replace_properties(record.raw_properties, changes)
-        self._store.put(copied(record, name, 0, raw, older=1, wait_for_flush=False)).require_ok()
+        try:
+            if len(raw) > PROPERTIES_MAX:
+                raise IllegalMessageError("properties", f"{len(raw)} bytes leave no room")
+            self._store.put(copied(record, name, 0, raw, older=1, wait_for_flush=False))
+        except IllegalMessageError as error:  # it will not become legal; others have their turn
+            _log.error(
+                "the popped message at %d cannot come again for %s: %s; left out",
+                record.physical_offset,
+                point.group,
+                error,
+            )

@@ -14,7 +14,7 @@ from firetrail.broker.copying import copied
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import HALF_TOPIC
-from firetrail.errors import FiretrailError
+from firetrail.errors import FiretrailError, IllegalMessageError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
@@ -76,6 +76,9 @@ class Schedule:
             except FiretrailError as error:
                 _log.error("delayed messages have to wait: %s", error)
                 pause = AFTER_ERROR_S
+            except Exception:
+                _log.exception("delayed messages have to wait")
+                pause = AFTER_ERROR_S
             await asyncio.sleep(pause)
 
     def deliver(self) -> float:
@@ -128,6 +131,16 @@ class Schedule:
             )
             return
         raw = record.raw_properties
-        self._store.put(
-            copied(record, topic, int(queue_id), raw, delay_level=HAS_WAITED, wait_for_flush=False)
-        )
+        try:
+            self._store.put(
+                copied(
+                    record, topic, int(queue_id), raw, delay_level=HAS_WAITED, wait_for_flush=False
+                )
+            )
+        except IllegalMessageError as error:  # it will not become legal; others have their turn
+            _log.error(
+                "the delayed message at %d for %s cannot be stored: %s; left out",
+                record.physical_offset,
+                topic,
+                error,
+            )

@@ -8,6 +8,9 @@ never far back. The topics, and the offsets in them, are those of RocketMQ's bro
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
@@ -16,7 +19,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.copying import copied
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
-from firetrail.errors import RequestError
+from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format import layout
 from firetrail.format.ids import decode_message_id, encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -45,6 +48,12 @@ GROUP = "CID_RMQ_SYS_TRANS"
 ENDED = "d"
 """Tag of the messages that note the end of half messages."""
 QUEUE = 0
+AT_ONCE = 64
+"""Half messages that are looked at before others get their turn."""
+
+_NUMBER = re.compile("[0-9]{1,9}")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -189,7 +198,7 @@ class Transactions:
         """Find the half messages that are open, after a start."""
         self._next = self._progress(HALF_TOPIC)
         for record in self._messages(HALF_TOPIC, self._next):
-            checks = int(record.properties.get(TRANSACTION_CHECK_TIMES, "0"))
+            checks = _number(record, TRANSACTION_CHECK_TIMES) or 0
             self._remember(
                 Half(record.queue_offset, record.physical_offset, record.store_time, checks)
             )
@@ -217,7 +226,9 @@ class Transactions:
     async def check(self) -> None:
         """Ask for the half messages that are old enough, and save how far all have ended."""
         now = self._now_ms()
-        for half in sorted(self._halves(), key=lambda half: half.offset):
+        for number, half in enumerate(sorted(self._halves(), key=lambda half: half.offset)):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if half.offset not in self._open:
                 continue  # it has ended meanwhile
             record = self._store.at(half.physical_offset)
@@ -231,17 +242,27 @@ class Transactions:
         return list({half.offset: half for half in self._open.values()}.values())
 
     def _patience(self, record: Record) -> int:
-        seconds = record.properties.get(CHECK_IMMUNITY_TIME, "")
-        return int(seconds) * 1000 if seconds.isdigit() else self._config.transaction_timeout_ms
+        seconds = _number(record, CHECK_IMMUNITY_TIME)
+        return self._config.transaction_timeout_ms if seconds is None else seconds * 1000
 
     async def _ask(self, half: Half, record: Record) -> None:
-        half.checks += 1
-        if half.checks > self._config.transaction_check_max:
+        try:
+            half.checks += 1
+            if half.checks <= self._config.transaction_check_max:
+                await self._ask_again(half, record)
+                return
             self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
             await self._put(_copy(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
-            self._forget(half)
-            await self._put(self._end_mark(half.offset))
-            return
+        except IllegalMessageError as error:  # it never can be; those behind it have their turn
+            _log.error(
+                "the half message at %d cannot be stored again: %s; given up",
+                record.physical_offset,
+                error,
+            )
+        self._forget(half)
+        await self._put(self._end_mark(half.offset))
+
+    async def _ask_again(self, half: Half, record: Record) -> None:
         changes = {TRANSACTION_CHECK_TIMES: str(half.checks), CHECK_IMMUNITY_TIME: None}
         again = _copy(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
         place = await self._put(again)
@@ -263,6 +284,12 @@ class Transactions:
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)
             self._offsets.commit(GROUP, OP_TOPIC, QUEUE, ends)
+
+
+def _number(record: Record, name: str) -> int | None:
+    """The number in a property, None if there is none: producers may write anything there."""
+    text = record.properties.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _copy(record: Record, topic: str, properties: bytes) -> Message:
