@@ -294,7 +294,7 @@ class SimulatedFiles(Files):
             raise Abandoned
         return super().map(descriptor, size, writable=writable)
 
-    def populate(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+    def populate(self, view: memoryview, offset: int, length: int) -> None:
         """Only speed depends on it."""
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:

@@ -96,10 +96,40 @@ def test_more_are_open_while_all_are_read(segments: list[Segment], residents: Re
 
 
 def test_a_failed_sync_is_no_rest(segments: list[Segment], machine: Machine) -> None:
-    machine.files.fail("sync", errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
-        segments[-1].rest()
+    machine.files.fail("sync", errno.EIO, times=1)
+    assert not segments[-1].rest()
+    for _ in range(2):  # a second sync would succeed, although the pages may be gone
+        with pytest.raises(OSError, match="Input/output"):
+            segments[-1].flush()
     assert segments[-1].flushed == 0
+
+
+def test_a_failed_sync_is_not_the_fault_of_who_opens(
+    segments: list[Segment], machine: Machine, residents: Residents
+) -> None:
+    for segment in segments:
+        write(segment, b"x")
+    machine.files.fail("sync", errno.EIO, times=1)
+    assert segments[0].view[0] == 0
+    failed = [segment for segment in segments if segment.flushed == 1]
+    with pytest.raises(OSError, match="Input/output"):
+        for segment in failed:
+            segment.flush()
+
+
+def test_no_rest_while_pages_are_faulted_in(
+    segments: list[Segment], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = segments[-1]
+    populate = machine.files.populate
+
+    def meanwhile(view: memoryview, offset: int, length: int) -> None:
+        assert not segment.rest()
+        populate(view, offset, length)
+
+    monkeypatch.setattr(machine.files, "populate", meanwhile)
+    segment.fill_in()
+    assert segment.view[0] == 9
 
 
 def test_a_closed_one_counts_no_more(segments: list[Segment], residents: Residents) -> None:

@@ -111,7 +111,7 @@ class TestMapping:
         files.write(descriptor, [b"abc"], 0)
         files.set_size(descriptor, 1 << 20)
         mapping = files.map(descriptor, 1 << 20, writable=True)
-        files.populate(mapping, 5000, 100_000)
+        files.populate(memoryview(mapping), 5000, 100_000)
         assert (tmp_path / "a").read_bytes() == b"abc".ljust(1 << 20, b"\0")
         mapping.close()
 

@@ -60,6 +60,7 @@ class Segment:
         "_guard",
         "_mapping",
         "_retired_at",
+        "_sync_failure",
         "_view",
         "allocated",
         "base",
@@ -99,6 +100,7 @@ class Segment:
         self._mapping: mmap.mmap | None = None
         self._view: memoryview | None = None
         self._retired_at: float | None = None
+        self._sync_failure: OSError | None = None
         self.set_position(filled)
 
     @classmethod
@@ -120,10 +122,10 @@ class Segment:
         files = system.files
         try:
             segment._descriptor = files.open_new(path)
-            segment._is_open_now()
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
             segment._sync_new()
+            segment._is_open_now()  # not before it has a name, under which it is opened again
         except BaseException as error:
             segment.close()
             with suppress(OSError):
@@ -254,7 +256,7 @@ class Segment:
     def fill_in(self) -> None:
         """Fault in the allocated pages that are still to be written."""
         if self.allocated > self.wrote:
-            self.system.files.populate(self.mapping, self.wrote, self.allocated - self.wrote)
+            self.system.files.populate(self.view, self.wrote, self.allocated - self.wrote)
 
     def let_go(self, end: int) -> None:
         """Keep nothing before ``end`` in this process's memory; it is read again when needed."""
@@ -280,8 +282,15 @@ class Segment:
             self._sync()
 
     def _sync(self) -> None:
+        if self._sync_failure is not None:
+            raise self._sync_failure  # the kernel says so only once
         committed = self.committed
-        self.system.files.sync(self._opened())
+        descriptor = self._opened()
+        try:
+            self.system.files.sync(descriptor)
+        except OSError as error:
+            self._sync_failure = error
+            raise
         self.flushed = committed
 
     @property
@@ -319,13 +328,17 @@ class Segment:
         """Close the file until it is used again; False if somebody is using it now.
 
         What is not on disk is synced before: the next one to open the file might not learn that
-        it failed.
+        it failed. A failure is kept for who flushes, and the file stays open: who needs its place
+        has nothing to do with it.
         """
         if not self._guard.acquire(blocking=False):
             return False
         try:
             if self._descriptor is not None and self.committed > self.flushed:
-                self._sync()
+                try:
+                    self._sync()
+                except OSError:
+                    return False
             if not self._release():
                 assert self._mapping is not None
                 self._view = memoryview(self._mapping)

@@ -39,7 +39,7 @@ class SyncError(OSError):
     """A sync that failed where a file or a folder was made: it must not be tried again."""
 
 
-def _advise(mapping: mmap.mmap, offset: int, length: int, advice: int) -> None:
+def _advise(mapping: mmap.mmap | memoryview, offset: int, length: int, advice: int) -> None:
     """``madvise`` with other threads running meanwhile, unlike the method of ``mmap``."""
     start = offset & ~(mmap.PAGESIZE - 1)
     anchor = ctypes.c_char.from_buffer(mapping, start)
@@ -111,12 +111,12 @@ class Files:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(descriptor, size, access=access)
 
-    def populate(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+    def populate(self, view: memoryview, offset: int, length: int) -> None:
         """Fault the pages of a range in for writing, with other threads running meanwhile.
 
         Only speed depends on it: a kernel that cannot do it is no error.
         """
-        _advise(mapping, offset, length, _MADV_POPULATE_WRITE)
+        _advise(view, offset, length, _MADV_POPULATE_WRITE)
 
     def let_go(self, mapping: mmap.mmap, offset: int, length: int) -> None:
         """Count a range of a shared mapping no longer as memory of this process.
