@@ -19,7 +19,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.server import BUSY, Server, ServerLimits
 
-ECHO, SLOW, FAIL, BROKEN, UNWRITABLE = 1, 2, 3, 4, 5
+ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
 
 
 def echo(connection: Connection, request: Command) -> Command:
@@ -289,6 +289,46 @@ class TestLimits:
 
         serving(test, ServerLimits(running={SLOW: 2}))
 
+    def test_requests_of_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A flood of requests without a body waits on the wire, not in memory."""
+        most = done = 0
+
+        def note(connection: Connection, request: Command) -> None:
+            nonlocal most, done
+            most, done = max(most, connection.lined_up), done + 1
+
+        async def test(s: Serving) -> None:
+            flood = b"".join(encode_frame(Command(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
+            async with s.raw() as (_, writer):
+                writer.write(flood)
+                while done < 60_000:
+                    await asyncio.sleep(0.01)
+            assert most < 10_000
+
+        monkeypatch.setitem(HANDLERS, NOTE, note)
+        monkeypatch.setattr("firetrail.remoting.server.LINED_UP_MAX", 100)
+        serving(test)
+
+    def test_bytes_of_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        most = done = 0
+
+        def note(connection: Connection, request: Command) -> None:
+            nonlocal most, done
+            most, done = max(most, connection.unhandled_bytes), done + 1
+
+        async def test(s: Serving) -> None:
+            command = Command(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
+            async with s.raw() as (_, writer):
+                writer.write(b"".join(encode_frame(command)) * 100)
+                while done < 100:
+                    await asyncio.sleep(0.01)
+            assert most < 2_000_000
+
+        monkeypatch.setitem(HANDLERS, NOTE, note)
+        monkeypatch.setattr("firetrail.remoting.server._SLICE", 1)
+        monkeypatch.setattr("firetrail.remoting.server.UNHANDLED_MAX", 150_000)
+        serving(test)
+
     def test_waiting_bytes(self) -> None:
         """More than fits is read later, not lost."""
 
@@ -355,3 +395,20 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_no_more() -> None:
         assert (await serving.ask(ECHO, body=b"still there")).body == b"still there"
 
     serving(test)
+
+
+def test_a_peer_that_does_not_read_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits for what is left to be written; it must not wait for ever."""
+    monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+
+    async def test(s: Serving) -> None:
+        async with s.raw() as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            command = Command(ECHO, body=b"x" * 1_000_000)
+            writer.write(b"".join(encode_frame(command)) * 20)
+            while not s.server.connections:
+                await asyncio.sleep(0.01)
+            while s.server.connections:
+                await asyncio.sleep(0.01)
+
+    serving(test, ServerLimits(idle_s=0.2))

@@ -56,6 +56,10 @@ class Connection(asyncio.Protocol):
         """When bytes came last, by the loop's clock."""
         self.unfinished_since: float | None = None
         """When the frame began that has not arrived completely."""
+        self.lined_up = 0
+        """Requests of the peer that wait for their turn; the owner counts them."""
+        self.unhandled_bytes = 0
+        """Bytes that came since the owner has set it to 0."""
         self.is_closed = False
 
     # -- what the event loop calls ------------------------------------------------------------
@@ -70,6 +74,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_heard = now = self._loop.time()
+        self.unhandled_bytes += len(data)
         requests = []
         finished = False
         error: ProtocolError | None = None
@@ -153,6 +158,13 @@ class Connection(asyncio.Protocol):
         self._holds.discard(reason)
         if self._transport is not None and not self._holds and not self.is_closed:
             self._transport.resume_reading()
+            if self.unfinished_since is not None:  # what was not read could not arrive
+                self.unfinished_since = self._loop.time()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read for now."""
+        return bool(self._holds)
 
     def close(self) -> None:
         """Write what was sent, then close."""

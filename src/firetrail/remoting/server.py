@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.errors import ProtocolError
 from firetrail.remoting.answering import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -34,6 +33,12 @@ URGENT = frozenset(
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 _SLICE = 128
 _HELD = "too much is waiting"
+_LINED_UP = "too many of its requests wait"
+LINED_UP_MAX = 1000
+"""Requests of a connection that may wait for their turn; it is not read from until half are done.
+Whatever was read with the last of them comes on top."""
+UNHANDLED_MAX = 32 << 20
+"""The same in bytes, headers included; then all have to be done."""
 _SWEEP_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -141,6 +146,9 @@ class Server:
             line = self._urgent if request.code in URGENT else self._ordinary
             line.append((connection, request))
             self._waiting_bytes += len(request.body)
+        connection.lined_up += len(requests)
+        if _has_enough(connection, LINED_UP_MAX):
+            connection.hold(_LINED_UP)
         if self._waiting_bytes > self._limits.waiting_bytes:
             self._hold(self.connections)
         if not self._at_work:
@@ -158,10 +166,12 @@ class Server:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
             for connection in list(self.connections):
-                began = connection.unfinished_since
+                began = None if connection.is_held else connection.unfinished_since
                 if began is not None and now - began > self._limits.frame_s:
                     _log.warning("%s: a frame took too long; closed", connection.peer)
                     connection.abort()
+                elif now - connection.last_heard > 2 * self._limits.idle_s:
+                    connection.abort()  # it does not even read what is left to be written
                 elif now - connection.last_heard > self._limits.idle_s:
                     connection.close()
 
@@ -176,8 +186,16 @@ class Server:
             else:
                 self._at_work = False
                 return
+            self._step_forward(connection)
             self._handle(connection, request)
         asyncio.get_running_loop().call_soon(self._work)
+
+    def _step_forward(self, connection: Connection) -> None:
+        connection.lined_up -= 1
+        if not connection.lined_up:
+            connection.unhandled_bytes = 0
+        if connection.is_held and not _has_enough(connection, LINED_UP_MAX // 2):
+            connection.release(_LINED_UP)
 
     def _handle(self, connection: Connection, request: Command) -> None:
         code = request.code
@@ -208,10 +226,14 @@ class Server:
         if response is not None and not request.is_one_way:
             try:
                 connection.send(response)
-            except ProtocolError as error:  # it has no form on the wire
+            except Exception as error:  # it has no form on the wire
                 connection.send(failure(request, error))
         full = self._waiting_bytes > self._limits.waiting_bytes
         self._waiting_bytes -= len(request.body)
         if full and self._waiting_bytes <= self._limits.waiting_bytes:
             for held in self.connections:
                 held.release(_HELD)
+
+
+def _has_enough(connection: Connection, most: int) -> bool:
+    return connection.lined_up > most or connection.unhandled_bytes > UNHANDLED_MAX
