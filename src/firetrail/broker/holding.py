@@ -54,7 +54,7 @@ class Holding:
     def __init__(self, store: ServedStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
-        self._held: dict[Queue, list[Held]] = {}
+        self._held: dict[Queue, dict[Held, None]] = {}  # in the order in which they came
         self._on: dict[Connection, set[Held]] = {}
         self._count = 0
         store.on_arrival(self._heard)
@@ -67,7 +67,7 @@ class Holding:
     def hold(self, held: Held, seconds: float) -> None:
         """Wake it when something arrives, or after some seconds."""
         for queue in held.queues:
-            self._held.setdefault(queue, []).append(held)
+            self._held.setdefault(queue, {})[held] = None
         self._on.setdefault(held.connection, set()).add(held)
         self._count += 1
         held.timer = self._loop.call_later(seconds, self._time_out, held)
@@ -124,7 +124,7 @@ class Holding:
         self._count -= 1
         for queue in held.queues:
             waiting = self._held[queue]
-            waiting.remove(held)
+            del waiting[held]
             if not waiting:
                 del self._held[queue]
         others = self._on[held.connection]
