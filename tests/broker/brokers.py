@@ -37,7 +37,7 @@ class Talk:
         self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Any
     ) -> Command:
         """The response to a request, whatever its code."""
-        texts = {name: _text(value) for name, value in fields.items() if value is not None}
+        texts = {name: text(value) for name, value in fields.items() if value is not None}
         command = Command(code, texts, body, version=version)
         return await self.client.request(self.broker.address, command, 10)
 
@@ -105,7 +105,8 @@ class Talk:
         return await (client or self.client).request(self.broker.address, command)
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """A field's value as it stands in a header."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

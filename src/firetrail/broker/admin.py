@@ -105,6 +105,7 @@ class Administration:
         self._topics.remove(name)
         self._offsets.forget(topic=name)
         await self._topics.saved()
+        await self._offsets.saved()  # or they would be those of the next topic of that name
         await self._remove_queues(name)
         return request.answer()
 
@@ -158,6 +159,7 @@ class Administration:
         if header.clean_offset:
             self._offsets.forget(group=header.group_name)
         await self._groups.saved()
+        await self._offsets.saved()
         return request.answer()
 
     def _all_groups(self, connection: Connection, request: Command) -> Command:

@@ -76,6 +76,7 @@ class Broker:
         name_server: NameServerConfig | None = None,
         limits: ServerLimits | None = None,
         conf: Path | None = None,
+        system: System | None = None,
     ) -> None:
         """A broker on the store in ``folder``; ``name_server`` None for one without.
 
@@ -85,6 +86,7 @@ class Broker:
         self._folder = Path(folder)
         self.config = (config or BrokerConfig()).replace()  # ours to change
         self._conf = conf
+        self._system = system or System()
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._server = Server(self._handlers, limits, on_closed=self._closed)
@@ -134,7 +136,7 @@ class Broker:
             host = asked._replace(port=port)
             self.address = str(host)
             config = self._store_config.replace(store_host=host)
-            self.store = ServedStore.open(self._folder, config)
+            self.store = ServedStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close)
             self._build()
             resources.callback(self._traffic.stop)
@@ -185,7 +187,7 @@ class Broker:
 
     def _build(self) -> None:
         store, config = self.store, self.config
-        system = System()
+        system = self._system
         loop = asyncio.get_running_loop()
         now_ms = system.clock.now_ms
         levels = store.config.delay_levels
@@ -193,18 +195,20 @@ class Broker:
         def file(name: str) -> ConfigFile:
             return ConfigFile(system, self._folder, name)
 
+        def progress(name: str) -> ConfigFile:
+            """What was popped or delivered is noted in the log: it has to be on disk before."""
+            return ConfigFile(system, self._folder, name, store.flush)
+
         self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
         if not store.recovery.clean:
             self.topics.recover(store.queue_pairs(), store.newest_time)
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        # What was popped is noted in the log: the offsets behind it must not be on disk without it.
-        offsets = ConfigFile(system, self._folder, "consumerOffset.json", store.flush)
-        self.offsets = OffsetTable(offsets, store, self.topics)
+        self.offsets = OffsetTable(progress("consumerOffset.json"), store, self.topics)
         self.clients = Clients(self.topics, self.groups, loop.time, config)
         self._holding = Holding(store, loop)
         self._traffic = Traffic(store, loop.time)
         self._locks = Locks(loop.time)
-        self._schedule = Schedule(file("delayOffset.json"), store, levels, now_ms)
+        self._schedule = Schedule(progress("delayOffset.json"), store, levels, now_ms)
         self._transactions = Transactions(
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
@@ -217,6 +221,8 @@ class Broker:
         )
         checkpoints = Checkpoints(store, self.topics, self.offsets, config.name, now_ms)
         checkpoints.load()
+        if not store.recovery.clean:
+            self.groups.recover(checkpoints.pops())
         take_over(store, self.topics, self.offsets, checkpoints, self._folder)
         self._orders = Orders(
             file("consumerOrderInfo.json"), self.topics, self.groups, self.offsets, now_ms

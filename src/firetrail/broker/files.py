@@ -1,7 +1,8 @@
 """The JSON files in a store's ``config`` folder, read and written as RocketMQ does.
 
 The file before the last change stays beside it as ``.bak``, and is read if the file itself is
-missing or cannot be understood. A crash at any moment leaves one of the two whole.
+missing or cannot be understood. A crash at any moment leaves the one or the other content: the
+file has its name all the time, and so neither depends on which of two names a disk loses first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class ConfigFile:
         self.path = root / CONFIG / name
         self._before = before
         self._backup = self.path.with_name(name + ".bak")
+        self._is_good = False  # whether the file itself, if it is there, can be understood
 
     def load(self) -> dict[str, Any]:
         """What it holds, nothing if it was never written.
@@ -51,6 +53,7 @@ class ConfigFile:
                 continue
             for problem in problems:
                 _log.warning("%s; %s is used instead", problem, path.name)
+            self._is_good = path is self.path
             return value
         if problems:
             raise StoreError(
@@ -64,6 +67,7 @@ class ConfigFile:
             self._before()
         content = config_json.dumps(value).encode()
         self._files.make_folder(self.path.parent)
-        if self.path.exists():
-            self._files.rename(self.path, self._backup)
+        if self._is_good:
+            self._files.replace(self._backup, self._files.read(self.path))
         self._files.replace(self.path, content)
+        self._is_good = True

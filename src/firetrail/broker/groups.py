@@ -88,6 +88,20 @@ class GroupTable:
             self._groups[group.group_name] = group
         self._changed()
 
+    def recover(self, popped: Iterable[tuple[str, int]]) -> None:
+        """Take back groups that have popped something and were not saved before a crash.
+
+        With each name comes the time of a pop: one before the file's belongs to a group that was
+        deleted.
+        """
+        lost = {
+            name
+            for name, time in popped
+            if name not in self._groups and time >= self._version.timestamp
+        }
+        if lost and self._config.auto_create_groups:
+            self.put(SubscriptionGroupConfig(name) for name in sorted(lost))
+
     def remove(self, name: str) -> None:
         """Forget the group."""
         if self._groups.pop(name, None) is not None:

@@ -87,6 +87,11 @@ class OffsetTable:
             self._changed = False
             self._saver.changed()
 
+    async def saved(self) -> None:
+        """Return when everything changed so far is in the file."""
+        self.save_changes()
+        await self._saver.saved()
+
     async def stop(self) -> None:
         """Save what is not saved."""
         self.save_changes()

@@ -123,6 +123,10 @@ class Checkpoints:
         """The check-point, None if all of it is acknowledged, or visible again."""
         return self._open.get(key)
 
+    def pops(self) -> Iterable[tuple[str, int]]:
+        """The group and the time of each pop that is open."""
+        return ((point.group, point.pop_time) for point in self._open.values())
+
     # -- changes ------------------------------------------------------------------------------
 
     def add(self, point: Checkpoint, *, wait: bool = True) -> Pending | None:

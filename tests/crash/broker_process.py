@@ -1,0 +1,121 @@
+"""A broker in a simulated world: no sockets, the requests go straight to its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from tests.broker.brokers import Talk, text
+from tests.crash.ledger import Ledger
+from tests.crash.loop import WorldLoop
+from tests.crash.simulation import Process, tiny_config
+
+from firetrail import StoreConfig
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.format.delay import DelayLevels
+from firetrail.remoting.answering import answer_to, outcome_of
+from firetrail.remoting.client import Client
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.server import Server
+
+BROKER = BrokerConfig(
+    offsets_interval_ms=1_000,
+    delay_interval_ms=1_000,
+    revive_queues=2,
+    transaction_timeout_ms=60_000,
+)
+
+
+def broker_config(mode: str, **changes: Any) -> StoreConfig:
+    """Settings of the store behind a broker, with small files."""
+    settings: dict[str, Any] = {
+        "commit_log_file_size": 16_384,
+        "consume_queue_file_size": 400,
+        "delay_levels": DelayLevels.parse("1s 2s"),
+        "property_crc": True,
+    }
+    return tiny_config(mode, **settings | changes)
+
+
+class _NoServer:
+    async def start(self, host: str, port: int) -> int:
+        return port
+
+    async def stop(self) -> None:
+        """Nothing was opened."""
+
+
+class _Peer:
+    """The connection of a client; whoever waits for the answer to a request gets it."""
+
+    peer = "127.0.0.1:50000"
+    local = "127.0.0.1:10911"
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, asyncio.Future[Command]] = {}
+
+    def reply(self, request: Command, response: Command) -> None:
+        self.waiting.pop(request.opaque).set_result(response)
+
+
+class Requests(Talk):
+    """Requests to a broker that has no port."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, cast(Client, None))
+        self._peer = _Peer()
+        self._numbers = 0
+
+    async def ask(self, code: int, body: bytes = b"", version: int = 0, **fields: Any) -> Command:
+        texts = {name: text(value) for name, value in fields.items() if value is not None}
+        self._numbers += 1
+        request = Command(code, texts, body, opaque=self._numbers)
+        connection = cast(Connection, self._peer)
+        future = asyncio.get_running_loop().create_future()
+        self._peer.waiting[request.opaque] = future
+        answer = answer_to(self.broker._handlers, connection, request)
+        if answer is not None and not isinstance(answer, Command):
+            answer = await outcome_of(request, answer)
+        if answer is not None:
+            self._peer.waiting.pop(request.opaque, None)
+            return answer
+        return await future
+
+
+class BrokerProcess(Process):
+    """A process in which a broker has the store open."""
+
+    ledger: Ledger
+    talk: Requests
+
+    def open(self) -> Any:
+        self._threading.__enter__()
+        self.loop = WorldLoop(self.world)
+        try:
+            self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
+            self.broker._server = cast(Server, _NoServer())
+            self.run(self.broker.start())
+        except BaseException:
+            self._end()
+            raise
+        self._store = self.broker.store
+        self.talk = Requests(self.broker)
+        return self._store
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run something in the broker's event loop until it is done."""
+        return self.loop.run_until_complete(work)
+
+    def close(self) -> None:
+        try:
+            self.run(self.broker.stop())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        super()._end()
+        self.loop.leave()

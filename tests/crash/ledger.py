@@ -1,0 +1,216 @@
+"""What clients of a broker know, kept outside of it, and the comparison with what it holds.
+
+A :class:`Ledger` holds what was asked for and what was answered. Bodies tell messages apart. After
+a crash the broker must agree with all that was answered, as far as it had to be on the disk by
+then, and with nothing that nobody has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tests.broker.brokers import Talk
+from tests.broker.pops import pop
+from tests.crash.oracle import Violation
+
+from firetrail import Record
+from firetrail.broker.broker import Broker
+
+GROUP = "CG"
+POPPED = "P"
+DELAYS_MS = {1: 1_000, 2: 2_000}
+PATIENCE_S = 9
+"""Longer than anything stays delayed or invisible."""
+
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a client has sent; level 0 for one without delay."""
+
+    topic: str
+    queue_id: int
+    level: int = 0
+    half: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the answer to a send said."""
+
+    queue_offset: int
+    physical_offset: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All that clients have asked for, and what they were told."""
+
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+    acked: dict[bytes, Place] = field(default_factory=dict)
+    durable: set[bytes] = field(default_factory=set)
+    """Of those acknowledged, the ones that a power loss must not take."""
+    commit_asked: set[bytes] = field(default_factory=set)
+    committed: set[bytes] = field(default_factory=set)
+    """Transactions whose commit was acknowledged."""
+    ack_asked: set[bytes] = field(default_factory=set)
+    """Popped messages that a consumer is done with, whether the broker knows it or not."""
+    offsets: dict[Key, list[int]] = field(default_factory=dict)
+    """What the group has committed, in order."""
+    saved: dict[Key, int] = field(default_factory=dict)
+    """How many of these are followed by a save that has ended."""
+    topics: dict[str, bool | None] = field(default_factory=dict)
+    """Whether a topic was made or deleted; None while it is being done."""
+    groups: set[str] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)
+    """What a crash took: it must never come back."""
+
+    def copy(self) -> Ledger:
+        """The same as of now."""
+        return Ledger(*(copy.copy(getattr(self, name)) for name in self.__dataclass_fields__))
+
+    def forget_topic(self, name: str) -> None:
+        """Nothing in the topic is promised any more."""
+        for body in [body for body in self.acked if self.sent[body].topic == name]:
+            del self.acked[body]
+            self.durable.discard(body)
+        for key in [key for key in self.offsets if key[1] == name]:
+            del self.offsets[key]
+            self.saved.pop(key, None)
+
+    def later(self, final: Ledger) -> Ledger:
+        """What was known now, with everything that was asked for up to the end."""
+        known = self.copy()
+        known.sent = final.sent
+        known.commit_asked = final.commit_asked
+        known.ack_asked = final.ack_asked
+        known.offsets = final.offsets
+        known.topics = {
+            name: state if final.topics.get(name) is state else None
+            for name, state in final.topics.items()
+            for state in [self.topics.get(name)]
+        }
+        return known
+
+
+def look(broker: Broker, ledger: Ledger, must: Collection[bytes]) -> set[bytes]:
+    """Compare without changing anything; the acknowledged messages that are there."""
+    store = broker.store
+    low = store.log_range[0]
+    there = _check_log(broker, ledger, must, low)
+    _check_queues(broker, ledger, there, low)
+    _check_tables(broker, ledger)
+    return there
+
+
+def _check_log(broker: Broker, ledger: Ledger, must: Collection[bytes], low: int) -> set[bytes]:
+    ordered = sorted(ledger.acked.items(), key=lambda item: item[1].physical_offset)
+    there: set[bytes] = set()
+    missing: bytes | None = None
+    for body, place in ordered:
+        if place.physical_offset < low:
+            continue
+        record = broker.store.at(place.physical_offset)
+        if record is None or record.body != body:  # another may have been put there since
+            missing = body
+            if body in must:
+                raise Violation(f"I1: {body!r} was acknowledged and is lost, {place}")
+        elif missing is not None:
+            raise Violation(f"I1: {body!r} is there, {missing!r} before it is not")
+        else:
+            there.add(body)
+    return there
+
+
+def _check_queues(broker: Broker, ledger: Ledger, there: set[bytes], low: int) -> None:
+    found: dict[bytes, list[Record]] = {}
+    for topic in {sent.topic for sent in ledger.sent.values()}:
+        for queue_id in broker.store.queues(topic):
+            first = broker.store.min_offset(topic, queue_id)
+            for number, record in enumerate(broker.store.read(topic, queue_id), first):
+                if record.queue_offset != number:
+                    raise Violation(f"I3: {topic}/{queue_id}: {record.queue_offset} at {number}")
+                found.setdefault(record.body, []).append(record)
+    for body, records in found.items():
+        sent = ledger.sent.get(body)
+        if sent is None or any(
+            (r.topic, r.queue_id) != (sent.topic, sent.queue_id) for r in records
+        ):
+            raise Violation(f"I2: nobody has sent {records}, {sent}")
+        if body in ledger.lost:
+            raise Violation(f"I6: {body!r} is back, a crash had taken it")
+        if sent.half and body not in ledger.commit_asked:
+            raise Violation(f"I2: {body!r} is seen, its transaction was not committed")
+        place = ledger.acked.get(body)
+        if sent.level and place is not None:
+            due = place.time_ms + DELAYS_MS[sent.level]
+            if min(record.store_time for record in records) < due:
+                raise Violation(f"I2: {body!r} came before its time {due}: {records}")
+    for body in there:
+        sent, place = ledger.sent[body], ledger.acked[body]
+        if sent.level or sent.half or ledger.topics.get(sent.topic, True) is not True:
+            continue
+        if place.queue_offset not in [record.queue_offset for record in found.get(body, ())]:
+            raise Violation(f"I4: {body!r} is not in its queue, {sent} {place}: {found.get(body)}")
+
+
+def _check_tables(broker: Broker, ledger: Ledger) -> None:
+    table = broker.offsets.content().offset_table
+    for name, queues in table.items():
+        topic, _, group = name.partition("@")
+        for queue_id, value in queues.items():
+            end = broker.store.max_offset(topic, queue_id)
+            if value > end and ledger.topics.get(topic, True) is not None:
+                raise Violation(
+                    f"I7: {group} is at {value} of {topic}/{queue_id}, which ends at {end}"
+                )
+    for (group, topic, queue_id), values in ledger.offsets.items():
+        if ledger.topics.get(topic, True) is not True:
+            continue
+        now = broker.offsets.get(group, topic, queue_id)
+        allowed = values[max(ledger.saved.get((group, topic, queue_id), 0) - 1, 0) :]
+        if now not in allowed and (now is not None or ledger.saved.get((group, topic, queue_id))):
+            raise Violation(f"I7: {group} is at {now} of {topic}/{queue_id}, was told {allowed}")
+    for topic, is_there in ledger.topics.items():
+        if is_there is not None and (broker.topics.get(topic) is not None) != is_there:
+            raise Violation(
+                f"I6: topic {topic} was {'made' if is_there else 'deleted'}, and is not"
+            )
+        if is_there is False and broker.store.queues(topic):
+            raise Violation(f"I6: topic {topic} was deleted, and has queues")
+    for group in ledger.groups:
+        if broker.groups.get(group) is None:
+            raise Violation(f"I1: group {group} was made, and is not there")
+
+
+async def drain(talk: Talk, ledger: Ledger, there: set[bytes]) -> None:
+    """Let all come that has to: what was delayed, committed, or popped and not acknowledged."""
+    broker = talk.broker
+    received: set[bytes] = set()
+    for _ in range(PATIENCE_S):
+        while messages := await pop(talk, POPPED, invisibleTime=600_000):
+            received |= {message.body for message in messages}
+        await asyncio.sleep(1)
+    await asyncio.to_thread(broker.store.wait_dispatched)
+    low = broker.store.log_range[0]
+    seen: set[bytes] = set()
+    for topic in {sent.topic for sent in ledger.sent.values()}:
+        for queue_id in broker.store.queues(topic):
+            seen |= {record.body for record in broker.store.read(topic, queue_id)}
+    for body in there:
+        sent = ledger.sent[body]
+        if ledger.topics.get(sent.topic, True) is not True:
+            continue
+        if ledger.acked[body].physical_offset < low:
+            continue
+        if sent.level and body not in seen:
+            raise Violation(f"I1: {body!r} was delayed and never came, {ledger.acked[body]}")
+        if sent.half and body in ledger.committed and body not in seen:
+            raise Violation(f"I1: {body!r} was committed and is not seen, {ledger.acked[body]}")
+        if sent.topic == POPPED and body in seen and body not in ledger.ack_asked | received:
+            raise Violation(f"I1: {body!r} was popped, never acknowledged, and never came again")
