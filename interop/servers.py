@@ -188,7 +188,7 @@ class Servers:
 def our_name_server() -> Iterator[str]:
     """``firetrail namesrv`` on a free port; its address."""
     with _firetrail("namesrv", "--port", "0") as said:
-        yield said.split()[-1]
+        yield said.split()[2]
 
 
 @contextmanager

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Firetrail
 
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.broker import Broker
 from firetrail.cli import reset, tail
-from firetrail.client import PullConsumer
+from firetrail.client import Message, Producer, PullConsumer
+from firetrail.format.hosts import Host
+from firetrail.namesrv import NameServerConfig
+from firetrail.store.config import StoreConfig
 
 UP = [sys.executable, "-m", "firetrail.cli.main", "up", "--port", "0", "--namesrv-port", "0"]
 
@@ -30,6 +38,36 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield process.stdout.readline().split()[2]
         finally:
             process.terminate()
+
+
+@contextmanager
+def running(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A command as a process, which ends with the test."""
+    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": stdin}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def send(namesrv: str, body: bytes) -> None:
+    async with Producer(namesrv) as producer:
+        await producer.send(Message("T", body), order_key="one")
+
+
+async def serve_again(folder: Path, host: Host, read: Callable[[], str]) -> None:
+    """A broker at the same address as before; what is sent to it is followed."""
+    broker = Broker(
+        folder, None, StoreConfig(store_host=host), name_server=NameServerConfig(listen_port=0)
+    )
+    await broker.start()
+    try:
+        await send(broker.namesrv, b"after")
+        assert (await asyncio.to_thread(read)).endswith("'after'\n")
+    finally:
+        await broker.stop()
 
 
 @pytest.fixture
@@ -85,17 +123,53 @@ class TestMessages:
     def test_following(self, ask: Any, namesrv: str) -> None:
         ask("send", "Follow", "old", "--order-key", "one")
         settle(namesrv, "Follow", 1)
-        command = [sys.executable, "-u", "-m", "firetrail.cli.main", "tail", "Follow", "-f"]
-        with subprocess.Popen(
-            [*command, "-n", namesrv], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with running("tail", "Follow", "-f", "-n", namesrv) as process:
             assert process.stdout is not None
-            try:
-                assert process.stdout.readline().endswith("'old'\n")
-                ask("send", "Follow", "new", "--order-key", "one")
-                assert process.stdout.readline().endswith("'new'\n")
-            finally:
-                process.terminate()
+            assert process.stdout.readline().endswith("'old'\n")
+            ask("send", "Follow", "new", "--order-key", "one")
+            assert process.stdout.readline().endswith("'new'\n")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+
+    def test_following_through_a_restart(self, tmp_path: Path) -> None:
+        with BackgroundBroker(tmp_path) as first:
+            asyncio.run(send(first.namesrv, b"before"))
+            settle(first.namesrv, "T", 1)
+            following = running("tail", "T", "-f", "-n", first.namesrv)
+            process = following.__enter__()
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline().endswith("'before'\n")
+            host = Host("127.0.0.1", int(first.address.rpartition(":")[2]))
+        try:
+            assert "trying again until Ctrl-C" in process.stderr.readline()
+            asyncio.run(serve_again(tmp_path, host, process.stdout.readline))
+        finally:
+            following.__exit__(None, None, None)
+
+    def test_a_reader_that_leaves(self, ask: Any, namesrv: str) -> None:
+        ask("send", "Left", "1", "--order-key", "one")
+        settle(namesrv, "Left", 1)
+        with running("tail", "Left", "-f", "-n", namesrv) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            ask("send", "Left", "2", "--order-key", "one")
+            assert process.wait(10) == 0
+            assert process.stderr.read() == ""
+
+    def test_an_interrupt_while_no_line_comes(self, namesrv: str) -> None:
+        with running("send", "Typed", "-n", namesrv, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("one\n")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith("SEND_OK")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+
+    def test_a_property_without_a_value(self, firetrail: Firetrail) -> None:
+        told = firetrail("send", "T", "x", "--property", "name")
+        assert told.code == 2
+        assert "'name' is not NAME=VALUE" in told.err
 
 
 def test_lag(ask: Any, namesrv: str) -> None:
@@ -113,6 +187,20 @@ def test_lag(ask: Any, namesrv: str) -> None:
     told = ask("lag", "G", "Lag", "--json").lines
     assert sum(line["lag"] for line in told) == 2
     assert ask("lag", "G", "Lag").out.splitlines()[-1].split() == ["total", "5", "2"]
+    assert [line["topic"] for line in ask("lag", "G", "--json").lines] == ["Lag"] * len(told)
+
+
+def test_watching_lag(ask: Any, namesrv: str) -> None:
+    """Again and again, with the time; Ctrl-C ends it by the shell's convention."""
+    ask("topic", "create", "Watched", "--queues", "1")
+    ask("group", "create", "GW")
+    with running("lag", "GW", "Watched", "--watch", "-n", namesrv) as process:
+        assert process.stdout is not None
+        shown = [process.stdout.readline() for _ in range(6)]
+        assert [line.split()[0] for line in shown[1:3]] == ["TOPIC", "Watched"]
+        assert shown[0].endswith("Z\n") and shown[4:] == [shown[4], shown[1]]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
 
 
 def test_topics(ask: Any, namesrv: str) -> None:
@@ -124,6 +212,7 @@ def test_topics(ask: Any, namesrv: str) -> None:
     assert [(row["broker"], row["queue_id"]) for row in rows] == [("broker-a", n) for n in range(3)]
     assert sum(row["max_offset"] for row in rows) == 1
     assert ask("topic", "show", "Made").out.splitlines()[0].split()[:2] == ["BROKER", "QUEUE"]
+    assert ask("topic", "show", "Made", "--json").lines == rows  # as well behind the action
     assert ask("topic", "--json", "delete", "Made").json == {"topic": "Made", "deleted": True}
     assert "Made" not in ask("topic", "--json", "list").out
 
@@ -156,7 +245,37 @@ class TestNobody:
     def test_no_topic(self, firetrail: Firetrail, namesrv: str) -> None:
         told = firetrail("tail", "Nothing", "--namesrv", namesrv)
         assert told.code == 2
-        assert "for the topic: Nothing" in told.err
+        assert f"{namesrv}: no topic 'Nothing'; firetrail topic list says" in told.err
+
+    def test_nearly_a_topic(self, firetrail: Firetrail, ask: Any, namesrv: str) -> None:
+        ask("topic", "create", "Parcels")
+        told = firetrail("topic", "delete", "parcel", "-n", namesrv)
+        assert told.code == 2
+        assert "no topic 'parcel'; did you mean 'Parcels'?" in told.err
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("group", "show", "Carriers"),
+            ("group", "delete", "Carriers"),
+            ("reset", "Carriers", "Held", "first"),
+            ("lag", "Carriers", "Held"),
+            ("lag", "Carriers"),
+        ],
+    )
+    def test_nearly_a_group(
+        self, firetrail: Firetrail, ask: Any, namesrv: str, command: tuple[str, ...]
+    ) -> None:
+        ask("topic", "create", "Held")
+        ask("group", "create", "Carrier")
+        told = firetrail(*command, "-n", namesrv)
+        assert (told.code, told.out) == (2, "")
+        assert f"{namesrv}: no group 'Carriers'; did you mean 'Carrier'?" in told.err
+
+    def test_no_queues(self, firetrail: Firetrail) -> None:
+        told = firetrail("topic", "create", "T", "--queues", "0")
+        assert told.code == 2
+        assert "--queues: invalid number value: '0'" in told.err
 
 
 class TestPlaces:
@@ -172,7 +291,7 @@ class TestPlaces:
     def test_others(self, firetrail: Firetrail) -> None:
         told = firetrail("reset", "G", "T", "yesterday")
         assert told.code == 2
-        assert "invalid place value: 'yesterday'" in told.err
+        assert "'yesterday' is none of first, last, a time such as" in told.err
 
 
 def test_long_bodies_are_cut(capsys: pytest.CaptureFixture[str], ask: Any, namesrv: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -93,6 +94,30 @@ def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     assert "brokerNam is not a key" in said
     assert "did you mean brokerName?" in said
     assert "haListenPort has no effect" in said
+
+
+def test_addresses_for_programs() -> None:
+    with started("up", "--port", "0", "--namesrv-port", "0", "--json") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert list(told) == ["name_server", "broker", "store"]
+        ask(told["name_server"], Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remark"),
+    [
+        (["--host", "0.0.0.0"], "but clients are told to connect to 127.0.0.1: set brokerIP1"),
+        ([], "no name server is given, so no client finds the broker"),
+    ],
+)
+def test_a_broker_that_nobody_finds(tmp_path: Path, arguments: list[str], remark: str) -> None:
+    with started("broker", str(tmp_path), "--port", "0", *arguments) as process:
+        addresses(process, 1)
+        process.terminate()
+        assert remark in process.communicate(timeout=10)[1]
 
 
 @pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["broker"]])

@@ -8,6 +8,7 @@ from pathlib import Path
 from firetrail.broker.broker import Broker
 from firetrail.cli import serving, up
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import say
 
 DESCRIPTION = """\
 Start a broker that registers with name servers of RocketMQ or Firetrail.
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     config = loaded.broker
     if args.namesrv is not None:
         config = config.replace(namesrv=args.namesrv)
+    if not config.name_servers:
+        say("no name server is given, so no client finds the broker: --namesrv, or namesrvAddr")
     broker = Broker(args.store, config, loaded.store, conf=args.conf)
-    serving.run(up.serve(broker, args.store))
+    serving.run(up.serve(broker, args.store, args.json))
     return ExitCode.OK

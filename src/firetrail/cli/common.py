@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from firetrail.cli.command import Subparsers
@@ -17,7 +18,7 @@ _NAMES_SHOWN = 8
 
 
 class NoSuchError(FiretrailError):
-    """A topic or queue that the store does not have."""
+    """A topic, queue or group that the store or the cluster does not have."""
 
 
 def add_plain_parser(
@@ -84,6 +85,17 @@ def not_negative(text: str) -> int:
 not_negative.__name__ = "number"  # what argparse calls it in its errors
 
 
+def positive(text: str) -> int:
+    """An argument that is a number of things, of which there is at least one."""
+    value = not_negative(text)
+    if value == 0:
+        raise ValueError
+    return value
+
+
+positive.__name__ = "number"
+
+
 def open_view(path: Path, config: StoreConfig | None = None) -> StoreView:
     """The store, open for reading only."""
     allow_many_files()
@@ -108,11 +120,14 @@ def _instead(topic: str, view: StoreView) -> str:
     topics = view.queues.topics()
     if not topics:
         return "the store has no topics"
-    known = {name.lower(): name for name in topics}
-    near = difflib.get_close_matches(topic.lower(), known, n=3, cutoff=0.6)
-    if near:
-        return f"did you mean {' or '.join(repr(known[name]) for name in near)}?"
-    return f"there is {_listed(topics)}"
+    return meant(topic, topics) or f"there is {_listed(topics)}"
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """A question for the names that are nearly this one; empty if none is."""
+    known = {other.lower(): other for other in names}
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(known[found]) for found in near)}?" if near else ""
 
 
 def _listed(things: list[str] | list[int]) -> str:

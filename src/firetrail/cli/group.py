@@ -7,6 +7,7 @@ import json
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import not_negative
 from firetrail.cli.output import table
 from firetrail.client import Admin
 from firetrail.errors import RequestError
@@ -29,18 +30,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of tables")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="the names of all consumer groups")
-    for name, summary in (
-        ("show", "the members that are connected"),
-        ("create", "make it, or change it, on every master"),
-        ("delete", "delete it and its offsets"),
-    ):
-        action = actions.add_parser(name, help=summary)
-        action.add_argument("group", metavar="GROUP")
-        if name == "create":
-            action.add_argument(
-                "--retries", type=int, default=16, help="before it is given up (16)"
-            )
+    cluster.add_action(actions, "list", "the names of all consumer groups")
+    cluster.add_action(actions, "show", "the members that are connected", "group")
+    create = cluster.add_action(
+        actions, "create", "make it, or change it, on every master", "group"
+    )
+    create.add_argument(
+        "--retries", metavar="N", type=not_negative, default=16, help="before it is given up (16)"
+    )
+    cluster.add_action(actions, "delete", "delete it and its offsets", "group")
     return parser
 
 
@@ -56,12 +54,16 @@ async def _run(args: argparse.Namespace) -> None:
             names = sorted(await admin.groups())
             print(json.dumps(names) if args.json else "\n".join(names))
         elif args.action == "show":
-            _show(args, await _members(admin, args.group))
+            members = await _members(admin, args.group)
+            if not members:
+                await cluster.check_group(admin, args.namesrv, args.group)
+            _show(args, members)
         elif args.action == "create":
             config = SubscriptionGroupConfig(args.group, retry_max_times=args.retries)
             await admin.create_group(config)
             print(json.dumps({"group": args.group}) if args.json else f"{args.group}: made")
         else:
+            await cluster.check_group(admin, args.namesrv, args.group)
             await admin.delete_group(args.group)
             print(json.dumps({"group": args.group}) if args.json else f"{args.group}: deleted")
 

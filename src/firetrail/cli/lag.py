@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
+import time
 from typing import NamedTuple
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.output import table
-from firetrail.client import MessageQueue, PullConsumer
+from firetrail.cli.output import human_time, table
+from firetrail.client import Admin, MessageQueue, PullConsumer
 
 DESCRIPTION = """\
-Print, for each queue of a topic, up to where a group has consumed and how many messages are left.
+Print, for each queue of a topic, up to where a group has consumed and how many messages are left;
+without a topic, for all that the group has consumed from.
 
 With --watch, again every two seconds until you press Ctrl-C."""
 EXAMPLES = """\
+  firetrail lag billing
   firetrail lag billing orders
   firetrail lag billing orders --watch"""
 _WATCH_S = 2.0
+CLEAR = "\033[2J\033[H"
+"""What a terminal clears its screen at, for a view that stays in its place."""
 
 
 class Lag(NamedTuple):
@@ -43,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         subparsers, "lag", "how far a group is behind", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all of the group's")
     parser.add_argument("--watch", action="store_true", help="again every two seconds")
     parser.add_argument("--json", action="store_true", help="one JSON object for each queue")
     return parser
@@ -56,12 +62,33 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _run(args: argparse.Namespace) -> None:
-    async with PullConsumer(args.namesrv, args.group) as consumer:
-        while True:
-            _show(args, [await _lag(consumer, q) for q in await consumer.queues(args.topic)])
-            if not args.watch:
-                return
+    outages = cluster.Outages()
+    async with PullConsumer(args.namesrv, args.group) as consumer, Admin(args.namesrv) as admin:
+        await _show(args, consumer, admin)
+        while args.watch:
             await asyncio.sleep(_WATCH_S)
+            try:
+                await _show(args, consumer, admin)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                await outages.wait(args.namesrv, error)
+            else:
+                outages.over(args.namesrv)
+
+
+async def _show(args: argparse.Namespace, consumer: PullConsumer, admin: Admin) -> None:
+    topics = [args.topic] if args.topic else await _topics(args.group, admin)
+    queues = [queue for topic in topics for queue in await consumer.queues(topic)]
+    lags = [await _lag(consumer, queue) for queue in queues]
+    if not any(lag.committed for lag in lags):
+        await cluster.check_group(admin, args.namesrv, args.group)
+    _print(args, lags)
+
+
+async def _topics(group: str, admin: Admin) -> list[str]:
+    """The topics that a group has offsets in."""
+    return sorted({queue.topic for queue in (await admin.consume_stats(group)).offset_table})
 
 
 async def _lag(consumer: PullConsumer, queue: MessageQueue) -> Lag:
@@ -71,10 +98,11 @@ async def _lag(consumer: PullConsumer, queue: MessageQueue) -> Lag:
     )
 
 
-def _show(args: argparse.Namespace, lags: list[Lag]) -> None:
+def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
     if args.json:
         for lag in lags:
             found = {
+                "topic": lag.queue.topic,
                 "broker": lag.queue.broker_name,
                 "queue_id": lag.queue.queue_id,
                 "committed": lag.committed,
@@ -83,8 +111,14 @@ def _show(args: argparse.Namespace, lags: list[Lag]) -> None:
             }
             print(json.dumps(found), flush=True)
         return
+    if args.watch:
+        print(CLEAR if sys.stdout.isatty() else "", human_time(time.time_ns() // 1_000_000), sep="")
+    if not lags:
+        print(f"{args.group}: has not consumed anything yet", flush=True)
+        return
     rows = [
         (
+            lag.queue.topic,
             lag.queue.broker_name,
             lag.queue.queue_id,
             "-" if lag.committed is None else lag.committed,
@@ -93,5 +127,6 @@ def _show(args: argparse.Namespace, lags: list[Lag]) -> None:
         )
         for lag in lags
     ]
-    total = ("total", "", "", sum(lag.end for lag in lags), sum(lag.left for lag in lags))
-    print("\n".join(table(("BROKER", "QUEUE>", "COMMITTED>", "END>", "LAG>"), [*rows, total])))
+    total = ("total", "", "", "", sum(lag.end for lag in lags), sum(lag.left for lag in lags))
+    heads = ("TOPIC", "BROKER", "QUEUE>", "COMMITTED>", "END>", "LAG>")
+    print("\n".join(table(heads, [*rows, total])), flush=True)

@@ -31,8 +31,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("-c", "--conf", metavar="FILE", type=Path, help="RocketMQ's namesrv.conf")
     parser.add_argument("--host", help="address to listen on (default: bindAddress, or 127.0.0.1)")
     parser.add_argument(
-        "--port", type=serving.port, help="0 for a free one (default: listenPort, or 9876)"
+        "--port",
+        metavar="N",
+        type=serving.port,
+        help="0 for a free one (default: listenPort, or 9876)",
     )
+    serving.add_json(parser)
     return parser
 
 
@@ -44,16 +48,16 @@ def run(args: argparse.Namespace) -> ExitCode:
         config = replace(config, bind_address=args.host)
     if args.port is not None:
         config = replace(config, listen_port=args.port)
-    serving.run(_serve(config))
+    serving.run(_serve(config, args.json))
     return ExitCode.OK
 
 
-async def _serve(config: NameServerConfig) -> None:
+async def _serve(config: NameServerConfig, as_json: bool) -> None:
     told = serving.told_to_stop()
     server = NameServer(config)
     port = await server.start()
     try:
-        print(f"name server on {config.bind_address}:{port}", flush=True)
+        serving.tell({"name server": f"{config.bind_address}:{port}"}, as_json)
         await told.wait()
     finally:
         await server.stop()

@@ -14,7 +14,8 @@ from firetrail.client import Admin
 DESCRIPTION = """\
 Set the offsets of a group in a topic: to its first messages, to its end, or to a time.
 
-Members that are connected are told so, and go on from there."""
+Members that are connected are told so, and go on from there. A group that is yet to run for the
+first time can be made before: firetrail group create."""
 EXAMPLES = """\
   firetrail reset billing orders first
   firetrail reset billing orders 2026-11-15T09:30:00
@@ -45,10 +46,11 @@ def where(text: str) -> int:
         return 0 if text == "first" else _END
     if text.isdecimal():
         return int(text)
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-where.__name__ = "place"  # what argparse calls it in its errors
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        allowed = "first, last, a time such as 2026-11-15T09:30:00, or ms since 1970"
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {allowed}") from None
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 async def _reset(args: argparse.Namespace) -> None:
     async with Admin(args.namesrv) as admin:
+        await cluster.check_group(admin, args.namesrv, args.group)
         offsets = await admin.reset_offsets(args.group, args.topic, args.to)
     rows = [(q.broker_name, q.queue_id, offset) for q, offset in sorted(offsets.items())]
     if args.json:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import errno
+import json
 import logging
 import signal
 import sys
@@ -11,11 +14,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from firetrail.errors import FiretrailError
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.storage.system import allow_many_files
 
 T = TypeVar("T")
+
+
+class AddressInUseError(FiretrailError):
+    """A port that another process listens on."""
 
 
 def read_conf(path: Path | None) -> dict[str, Entry]:
@@ -43,11 +51,35 @@ def run(serving: Coroutine[Any, Any, T]) -> T:
     """Run it, with warnings on standard error; on uvloop, which is faster, if that is installed."""
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     allow_many_files()  # every queue and every connection is one
-    if find_spec("uvloop") is None:
-        return asyncio.run(serving)
-    import uvloop
+    try:
+        if find_spec("uvloop") is None:
+            return asyncio.run(serving)
+        import uvloop
 
-    return uvloop.run(serving)
+        return uvloop.run(serving)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        remedy = "another broker or name server? stop it, or choose other ports (--help says how)"
+        raise AddressInUseError(f"{error.strerror}; {remedy}") from None
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """For programs that start a server, and read where it listens."""
+    parser.add_argument("--json", action="store_true", help="addresses as one JSON object")
+
+
+def tell(found: dict[str, str], as_json: bool) -> None:
+    """Say where what is served can be reached: a line each, or one of JSON."""
+    if as_json:
+        print(
+            json.dumps({name.replace(" ", "_"): place for name, place in found.items()}), flush=True
+        )
+        return
+    for name, place in found.items():
+        hint = "   clients connect here" if name == "name server" else ""
+        print(f"{name:<11}  {place}{hint}")
+    sys.stdout.flush()
 
 
 def told_to_stop() -> asyncio.Event:

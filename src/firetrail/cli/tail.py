@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 from binascii import b2a_base64
+from collections.abc import Iterable
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
@@ -16,6 +17,7 @@ from firetrail.remoting.bodies import SubscriptionData
 
 DESCRIPTION = """\
 Print the last messages of a topic and, with --follow, those that come until you press Ctrl-C.
+A broker that restarts is waited for.
 
 Nothing is consumed: no group's offsets change."""
 EXAMPLES = """\
@@ -61,20 +63,39 @@ async def _tail(args: argparse.Namespace) -> None:
         for message in sorted(last, key=lambda found: found.record.store_time):
             _show(args, message)
         if args.follow:
-            async with asyncio.TaskGroup() as group:
-                for queue, end in zip(queues, ends, strict=True):
-                    group.create_task(_follow(args, consumer, queue, end, wanted))
+            await _follow_all(args, consumer, wanted, zip(queues, ends, strict=True))
+
+
+async def _follow_all(
+    args: argparse.Namespace,
+    consumer: PullConsumer,
+    wanted: SubscriptionData,
+    starts: Iterable[tuple[MessageQueue, int]],
+) -> None:
+    outages = cluster.Outages()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for queue, offset in starts:
+                group.create_task(_follow(args, consumer, wanted, outages, queue, offset))
+    except ExceptionGroup as errors:  # the first says enough: a reader that left, a refused pull
+        raise errors.exceptions[0] from None
 
 
 async def _follow(
     args: argparse.Namespace,
     consumer: PullConsumer,
+    wanted: SubscriptionData,
+    outages: cluster.Outages,
     queue: MessageQueue,
     offset: int,
-    wanted: SubscriptionData,
 ) -> None:
     while True:
-        pulled = await consumer.pull(queue, offset, wanted, wait_s=_WAIT_S)
+        try:
+            pulled = await consumer.pull(queue, offset, wanted, wait_s=_WAIT_S)
+        except OSError as error:
+            await outages.wait(queue.broker_name, error)
+            continue
+        outages.over(queue.broker_name)
         offset = pulled.next_offset
         for message in pulled.messages:
             _show(args, message)
@@ -98,4 +119,5 @@ def _show(args: argparse.Namespace, message: Received) -> None:
     place = f"{message.queue.broker_name}/{message.queue.queue_id}/{message.queue_offset}"
     body = message.body[:_PREVIEW].decode("utf-8", "backslashreplace")
     more = "…" if len(message.body) > _PREVIEW else ""
-    print(f"{human_time(record.store_time)}  {place}  {message.tags or '-'}  {body!r}{more}")
+    shown = f"{human_time(record.store_time)}  {place}  {message.tags or '-'}  {body!r}{more}"
+    print(shown, flush=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.output import human_time, table
+from firetrail.cli.common import positive
+from firetrail.cli.output import counted, human_time, table
 from firetrail.client import Admin
 from firetrail.remoting.admin_bodies import TopicOffset
 from firetrail.remoting.bodies import MessageQueue
@@ -29,17 +30,16 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of tables")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="the names of all topics")
-    for name, summary in (
-        ("show", "its queues, and what is in them"),
-        ("create", "make it, or change it, on every master"),
-        ("delete", "delete it, on brokers and name servers"),
-    ):
-        action = actions.add_parser(name, help=summary)
-        action.add_argument("topic", metavar="TOPIC")
-        if name == "create":
-            action.add_argument("--queues", type=int, default=8, help="on each broker (8)")
-            action.add_argument("--cluster", help="only on the brokers of this cluster")
+    cluster.add_action(actions, "list", "the names of all topics")
+    cluster.add_action(actions, "show", "its queues, and what is in them", "topic")
+    create = cluster.add_action(
+        actions, "create", "make it, or change it, on every master", "topic"
+    )
+    create.add_argument(
+        "--queues", metavar="N", type=positive, default=8, help="on each broker (8)"
+    )
+    create.add_argument("--cluster", metavar="NAME", help="only on the brokers of this cluster")
+    cluster.add_action(actions, "delete", "delete it, on brokers and name servers", "topic")
     return parser
 
 
@@ -60,8 +60,9 @@ async def _run(args: argparse.Namespace) -> None:
         elif args.action == "create":
             await admin.create_topic(args.topic, args.queues, cluster=args.cluster)
             queues = await admin.queues(args.topic)
-            _done(args, f"{args.topic}: {len(queues)} queues", queues=len(queues))
+            _done(args, f"{args.topic}: {counted(len(queues), 'queue')}", queues=len(queues))
         else:
+            await admin.route(args.topic)
             await admin.delete_topic(args.topic)
             _done(args, f"{args.topic}: deleted", deleted=True)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import ExitStack
+from ipaddress import ip_address
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import LoadedBroker, load_entries
 from firetrail.cli import serving
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import say
 from firetrail.namesrv import NameServerConfig
 
 DESCRIPTION = """\
@@ -22,7 +24,7 @@ EXAMPLES = """\
   firetrail up                          a store that is gone afterwards
   firetrail up data                     the store in the folder data, or a new one there
   firetrail up data -c broker.conf
-  firetrail up --port 0 --namesrv-port 0"""
+  firetrail up --port 0 --namesrv-port 0 --json"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -62,6 +64,7 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         type=serving.port,
         help="port of the broker, 0 for a free one (default: listenPort, or 10911)",
     )
+    serving.add_json(parser)
 
 
 def settings(args: argparse.Namespace) -> LoadedBroker:
@@ -73,7 +76,18 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
         broker = broker.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
+    _warn_of_loopback(broker.bind, store.store_host.ip)
     return LoadedBroker(broker, store, loaded.remarks)
+
+
+def _warn_of_loopback(bind: str, told: str) -> None:
+    """Say so if the broker listens for other machines, and sends their clients to themselves."""
+    try:
+        listens_beyond = not ip_address(bind).is_loopback
+    except ValueError:  # a name
+        listens_beyond = bind != "localhost"
+    if listens_beyond and ip_address(told).is_loopback:
+        say(f"it listens on {bind}, but clients are told to connect to {told}: set brokerIP1")
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -92,18 +106,17 @@ def run(args: argparse.Namespace) -> ExitCode:
             ),
             conf=args.conf,
         )
-        serving.run(serve(broker, folder))
+        serving.run(serve(broker, folder, args.json))
     return ExitCode.OK
 
 
-async def serve(broker: Broker, folder: Path) -> None:
+async def serve(broker: Broker, folder: Path, as_json: bool) -> None:
     """Start the broker, say how to reach it, and stop it when the process is told to."""
     told = serving.told_to_stop()
     await broker.start()
     try:
-        if broker.namesrv:
-            print(f"name server  {broker.namesrv}   clients connect here")
-        print(f"broker       {broker.address}\nstore        {folder}", flush=True)
+        found = {"name server": broker.namesrv} if broker.namesrv else {}
+        serving.tell(found | {"broker": broker.address, "store": str(folder)}, as_json)
         await told.wait()
     finally:
         await broker.stop()
