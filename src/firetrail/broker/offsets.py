@@ -25,7 +25,7 @@ class OffsetTable:
         self._store = store
         self._topics = topics
         self._offsets = dict(ConsumerOffsets.from_json(file.load()).offset_table)
-        self._saver = Saver(file, lambda: self.content().to_json())
+        self._saver = Saver(file, self.content)
         self._changed = False
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import RegisterBrokerBody, TopicConfigTable, TopicRouteData
+from firetrail.remoting.bodies import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicRouteData,
+)
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
 
+REST = 10
+"""How many times longer than a registration, which has all topics, the pause behind it is."""
 ROUTE_S = 30.0
 """How long a route of another name server is taken for current."""
 ROUTES_MAX = 10_000
@@ -31,7 +39,7 @@ class Registering:
         self,
         config: BrokerConfig,
         address: str,
-        topics: Callable[[], TopicConfigTable],
+        topics: Callable[[Iterable[TopicConfig] | None], TopicConfigTable],
         name_server: NameServer | None,
     ) -> None:
         self._config = config
@@ -41,6 +49,7 @@ class Registering:
         self._client = Client()
         self._again = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._news: dict[str, TopicConfig] | None = None  # None: there may be less than before
         self._scheduled = False
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
 
@@ -51,12 +60,19 @@ class Registering:
             await self._register_all()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def changed(self) -> None:
-        """The topics have changed: who asks for a route now has to find them."""
+    def changed(self, topics: Iterable[TopicConfig] | None = None) -> None:
+        """These topics have changed, None for any: who asks for a route now has to find them."""
         self._again.set()
-        if self._name_server is not None and not self._scheduled:
+        if self._name_server is None:
+            return
+        if not self._scheduled:
             self._scheduled = True
+            self._news = {}
             asyncio.get_running_loop().call_soon(self._register_here)
+        if topics is None:
+            self._news = None
+        elif self._news is not None:
+            self._news.update((topic.topic_name, topic) for topic in topics)
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where the queues of a topic are, on all brokers; None if nobody knows."""
@@ -103,8 +119,9 @@ class Registering:
                 cluster=self._config.cluster,
                 name=self._config.name,
                 address=self._address,
-                topics=self._topics(),
+                topics=self._topics(self._news.values() if self._news is not None else None),
                 broker_id=self._config.broker_id,
+                complete=self._news is None,
             )
 
     async def _run(self) -> None:
@@ -115,11 +132,14 @@ class Registering:
             except TimeoutError:
                 pass
             self._again.clear()
+            began = time.monotonic()
             await self._register_all()
+            await asyncio.sleep(REST * (time.monotonic() - began))
 
     async def _register_all(self) -> None:
+        content = RegisterBrokerBody(self._topics(None))
         await self._tell_all(
-            RequestCode.REGISTER_BROKER, encode_registration(RegisterBrokerBody(self._topics()))
+            RequestCode.REGISTER_BROKER, await asyncio.to_thread(encode_registration, content)
         )
 
     async def _tell_all(self, code: RequestCode, body: bytes) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from firetrail.broker.files import ConfigFile
 from firetrail.errors import StoreError
+from firetrail.remoting.body import Body
 
 RETRY_S = 1.0
+REST = 10
+"""How many times longer than a write the pause behind it is."""
 
 _log = logging.getLogger(__name__)
 
@@ -18,16 +22,20 @@ _log = logging.getLogger(__name__)
 class Saver:
     """Writes what ``content`` gives to a file whenever it was changed.
 
-    The content is taken in the event loop and written in a thread. Changes during a write are
-    written together in the next one.
+    The content is taken in the event loop and written in a thread; a body is made JSON there, too,
+    and must not change. Changes during a write are written together in the next one, which begins
+    when nobody is in a hurry only after ten times what the last one took: a large table that
+    changes all the time takes no more than a tenth of the time there is.
     """
 
-    def __init__(self, file: ConfigFile, content: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, file: ConfigFile, content: Callable[[], dict[str, Any] | Body]) -> None:
         self._file = file
         self._content = content
         self._task: asyncio.Task[None] | None = None
         self.is_dirty = False
         self._stopping = False
+        self._waiting = 0
+        self._hurry = asyncio.Event()
 
     def changed(self) -> None:
         """Save soon."""
@@ -38,22 +46,44 @@ class Saver:
     async def saved(self) -> None:
         """Return when everything changed so far is in the file."""
         if self._task is not None:
-            await asyncio.shield(self._task)
+            self._waiting += 1
+            self._hurry.set()
+            try:
+                await asyncio.shield(self._task)
+            finally:
+                self._waiting -= 1
 
     async def _save(self) -> None:
+        loop = asyncio.get_running_loop()
         while self.is_dirty:
             self.is_dirty = False
+            began = loop.time()
             try:
-                await asyncio.to_thread(self._file.save, self._content())
+                await asyncio.to_thread(self._write, self._content())
             except (OSError, StoreError) as error:
                 self.is_dirty = True
                 if self._stopping:
                     raise
                 _log.error("%s: cannot be saved, tried again soon: %s", self._file.path, error)
                 await asyncio.sleep(RETRY_S)
+                continue
+            await self._rest(REST * (loop.time() - began))
+
+    def _write(self, content: dict[str, Any] | Body) -> None:
+        self._file.save(content.to_json() if isinstance(content, Body) else content)
+
+    async def _rest(self, seconds: float) -> None:
+        """Let others have their turn, unless somebody waits for what was changed."""
+        if self._stopping or self._waiting:
+            return
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
 
     async def stop(self) -> None:
         """Save what is not saved; OSError or StoreError if that is not possible."""
         self._stopping = True
+        self._hurry.set()
         if self._task is not None:
             await self._task

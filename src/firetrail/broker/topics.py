@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from firetrail.broker.attributes import altered
@@ -50,7 +50,11 @@ READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class TopicTable:
-    """Topics by name. ``on_change`` is called after each change, for the routes."""
+    """Topics by name.
+
+    ``on_change`` is called after each change, for the routes: with the topics that are new or
+    different, None if some are gone.
+    """
 
     def __init__(
         self,
@@ -67,8 +71,8 @@ class TopicTable:
         self.revive = f"{REVIVE_PREFIX}{config.cluster}"
         """Where the broker keeps what was popped and acknowledged."""
         self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
-        self._saver = Saver(file, lambda: self.content().to_json())
-        self.on_change: Callable[[], None] = lambda: None
+        self._saver = Saver(file, self.content)
+        self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
         self._delay_levels = delay_levels
         self._make_system_topics()
 
@@ -128,17 +132,18 @@ class TopicTable:
         """All of it."""
         return TopicConfigTable(dict(sorted(self._topics.items())), self.version)
 
-    def offered(self) -> TopicConfigTable:
-        """All of it as name servers are told: with what the broker as a whole permits."""
-        content = self.content()
+    def offered(self, topics: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
+        """All of it, or some, as name servers are told: with what the whole broker permits."""
+        if topics is None:
+            chosen = self.content().topic_config_table
+        else:
+            chosen = {topic.topic_name: topic for topic in topics}
         permission = self._config.permission
-        if permission & READ_WRITE == READ_WRITE:
-            return content
-        topics = {
-            name: replace(topic, perm=topic.perm & permission)
-            for name, topic in content.topic_config_table.items()
-        }
-        return TopicConfigTable(topics, self.version)
+        if permission & READ_WRITE != READ_WRITE:
+            chosen = {
+                name: replace(topic, perm=topic.perm & permission) for name, topic in chosen.items()
+            }
+        return TopicConfigTable(chosen, self.version)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -226,16 +231,17 @@ class TopicTable:
             self._change(TopicConfig(name, count, count) for name, count in counts.items())
 
     def _change(self, topics: Iterable[TopicConfig]) -> None:
+        topics = list(topics)
         for topic in topics:
             self._topics[topic.topic_name] = topic
-        self._changed()
+        self._changed(topics)
 
-    def _changed(self) -> None:
+    def _changed(self, topics: Sequence[TopicConfig] | None = None) -> None:
         self.version = DataVersion(
             self.version.counter + 1, self._now_ms(), self.version.state_version
         )
         self._saver.changed()
-        self.on_change()
+        self.on_change(topics)
 
     async def saved(self) -> None:
         """Return when all changes are in the file."""

@@ -60,10 +60,11 @@ class NameServer:
         topics: TopicConfigTable,
         broker_id: int = MASTER_ID,
         ha_address: str = "",
+        complete: bool = True,
     ) -> None:
-        """Register a broker of this process, with all its topics. It does not expire."""
+        """Register a broker of this process, with all its topics or some. It does not expire."""
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
-        self.routes.register(who, topics, time.monotonic(), complete=True)
+        self.routes.register(who, topics, time.monotonic(), complete=complete)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
         """A broker of this process stops."""

@@ -1,0 +1,94 @@
+"""Tables in files: changes are written together, and soon if somebody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firetrail.broker import saving
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.saving import Saver
+from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.storage.system import System
+
+
+class Slow(ConfigFile):
+    """A file whose writing takes a while."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(System(), folder, "topics.json")
+        self.saved: list[dict[str, Any]] = []
+
+    def save(self, value: dict[str, Any]) -> None:
+        time.sleep(0.01)
+        super().save(value)
+        self.saved.append(value)
+
+
+def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "REST", 1e6)
+
+    async def test() -> None:
+        file, value = Slow(tmp_path), {"n": 0}
+        saver = Saver(file, lambda: dict(value))
+        for number in range(20):
+            value["n"] = number
+            saver.changed()
+            await asyncio.sleep(0.005)
+        assert [saved["n"] for saved in file.saved] == [0]
+        await saver.saved()
+        assert [saved["n"] for saved in file.saved] == [0, 19]
+        value["n"] = 20
+        saver.changed()
+        await saver.stop()
+        assert file.load() == {"n": 20}
+
+    asyncio.run(test())
+
+
+def test_nobody_waits_behind_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "REST", 1e6)
+
+    async def test() -> None:
+        file = Slow(tmp_path)
+        saver = Saver(file, lambda: {"a": 1})
+        for _ in range(3):
+            saver.changed()
+            async with asyncio.timeout(5):
+                await saver.saved()
+        assert len(file.saved) == 3
+
+    asyncio.run(test())
+
+
+def test_a_change_during_a_pause_is_written_behind_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        file, value = Slow(tmp_path), {"n": 0}
+        saver = Saver(file, lambda: dict(value))
+        saver.changed()
+        while not file.saved:
+            await asyncio.sleep(0.001)
+        value["n"] = 1
+        saver.changed()
+        async with asyncio.timeout(30):
+            while len(file.saved) < 2:
+                await asyncio.sleep(0.001)
+        assert file.load() == {"n": 1}
+
+    asyncio.run(test())
+
+
+def test_a_body(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = Slow(tmp_path)
+        table = TopicConfigTable({"T": TopicConfig("T")})
+        saver = Saver(file, lambda: table)
+        saver.changed()
+        await saver.saved()
+        assert TopicConfigTable.from_json(file.load()) == table
+
+    asyncio.run(test())
