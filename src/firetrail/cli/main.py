@@ -30,10 +30,12 @@ from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.format.kernels import COMPILED
 
 COMMANDS: tuple[Command, ...] = (
-    *(up, info, dump, query, fsck, rebuild, pipeline, broker, namesrv),
+    *(up, broker, namesrv),
     *(topic, group, send, tail, lag, reset),
+    *(info, dump, query, fsck, rebuild),
+    pipeline,
 )
-"""The subcommands, in the order in which help lists them."""
+"""The subcommands, in the order in which help lists them: servers, a cluster, a store, Spark."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
