@@ -12,7 +12,7 @@ from firetrail import Message, Store
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.topics import TopicTable
-from firetrail.remoting.bodies import DataVersion, TopicConfigTable
+from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode
 from firetrail.storage.system import System
 
@@ -128,3 +128,26 @@ def test_queues_without_a_topic_are_those_of_a_deleted_one_unless_they_are_newer
         await table.stop()
 
     asyncio.run(test())
+
+
+def test_expired_queues_of_deleted_topics_are_removed(tmp_path: Path) -> None:
+    store = SMALL.replace(commit_log_file_size=1 << 20, max_message_size=1 << 19)
+    with Store.open(tmp_path, store) as before:
+        for topic in ("GONE", "KEPT"):
+            before.put(Message(topic, b"body"))
+        for _ in range(5):
+            before.put(Message("KEPT", bytes(1 << 19)))
+        before.put(Message("RECENT", b"body"))
+
+    async def test(talk: Talk) -> None:
+        ours = talk.broker.store
+        clean = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+        assert (await talk.ask(clean)).code == 0
+        assert ours.topics() == ["GONE", "KEPT", "RECENT"]
+        assert ours.delete_expired(forced=True) > 0
+        talk.broker.topics.put([TopicConfig("KEPT")])
+        assert (await talk.ask(clean)).code == 0
+        assert ours.topics() == ["KEPT", "RECENT"]
+        assert ours.max_offset("KEPT", 0) == 6
+
+    running(test, tmp_path, store=store)

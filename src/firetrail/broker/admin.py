@@ -59,6 +59,7 @@ class Administration:
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.CLEAN_UNUSED_TOPIC: self._clean_unused,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_expired,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
@@ -125,11 +126,30 @@ class Administration:
         )
 
     async def _clean_unused(self, connection: Connection, request: Command) -> Command:
-        kept = {*self._topics.names(), *self._topics.system}
-        for name in self._store.topics():
-            if name not in kept and not name.startswith(SYSTEM_PREFIX):
+        for name in self._unused():
+            await self._remove_queues(name)
+        return request.answer()
+
+    async def _clean_expired(self, connection: Connection, request: Command) -> Command:
+        """Of topics that are there, retention removes files; the numbers of messages go on."""
+        for name in self._unused():
+            if all(self._is_expired(name, queue_id) for queue_id in self._store.queues(name)):
                 await self._remove_queues(name)
         return request.answer()
+
+    def _unused(self) -> list[str]:
+        """The topics that have queues, and are not there any more."""
+        kept = {*self._topics.names(), *self._topics.system}
+        return [
+            name
+            for name in self._store.topics()
+            if name not in kept and not name.startswith(SYSTEM_PREFIX)
+        ]
+
+    def _is_expired(self, topic: str, queue_id: int) -> bool:
+        """Whether the log has no message of a queue any more."""
+        newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
+        return newest is None or newest.physical_offset < self._store.log_range[0]
 
     def _all_topics(self, connection: Connection, request: Command) -> Command:
         return request.answer(body=self._topics.content().encode())
@@ -194,7 +214,7 @@ class Administration:
         return request.answer(body=self._schedule.content().encode())
 
     async def _delete_expired(self, connection: Connection, request: Command) -> Command:
-        self._store.delete_expired()
+        await asyncio.to_thread(self._store.delete_expired)
         return request.answer()
 
 
