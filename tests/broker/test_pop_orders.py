@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.broker.brokers import Talk, running
 from tests.broker.pops import Popped, ack, ask_pop, change, fill, pop, popped
 
@@ -145,3 +146,41 @@ def test_it_is_kept_in_the_file_of_java(tmp_path: Path) -> None:
     info = config_json.loads(path.read_bytes())["table"]["T1@CG"][0]
     assert (info["o"], info["cm"], info["i"]) == ([0, 1, 2], 0b110, 60_000)
     running(after, tmp_path)
+
+
+def test_a_waiting_pop_is_told_when_the_last_of_several_times_is_over() -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1")
+        first, _ = await take(talk, invisibleTime=300)
+        assert (await change(talk, first, 1)).code == 0
+        answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
+        assert bodies(popped(answer)) == [b"0", b"1"]
+
+    running(test, within_s=8)
+
+
+def test_pops_leave_nothing_behind_until_their_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many a second, each with an hour to be acknowledged in, would fill the memory."""
+    planned: list[asyncio.TimerHandle] = []
+
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", *(b"%d" % n for n in range(20)))
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+
+        def note(delay: float, *what: Any, **how: Any) -> asyncio.TimerHandle:
+            handle = call_later(delay, *what, **how)
+            if delay > 1000:
+                planned.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", note)
+        for _ in range(20):
+            (message,) = await take(talk, maxMsgNums=1, invisibleTime=3_600_000)
+            assert (await ack(talk, message)).code == 0
+        assert len(planned) == 20
+        assert all(handle.cancelled() for handle in planned)
+
+    running(test)

@@ -75,6 +75,21 @@ class TestFilters:
 
         running(test)
 
+    def test_one_pull_looks_at_some_messages_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many it asks for: others wait meanwhile."""
+
+        async def test(talk: Talk) -> None:
+            for _ in range(100):
+                await talk.send("T1", bytes(10_000))
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            wanted = {"subscription": "n > 9", "expressionType": "SQL92"}
+            nothing = await talk.pull("T1", maxMsgNums=2**31 - 1, **wanted)
+            assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert int(nothing.fields["nextBeginOffset"]) < 100
+
+        monkeypatch.setattr("firetrail.broker.selecting.SCANNED_MAX", 20)
+        running(test)
+
     def test_what_the_heartbeat_says(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A", "B")

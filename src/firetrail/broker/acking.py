@@ -118,7 +118,7 @@ class Acking:
     ) -> None:
         opened = [self._orders.ack(group, queue, offset, pop_time) for offset in offsets]
         if any(opened):
-            self._holding.look(queue)
+            self._holding.look(group, queue)
 
     def _change_in_order(
         self, request: Command, header: ChangeInvisibleTimeHeader, receipt: Receipt
@@ -127,9 +127,10 @@ class Acking:
         invisible_ms = max(header.invisible_time, 0)
         until = self._now_ms() + invisible_ms
         where = (header.consumer_group, queue, header.offset, receipt.pop_time)
-        if not self._orders.change(*where, until):
+        free_at = self._orders.change(*where, until)
+        if free_at is None:
             raise _too_late(header)
-        self._holding.look(queue, invisible_ms / 1000)
+        self._holding.look(where[0], queue, max(free_at - self._now_ms(), 0) / 1000)
         time = receipt.pop_time
         response = ChangeInvisibleTimeResponse(time, until - time, ORDERED)
         return request.answer(fields=response.encode())

@@ -333,13 +333,13 @@ class Broker:
     async def _sweep_regularly(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.clients.expire()
-            self._locks.expire()
-            self._statistics.sample()
             try:
+                self.clients.expire()
+                self._locks.expire()
+                self._statistics.sample()
                 await asyncio.to_thread(self._traffic.sample)
             except Exception:
-                _log.exception("what went in and out could not be counted; tried again")
+                _log.exception("who is gone, and what went in and out, is looked for again later")
 
     async def _check_regularly(self) -> None:
         while True:

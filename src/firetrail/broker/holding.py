@@ -57,6 +57,7 @@ class Holding:
         self._held: dict[Queue, dict[Held, None]] = {}  # in the order in which they came
         self._on: dict[Connection, set[Held]] = {}
         self._count = 0
+        self._looks: dict[tuple[str, Queue], asyncio.TimerHandle] = {}
         store.on_arrival(self._heard)
 
     @property
@@ -80,9 +81,16 @@ class Holding:
         """How many pops of a group wait for the queue."""
         return sum(held.group == group for held in self._held.get(queue, ()))
 
-    def look(self, queue: Queue, after_s: float = 0.0) -> None:
-        """Wake who waits for the queue: it may be open for them then."""
-        self._loop.call_later(after_s, self._arrived, [queue, (queue[0], ANY_QUEUE)])
+    def look(self, group: str, queue: Queue, after_s: float = 0.0) -> None:
+        """Wake who waits for the queue: it may be open for the group then, and not before."""
+        planned = self._looks.pop((group, queue), None)
+        if planned is not None:
+            planned.cancel()
+        self._looks[group, queue] = self._loop.call_later(after_s, self._look, group, queue)
+
+    def _look(self, group: str, queue: Queue) -> None:
+        del self._looks[group, queue]
+        self._arrived([queue, (queue[0], ANY_QUEUE)])
 
     def closed(self, connection: Connection) -> None:
         """Nobody waits there any more."""
@@ -93,6 +101,9 @@ class Holding:
         """Forget all."""
         for connection in list(self._on):
             self.closed(connection)
+        for planned in self._looks.values():
+            planned.cancel()
+        self._looks.clear()
 
     def _heard(self, arrivals: Sequence[Arrival]) -> None:
         """In the dispatching thread: pass on what somebody waits for."""

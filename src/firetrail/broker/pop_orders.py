@@ -117,14 +117,19 @@ class Orders:
         self._changed = True
         return batch.free_at() <= self._now_ms()
 
-    def change(self, group: str, queue: Queue, offset: int, pop_time: int, until: int) -> bool:
-        """Let a message be invisible until another time; False if it is not popped any more."""
+    def change(
+        self, group: str, queue: Queue, offset: int, pop_time: int, until: int
+    ) -> int | None:
+        """Let a message be invisible until another time; when the queue is open then.
+
+        None if the message is not popped any more.
+        """
         batch = self._of(group, queue, pop_time)
         if batch is None or offset not in batch.offsets or offset in batch.done:
-            return False
+            return None
         batch.visible[offset] = until
         self._changed = True
-        return True
+        return batch.free_at()
 
     def _find(self, group: str, queue: Queue) -> Batch | None:
         """The last pop, if the group is where that has left it and was not set elsewhere."""

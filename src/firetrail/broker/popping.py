@@ -232,7 +232,7 @@ class Popping:
             batch = Batch(taken.pop_time, header.invisible_time, offsets, header.attempt_id)
             self._orders.note(group, queue, batch)
             self._traffic.note_get(queue[0], group, result.count, result.size)
-            self._holding.look(queue, header.invisible_time / 1000)
+            self._holding.look(group, queue, header.invisible_time / 1000)
             taken.add(False, queue[1], offset, offsets, result.buffers)
             taken.counts += [(queue[1], o, batch.counts.get(o, 0)) for o in offsets]
         return taken

@@ -58,7 +58,7 @@ class Selecting:
         """Up to ``count`` wanted messages of a queue from ``offset`` on."""
         if wanted.properties is None:
             return self._store.get_hashed(topic, queue_id, offset, count, wanted.tags)
-        end = offset + max(SCANNED_MAX, count)
+        end = offset + SCANNED_MAX
         while True:
             result = self._store.get_hashed(topic, queue_id, offset, count)
             if result.status is not _FOUND:
