@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
-from firetrail.broker import schedule
+from firetrail.broker import repeating
 from firetrail.broker.config import BrokerConfig
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
@@ -98,7 +98,7 @@ def test_what_nobody_has_foreseen_is_tried_again(monkeypatch: pytest.MonkeyPatch
             return unit(*where)
 
         monkeypatch.setattr(talk.broker.store, "unit", failing)
-        monkeypatch.setattr(schedule, "AFTER_ERROR_S", 0.01)
+        monkeypatch.setattr(repeating, "AFTER_ERROR_S", 0.01)
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]
         assert not failures

@@ -238,6 +238,12 @@ class Broker:
             now_ms,
             self.address,
         )
+        self._take_requests(system, checkpoints)
+
+    def _take_requests(self, system: System, checkpoints: Checkpoints) -> None:
+        """Let the parts answer requests, each those of its codes."""
+        store, config = self.store, self.config
+        now_ms = system.clock.now_ms
         selecting = Selecting(store, config)
         sending = Sending(store, self.topics, self.groups, self._transactions, config)
         parts = (
@@ -323,12 +329,12 @@ class Broker:
         while True:
             pause_ms = self.config.offsets_interval_ms
             await asyncio.sleep(pause_ms / 1000)
-            self.offsets.save_changes()
-            self._orders.save_changes()
+            self.offsets.saver.save_changes()
+            self._orders.saver.save_changes()
             waited_ms += pause_ms
             if waited_ms >= self.config.delay_interval_ms:
                 waited_ms = 0
-                self._schedule.save_changes()
+                self._schedule.saver.save_changes()
 
     async def _sweep_regularly(self) -> None:
         while True:

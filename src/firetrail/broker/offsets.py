@@ -25,8 +25,7 @@ class OffsetTable:
         self._store = store
         self._topics = topics
         self._offsets = dict(ConsumerOffsets.from_json(file.load()).offset_table)
-        self._saver = Saver(file, self.content)
-        self._changed = False
+        self.saver = Saver(file, self.content)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
@@ -48,7 +47,7 @@ class OffsetTable:
             self._offsets[key] = queues = {}
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._changed = True
+            self.saver.note_change()
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Offsets by topic and queue id."""
@@ -75,27 +74,19 @@ class OffsetTable:
         for name, owner, _ in self._entries():
             if topic in (None, name) and group in (None, owner):
                 del self._offsets[f"{name}{_SEPARATOR}{owner}"]
-                self._changed = True
+                self.saver.note_change()
 
     def content(self) -> ConsumerOffsets:
         """All of it."""
         return ConsumerOffsets({key: dict(queues) for key, queues in self._offsets.items()})
 
-    def save_changes(self) -> None:
-        """Begin to save, if anything has changed."""
-        if self._changed:
-            self._changed = False
-            self._saver.changed()
-
     async def saved(self) -> None:
         """Return when everything changed so far is in the file."""
-        self.save_changes()
-        await self._saver.saved()
+        await self.saver.saved()
 
     async def stop(self) -> None:
         """Save what is not saved."""
-        self.save_changes()
-        await self._saver.stop()
+        await self.saver.stop()
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -68,8 +68,7 @@ class Orders:
         self._groups = groups
         self._offsets = offsets
         self._now_ms = now_ms
-        self._saver = Saver(file, lambda: self.content().to_json())
-        self._changed = False
+        self.saver = Saver(file, lambda: self.content().to_json())
         self._batches: dict[str, dict[int, Batch]] = {
             key: {queue_id: _read(info) for queue_id, info in queues.items() if info.offsets}
             for key, queues in OrderInfos.from_json(file.load()).table.items()
@@ -95,7 +94,7 @@ class Orders:
             }
         self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
         self._offsets.commit(group, *queue, batch.next)
-        self._changed = True
+        self.saver.note_change()
 
     def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
         """The offsets of a pop, none if it was not the last one."""
@@ -114,7 +113,7 @@ class Orders:
             )
         batch.done.add(offset)
         self._offsets.commit(group, *queue, batch.next)
-        self._changed = True
+        self.saver.note_change()
         return batch.free_at() <= self._now_ms()
 
     def change(
@@ -128,7 +127,7 @@ class Orders:
         if batch is None or offset not in batch.offsets or offset in batch.done:
             return None
         batch.visible[offset] = until
-        self._changed = True
+        self.saver.note_change()
         return batch.free_at()
 
     def _find(self, group: str, queue: Queue) -> Batch | None:
@@ -155,16 +154,9 @@ class Orders:
                 table[key] = {q: _written(b) for q, b in queues.items() if b.pop_time > oldest}
         return OrderInfos(table)
 
-    def save_changes(self) -> None:
-        """Begin to save, if anything has changed."""
-        if self._changed:
-            self._changed = False
-            self._saver.changed()
-
     async def stop(self) -> None:
         """Save what is not saved."""
-        self.save_changes()
-        await self._saver.stop()
+        await self.saver.stop()
 
 
 def _read(info: OrderInfo) -> Batch:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from firetrail.broker.copying import copied
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints
+from firetrail.broker.repeating import repeat
 from firetrail.broker.topics import TopicTable
-from firetrail.errors import FiretrailError, IllegalMessageError
+from firetrail.errors import IllegalMessageError
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
 from firetrail.format.properties import (
@@ -29,7 +30,6 @@ from firetrail.store.served import ServedStore
 
 LOOK_S = 0.1
 """Longest pause between two looks for what is due."""
-AFTER_ERROR_S = 1.0
 AT_ONCE = 32
 """Check-points that are revived before others get their turn; each may have 32 messages."""
 PROPERTIES_MAX = MAX_PROPERTIES - 512
@@ -58,7 +58,9 @@ class Reviving:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(self.revive, "messages that were not acknowledged have to wait", _log)
+        )
 
     async def stop(self) -> None:
         """Revive no more, and note how far all is done."""
@@ -66,18 +68,6 @@ class Reviving:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._checkpoints.save_progress()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                pause = self.revive()
-            except FiretrailError as error:
-                _log.error("messages that were not acknowledged have to wait: %s", error)
-                pause = AFTER_ERROR_S
-            except Exception:
-                _log.exception("messages that were not acknowledged have to wait")
-                pause = AFTER_ERROR_S
-            await asyncio.sleep(pause)
 
     def revive(self) -> float:
         """Revive what is due; in how many seconds to look again."""

@@ -33,12 +33,23 @@ class Saver:
         self._content = content
         self._task: asyncio.Task[None] | None = None
         self.is_dirty = False
+        self._is_due = False
         self._stopping = False
         self._waiting = 0
         self._hurry = asyncio.Event()
 
+    def note_change(self) -> None:
+        """Save at the next :meth:`save_changes`."""
+        self._is_due = True
+
+    def save_changes(self) -> None:
+        """Begin to save, if anything has changed."""
+        if self._is_due:
+            self.changed()
+
     def changed(self) -> None:
         """Save soon."""
+        self._is_due = False
         self.is_dirty = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._save())
@@ -85,5 +96,6 @@ class Saver:
         """Save what is not saved; OSError or StoreError if that is not possible."""
         self._stopping = True
         self._hurry.set()
+        self.save_changes()
         if self._task is not None:
             await self._task

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from firetrail.broker.copying import copied
 from firetrail.broker.files import ConfigFile
+from firetrail.broker.repeating import repeat
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import HALF_TOPIC
-from firetrail.errors import FiretrailError, IllegalMessageError
+from firetrail.errors import IllegalMessageError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
@@ -25,7 +26,6 @@ from firetrail.store.served import ServedStore
 
 LOOK_S = 0.1
 """Longest pause between two looks at the queues."""
-AFTER_ERROR_S = 1.0
 AT_ONCE = 256
 """Messages of a level that are delivered before others get their turn."""
 
@@ -42,8 +42,7 @@ class Schedule:
         self._levels = levels
         self._now_ms = now_ms
         self._next = dict(DelayOffsets.from_json(file.load()).offset_table)
-        self._saver = Saver(file, lambda: self.content().to_json())
-        self._changed = False
+        self.saver = Saver(file, lambda: self.content().to_json())
         self._delivered = False
         self._task: asyncio.Task[None] | None = None
 
@@ -53,33 +52,16 @@ class Schedule:
 
     def start(self) -> None:
         """Begin to deliver."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def save_changes(self) -> None:
-        """Begin to save, if anything was delivered."""
-        if self._changed:
-            self._changed = False
-            self._saver.changed()
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(self.deliver, "delayed messages have to wait", _log)
+        )
 
     async def stop(self) -> None:
         """Deliver no more, and save how far it went."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.save_changes()
-        await self._saver.stop()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                pause = self.deliver()
-            except FiretrailError as error:
-                _log.error("delayed messages have to wait: %s", error)
-                pause = AFTER_ERROR_S
-            except Exception:
-                _log.exception("delayed messages have to wait")
-                pause = AFTER_ERROR_S
-            await asyncio.sleep(pause)
+        await self.saver.stop()
 
     def deliver(self) -> float:
         """Deliver what is due, some messages of each level; in how many seconds to look again."""
@@ -120,7 +102,7 @@ class Schedule:
     def _advance(self, level: int, offset: int) -> None:
         if self._next.get(level) != offset:
             self._next[level] = offset
-            self._changed = True
+            self.saver.note_change()
 
     def _put(self, record: Record) -> None:
         properties = record.properties
