@@ -23,7 +23,7 @@ from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
 
 REST = 10
-"""How many times longer than a registration, which has all topics, the pause behind it is."""
+"""How many times longer than it takes to write all topics down the pause behind it is."""
 ROUTE_S = 30.0
 """How long a route of another name server is taken for current."""
 ROUTES_MAX = 10_000
@@ -132,15 +132,19 @@ class Registering:
             except TimeoutError:
                 pass
             self._again.clear()
-            began = time.monotonic()
-            await self._register_all()
-            await asyncio.sleep(REST * (time.monotonic() - began))
+            await asyncio.sleep(REST * await self._register_all())
 
-    async def _register_all(self) -> None:
+    async def _register_all(self) -> float:
+        """Tell all topics; the seconds it took to write them down.
+
+        What an absent name server makes the others wait for does not count.
+        """
+        began = time.monotonic()
         content = RegisterBrokerBody(self._topics(None))
-        await self._tell_all(
-            RequestCode.REGISTER_BROKER, await asyncio.to_thread(encode_registration, content)
-        )
+        body = await asyncio.to_thread(encode_registration, content)
+        took = time.monotonic() - began
+        await self._tell_all(RequestCode.REGISTER_BROKER, body)
+        return took
 
     async def _tell_all(self, code: RequestCode, body: bytes) -> None:
         header = RegisterBrokerHeader(
