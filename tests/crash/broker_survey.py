@@ -52,6 +52,7 @@ class Users:
         self._halves: dict[bytes, Command] = {}
         self._sync = process.config.flush is FlushMode.SYNC
         self._running: set[asyncio.Task[None]] = set()
+        self._sending = 0
 
     async def work(self, steps: int) -> None:
         """Do so many things, some of them at the same time."""
@@ -90,7 +91,7 @@ class Users:
     # -- messages -----------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        made = [name for name, is_there in self._ledger.topics.items() if is_there]
+        made = self._made()
         await self._send_to(
             Sent(self._source.choice((*PLAIN, POPPED, POPPED, *made)), self._queue())
         )
@@ -116,7 +117,9 @@ class Users:
         self._ledger.sent[body] = sent
         flag = PREPARED if sent.half else 0
         before = self._process.broker._system.clock.now_ms()
+        self._sending += 1
         answer = await self._talk.send(sent.topic, body, d=2, e=sent.queue_id, f=flag, i=properties)
+        self._sending -= 1
         if answer.code == 0:
             place = decode_message_id(answer.fields["msgId"]).physical_offset
             known = Place(int(answer.fields["queueOffset"]), place, before)
@@ -164,9 +167,15 @@ class Users:
             await change(self._talk, message, SHORT_MS, topic=topic)
 
     async def _commit_offset(self) -> None:
-        topic, queue_id = self._source.choice(self._readable()), self._queue()
-        end = self._process.store.max_offset(topic, queue_id)
-        if end and self._ledger.topics.get(topic, True):
+        ends = {
+            (topic, queue_id): self._process.store.max_offset(topic, queue_id)
+            for topic in (*PLAIN, *self._made())
+            for queue_id in range(2)
+        }
+        queues = [queue for queue, end in ends.items() if end]
+        if queues:
+            topic, queue_id = self._source.choice(queues)
+            end = ends[topic, queue_id]
             values = self._ledger.offsets.setdefault((GROUP, topic, queue_id), [])
             values.append(self._source.randint(0, end))
             await self._talk.ask(
@@ -177,8 +186,8 @@ class Users:
                 commitOffset=values[-1],
             )
 
-    def _readable(self) -> list[str]:
-        return [*PLAIN, *(name for name, is_there in self._ledger.topics.items() if is_there)]
+    def _made(self) -> list[str]:
+        return [name for name, is_there in self._ledger.topics.items() if is_there]
 
     async def _save(self) -> None:
         saved = {key: len(values) for key, values in self._ledger.offsets.items()}
@@ -205,12 +214,12 @@ class Users:
             self._ledger.topics[name] = True if answer.code == 0 else None
 
     async def _delete_topic(self) -> None:
-        name = f"D{self._source.randrange(3)}"
-        if self._ledger.topics.get(name):
+        made = self._made()
+        if made:
+            name = self._source.choice(made)
             self._ledger.topics[name] = None
-            await asyncio.gather(
-                *(task for task in self._running if task is not asyncio.current_task())
-            )
+            while self._sending:
+                await asyncio.sleep(0.01)
             self._ledger.forget_topic(name)
             answer = await self._talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
             if answer.code == 0:
@@ -302,8 +311,8 @@ class BrokerChecker:
             later = moments[starting:]
             for moment in source.sample(later, min(2, len(later))):
                 how, again = random_image(moment.snapshot, source)
-                known = moment.known.later(ledger)
-                self._again(moment, how, again, known, must_survive(moment, how, self._config))
+                must = must_survive(moment, how, self._config)
+                self._again(moment, how, again, moment.known, must)
 
     def _look(self, process: BrokerProcess, ledger: Ledger, must: set[bytes]) -> set[bytes]:
         process.run(asyncio.to_thread(process.store.wait_dispatched))  # type: ignore[arg-type]
@@ -361,8 +370,7 @@ def broker_survey(
             how, image = random_image(moment.snapshot, source)
             chained = source if source.random() < chain_share else None
             try:
-                known = moment.known.later(ledger)
-                checker.check(image, known, must_survive(moment, how, config), chained)
+                checker.check(image, moment.known, must_survive(moment, how, config), chained)
             except AssertionError as error:
                 error.add_note(f"seed {seed}, before {moment.snapshot.label}, {how}")
                 raise

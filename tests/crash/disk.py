@@ -341,6 +341,10 @@ class SimulatedFiles(Files):
         self._announce("remove_folder", path)
         super().remove_folder(path)
 
+    def descriptor_limit(self) -> int:
+        """As few open files as a store can do with."""
+        return 0
+
     def used_ratio(self, path: Path) -> float:
         return 0.1
 

@@ -72,7 +72,9 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """The same as of now."""
-        return Ledger(*(copy.copy(getattr(self, name)) for name in self.__dataclass_fields__))
+        same = Ledger(*(copy.copy(getattr(self, name)) for name in self.__dataclass_fields__))
+        same.offsets = {key: values.copy() for key, values in self.offsets.items()}
+        return same
 
     def forget_topic(self, name: str) -> None:
         """Nothing in the topic is promised any more."""
@@ -82,20 +84,6 @@ class Ledger:
         for key in [key for key in self.offsets if key[1] == name]:
             del self.offsets[key]
             self.saved.pop(key, None)
-
-    def later(self, final: Ledger) -> Ledger:
-        """What was known now, with everything that was asked for up to the end."""
-        known = self.copy()
-        known.sent = final.sent
-        known.commit_asked = final.commit_asked
-        known.ack_asked = final.ack_asked
-        known.offsets = final.offsets
-        known.topics = {
-            name: state if final.topics.get(name) is state else None
-            for name, state in final.topics.items()
-            for state in [self.topics.get(name)]
-        }
-        return known
 
 
 def look(broker: Broker, ledger: Ledger, must: Collection[bytes]) -> set[bytes]:

@@ -33,6 +33,7 @@ from tests.crash.oracle import (
 from tests.crash.threads import World
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
+from firetrail.storage import residents
 from firetrail.store import folder
 
 SLOTS = 8
@@ -71,6 +72,16 @@ def scratch() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def few_open_files() -> Iterator[None]:
+    """No more than two files of queues may be open: the others rest, and come back all the time."""
+    least, residents.LEAST = residents.LEAST, 2
+    try:
+        yield
+    finally:
+        residents.LEAST = least
 
 
 class Process:

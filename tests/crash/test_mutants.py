@@ -18,6 +18,7 @@ from tests.crash.oracle import History, Violation
 from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
 
 from firetrail import FiretrailError, PutResult
+from firetrail.storage import residents
 from firetrail.storage.buffers import WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
@@ -137,6 +138,16 @@ def delete_too_early(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def rests_unsynced(patch: pytest.MonkeyPatch) -> None:
+    def close_only(self: Segment) -> bool:
+        self.flushed = self.committed
+        return original(self)
+
+    original = Segment.rest
+    patch.setattr(Segment, "rest", close_only)
+    patch.setattr(residents, "LEAST", 2)
+
+
 MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
     ("nothing is synced", "sync", NoSyncProcess, None, {}),
     ("folders are not synced", "sync", NoFolderSyncProcess, None, {}),
@@ -152,13 +163,8 @@ MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
     ("queues are not cut", "async", Process, queues_not_cut, {}),
     ("the index is not cut", "async", Process, index_not_cut, {}),
     ("a buffer is used again before its commit", "pool", Process, buffer_reused_before_commit, {}),
-    (
-        "deleted before the queues are durable",
-        "sync",
-        Process,
-        delete_too_early,
-        {},
-    ),
+    ("deleted before the queues are durable", "sync", Process, delete_too_early, {}),
+    ("a file rests before it is synced", "async", Process, rests_unsynced, {}),
 ]
 
 

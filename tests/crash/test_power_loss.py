@@ -19,6 +19,7 @@ from tests.crash.simulation import (
     MODES,
     Checker,
     Process,
+    few_open_files,
     run_workload,
     scratch,
     survey,
@@ -38,6 +39,13 @@ def test_power_loss(mode: str, sealed: bool, seed: int) -> None:
     checker = survey(config, seed, source, images_per_moment=IMAGES_PER_MOMENT)
     print(f"{checker.images} images, {checker.torn_properties} with torn properties")
     assert checker.torn_properties < checker.images / 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_power_loss_with_files_that_rest(seed: int) -> None:
+    """More queues than files may be open."""
+    with few_open_files():
+        survey(tiny_config("async"), seed, random.Random(seed), images_per_moment=IMAGES_PER_MOMENT)
 
 
 @pytest.mark.parametrize("block", [SECTOR, PAGE])

@@ -7,8 +7,13 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+from tests.crash.broker_process import broker_config
+from tests.crash.broker_survey import broker_survey
+from tests.crash.simulation import MODES as MODES_OF_STORES
+from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.torture.failing import (
     GROWING,
     SYNCED,
@@ -61,6 +66,23 @@ def _start(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(start_fails(folder, seed, _drawn(seed).choice((errno.ENOSPC, errno.EIO))))
 
 
+def _power_loss(folder: Path, seed: int) -> Counter[str]:
+    drawn = _drawn(seed)
+    config = tiny_config(drawn.choice(list(MODES_OF_STORES)), property_crc=drawn.random() < 0.5)
+    with few_open_files() if drawn.random() < 0.3 else nullcontext():
+        checker = survey(config, seed, drawn, images_per_moment=2)
+    torn = Counter({"torn, without a checksum": checker.torn_properties})
+    return Counter({"crash images of a store": checker.images}) + torn
+
+
+def _power_loss_of_a_broker(folder: Path, seed: int) -> Counter[str]:
+    drawn = _drawn(seed)
+    config = broker_config(drawn.choice(list(MODES_OF_STORES)))
+    with few_open_files() if drawn.random() < 0.3 else nullcontext():
+        checker = broker_survey(config, seed, drawn)
+    return Counter({"crash images of a broker": checker.images})
+
+
 PARTS: dict[str, Part] = {
     "kill": _kill,
     "failed sync": _failed_sync,
@@ -68,4 +90,6 @@ PARTS: dict[str, Part] = {
     "failed start": _start,
     "slow sync": _slow_sync,
     "small disk": _small_disk,
+    "power loss": _power_loss,
+    "power loss of a broker": _power_loss_of_a_broker,
 }

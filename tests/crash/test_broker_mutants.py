@@ -1,0 +1,107 @@
+"""Seeded bugs of the broker: its surveys must catch each, as those of the store do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.crash.broker_process import broker_config
+from tests.crash.broker_survey import broker_survey
+from tests.crash.oracle import Violation
+
+from firetrail import FiretrailError
+from firetrail.broker.files import ConfigFile
+from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.pop_checkpoints import Checkpoints
+from firetrail.broker.saving import Saver
+from firetrail.broker.topics import TopicTable
+from firetrail.format import config_json
+from firetrail.store.served import ServedStore
+
+ATTEMPTS = 4
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def rewritten_in_place(patch: pytest.MonkeyPatch) -> None:
+    def overwrite(self: ConfigFile, value: dict[str, Any]) -> None:
+        files = self._files
+        files.make_folder(self.path.parent)
+        descriptor = files.open(self.path, writable=True, create=True)
+        files.set_size(descriptor, 0)
+        files.write(descriptor, [config_json.dumps(value).encode()], 0)
+        files.sync(descriptor)
+        files.close(descriptor)
+        files.sync_folder(self.path.parent)
+
+    patch.setattr(ConfigFile, "save", overwrite)
+
+
+def offsets_ahead_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    def save(self: ConfigFile, value: dict[str, Any]) -> None:
+        self._before = None
+        original(self, value)
+
+    original = ConfigFile.save
+    patch.setattr(ConfigFile, "save", save)
+
+
+def open_pops_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def all_done(self: Checkpoints) -> None:
+        for queue, last in self._last.items():
+            self._offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", self._topics.revive, queue, last)
+
+    patch.setattr(Checkpoints, "save_progress", all_done)
+
+
+def answered_before_saved(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(self: Saver) -> None:
+        """Nothing is waited for."""
+
+    patch.setattr(Saver, "saved", at_once)
+
+
+def queues_removed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def settle(self: ServedStore) -> int:
+        return self.log_range[1]
+
+    patch.setattr(ServedStore, "settle", settle)
+
+
+def lost_topics_stay_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TopicTable, "recover", lambda self, queues, newest_time: None)
+
+
+def deleted_topics_keep_offsets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetTable, "forget", lambda self, *, topic=None, group=None: None)
+
+
+MUTANTS: list[tuple[str, str, Patch, int]] = [
+    # name, flush mode, what is wrong, and the seed of the first survey (one that catches it)
+    ("configuration is rewritten in place", "sync", rewritten_in_place, 0),
+    ("offsets are ahead of the log", "async", offsets_ahead_of_the_log, 0),
+    ("open pops are forgotten", "sync", open_pops_forgotten, 0),
+    ("answered before it is saved", "sync", answered_before_saved, 0),
+    ("queues are removed before that is settled", "sync", queues_removed_at_once, 0),
+    ("topics that were not saved stay lost", "sync", lost_topics_stay_lost, 0),
+    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "patch", "first"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[mutant[0] for mutant in MUTANTS],
+)
+def test_mutant_is_caught(
+    monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
+) -> None:
+    patch(monkeypatch)
+    for seed in range(first, first + ATTEMPTS):
+        try:
+            broker_survey(broker_config(mode), seed, random.Random(seed), share=0.2)
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
