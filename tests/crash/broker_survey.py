@@ -178,13 +178,15 @@ class Users:
             end = ends[topic, queue_id]
             values = self._ledger.offsets.setdefault((GROUP, topic, queue_id), [])
             values.append(self._source.randint(0, end))
-            await self._talk.ask(
+            answer = await self._talk.ask(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 consumerGroup=GROUP,
                 topic=topic,
                 queueId=queue_id,
                 commitOffset=values[-1],
             )
+            if answer.code != 0:
+                raise Violation(f"I1: {topic} has messages, an offset in it is refused: {answer}")
 
     def _made(self) -> list[str]:
         return [name for name, is_there in self._ledger.topics.items() if is_there]

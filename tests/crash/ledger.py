@@ -143,6 +143,8 @@ def _check_queues(broker: Broker, ledger: Ledger, there: set[bytes], low: int) -
         sent, place = ledger.sent[body], ledger.acked[body]
         if sent.level or sent.half or ledger.topics.get(sent.topic, True) is not True:
             continue
+        if broker.topics.get(sent.topic) is None:
+            raise Violation(f"I1: {body!r} is there, its topic {sent.topic} is not")
         if place.queue_offset not in [record.queue_offset for record in found.get(body, ())]:
             raise Violation(f"I4: {body!r} is not in its queue, {sent} {place}: {found.get(body)}")
 

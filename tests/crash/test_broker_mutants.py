@@ -70,7 +70,7 @@ def queues_removed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_topics_stay_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TopicTable, "recover", lambda self, queues, newest_time: None)
+    patch.setattr(TopicTable, "recover", lambda self, queues, newest_time, destinations: None)
 
 
 def deleted_topics_keep_offsets(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,17 @@ from typing import Any
 import pytest
 from tests.broker.pops import pop
 from tests.crash.broker_process import BrokerProcess, broker_config
-from tests.crash.disk import PAGE, SECTOR, Disk, SimulatedFiles, Snapshot, every_image, write_image
-from tests.crash.oracle import History
+from tests.crash.disk import (
+    PAGE,
+    SECTOR,
+    Disk,
+    Hook,
+    SimulatedFiles,
+    Snapshot,
+    every_image,
+    write_image,
+)
+from tests.crash.oracle import PREPARED, History
 from tests.crash.simulation import scratch
 from tests.crash.threads import World
 
@@ -35,6 +45,14 @@ def opened(folder: Path, **settings: Any) -> BrokerProcess:
     process = BrokerProcess(Disk(folder), config, History(), seed=1)
     process.open()
     return process
+
+
+def fail_to_write(path: str) -> Hook:
+    def fail(kind: str, name: str) -> None:
+        if kind == "write" and name.startswith(path):
+            raise OSError(errno.EIO, "failed", name)
+
+    return fail
 
 
 def after_power_loss(process: BrokerProcess, folder: Path) -> BrokerProcess:
@@ -67,14 +85,10 @@ def test_what_was_popped_by_a_group_that_was_not_saved_comes_again(folder: Path)
     """The check-point was dropped: it looked like that of a group that was deleted."""
     process = opened(folder / "live")
 
-    def fail(kind: str, name: str) -> None:
-        if kind == "write" and name.startswith("config/subscriptionGroup.json"):
-            raise OSError(5, "failed", name)
-
     async def send() -> None:
         await process.talk.send("T", b"popped", e=0)
         await asyncio.to_thread(process.store.flush)
-        process.files.hooks.append(fail)
+        process.files.hooks.append(fail_to_write("config/subscriptionGroup.json"))
         assert len(await pop(process.talk, "T", invisibleTime=1_000)) == 1
         await process.broker.offsets.saved()
 
@@ -86,6 +100,23 @@ def test_what_was_popped_by_a_group_that_was_not_saved_comes_again(folder: Path)
         return [message.body for message in await pop(again.talk, "T")]
 
     assert again.run(receive()) == [b"popped"]
+    again.close()
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x011\x02", "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"])
+def test_the_topic_of_a_message_that_waits_is_not_lost(folder: Path, properties: str) -> None:
+    """Delivered to a topic that nobody could read: it had no queue, and was not saved."""
+    process = opened(folder / "live")
+
+    async def send() -> None:
+        flag = PREPARED if properties.startswith("TRAN") else 0
+        await process.talk.send("T", b"waits", d=3, e=2, i=properties, f=flag)
+        await asyncio.to_thread(process.store.flush)
+
+    process.files.hooks.append(fail_to_write("config/topics.json"))
+    process.run(send())
+    again = after_power_loss(process, folder / "again")
+    assert again.broker.topics.require("T").read_queue_nums == 3
     again.close()
 
 

@@ -34,6 +34,7 @@ from firetrail.broker.pop_orders import Orders
 from firetrail.broker.popping import Popping
 from firetrail.broker.pulling import Pulling
 from firetrail.broker.querying import Querying
+from firetrail.broker.recovering import destinations
 from firetrail.broker.registering import Registering
 from firetrail.broker.replying import Replying
 from firetrail.broker.resetting import Resetting
@@ -201,7 +202,8 @@ class Broker:
 
         self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
         if not store.recovery.clean:
-            self.topics.recover(store.queue_pairs(), store.newest_time)
+            since = self.topics.version.timestamp
+            self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
         self.offsets = OffsetTable(progress("consumerOffset.json"), store, self.topics)
         self.clients = Clients(self.topics, self.groups, loop.time, config)

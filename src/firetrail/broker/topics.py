@@ -212,12 +212,16 @@ class TopicTable:
             self._changed()
 
     def recover(
-        self, queues: Iterable[tuple[str, int]], newest_time: Callable[[str], int | None]
+        self,
+        queues: Iterable[tuple[str, int]],
+        newest_time: Callable[[str], int | None],
+        destinations: Iterable[tuple[str, int]] = (),
     ) -> None:
         """Take back topics that have messages and whose making was not saved before a crash.
 
         ``newest_time`` says when the newest message of a topic was stored: one that is older than
-        the file belongs to a topic that was deleted.
+        the file belongs to a topic that was deleted. ``destinations`` are queues that messages
+        are waiting to go to which were stored after that.
         """
         counts: dict[str, int] = {}
         for name, queue_id in queues:
@@ -227,6 +231,9 @@ class TopicTable:
             newest = newest_time(name)
             if newest is None or newest < self.version.timestamp:
                 del counts[name]
+        for name, queue_id in destinations:
+            if name not in self._topics and queue_id < QUEUES_MAX:
+                counts[name] = max(counts.get(name, 0), queue_id + 1)
         if counts:
             self._change(TopicConfig(name, count, count) for name, count in counts.items())
 
