@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, records, running
 from tests.broker.pops import ack, ask_pop, change, fill, pop, popped
 
+from firetrail.broker.popping import Popping
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -312,5 +314,30 @@ def test_one_that_cannot_come_again_holds_up_no_other(room: int) -> None:
         assert len(await pop(talk, invisibleTime=20)) == 1
         (again,) = await pop(talk, pollTime=LONG)
         assert again.body == b"other"
+
+    running(test)
+
+
+def test_one_of_many_that_wait_looks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    take = Popping._take
+
+    def counted(self: Popping, *what: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return take(self, *what)
+
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        assert len(await pop(talk)) == 1
+        monkeypatch.setattr(Popping, "_take", counted)
+        waiting = [
+            asyncio.ensure_future(ask_pop(talk, pollTime=LONG, maxMsgNums=1)) for _ in range(100)
+        ]
+        for n in range(100):
+            await fill(talk, "T1", b"%d" % n, e=n % 4)
+        found = [message for answer in waiting for message in popped(await answer)]
+        assert sorted(int(message.body) for message in found) == list(range(100))
+        assert looks <= 400
 
     running(test)

@@ -27,7 +27,7 @@ WHATEVER = -1
 class Held:
     """A request that waits. ``wake`` answers it if it can, and says whether it has."""
 
-    __slots__ = ("connection", "group", "offset", "queues", "timer", "wake")
+    __slots__ = ("alike", "connection", "group", "offset", "queues", "timer", "wake")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Held:
         offset: int,
         wake: Callable[[bool], bool],
         group: str = "",
+        alike: object = None,
     ) -> None:
         self.connection = connection
         self.queues = queues
@@ -43,6 +44,8 @@ class Held:
         """It waits for a message with this queue offset or a later one."""
         self.group = group
         """The consumer group of a pop, for who asks how many of them wait."""
+        self.alike = alike
+        """Where one finds nothing, all with the same find nothing. None is the same as no other."""
         self.wake = wake
         """Called with whether its time is over, in which case it has to answer."""
         self.timer: asyncio.TimerHandle | None = None
@@ -114,11 +117,16 @@ class Holding:
             self._loop.call_soon_threadsafe(self._arrived, queues)
 
     def _arrived(self, queues: Sequence[Queue]) -> None:
+        in_vain: set[object] = set()
         for queue in queues:
             newest = self._newest(queue)
             for held in list(self._held.get(queue, ())):
-                if newest > held.offset and held.timer is not None and held.wake(False):
+                if newest <= held.offset or held.timer is None or held.alike in in_vain:
+                    continue
+                if held.wake(False):
                     self._drop(held)
+                elif held.alike is not None:
+                    in_vain.add(held.alike)
 
     def _newest(self, queue: Queue) -> int:
         return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else WHATEVER + 1

@@ -61,9 +61,12 @@ class OffsetTable:
         """Offsets by group and queue id."""
         return {group: dict(queues) for name, group, queues in self._entries() if name == topic}
 
-    def groups(self) -> list[str]:
-        """All groups with an offset anywhere."""
-        return sorted({group for _, group, _ in self._entries()})
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics that each group has an offset in."""
+        found: dict[str, list[str]] = {}
+        for topic, group, _ in self._entries():
+            found.setdefault(group, []).append(topic)
+        return found
 
     def _entries(self) -> list[tuple[str, str, dict[int, int]]]:
         parts = ((*key.partition(_SEPARATOR), queues) for key, queues in self._offsets.items())

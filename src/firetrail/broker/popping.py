@@ -304,7 +304,7 @@ class Popping:
 
         retry = pop_retry_topic(header.topic, header.consumer_group)
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE)), (retry, ANY_QUEUE)]
-        held = Held(connection, queues, WHATEVER, wake, header.consumer_group)
+        held = Held(connection, queues, WHATEVER, wake, header.consumer_group, _alike(header))
         self._holding.hold(held, wait_s)
         return None
 
@@ -323,6 +323,12 @@ class Popping:
         task = asyncio.get_running_loop().create_task(reply())
         self._replies.add(task)
         task.add_done_callback(self._replies.discard)
+
+
+def _alike(header: PopHeader | NotificationHeader) -> object:
+    """What decides whether there is something for a request: of equal ones, one need look."""
+    where = (header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
+    return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
 
 
 def _check_pop(header: PopHeader) -> None:
