@@ -92,3 +92,16 @@ def test_a_body(tmp_path: Path) -> None:
         assert TopicConfigTable.from_json(file.load()) == table
 
     asyncio.run(test())
+
+
+def test_who_waits_gets_what_was_only_noted_as_well(tmp_path: Path) -> None:
+    """Offsets in a deleted topic were answered to be gone, and were gone at the next saving."""
+
+    async def test() -> None:
+        file = Slow(tmp_path)
+        saver = Saver(file, lambda: {"n": 1})
+        saver.note_change()
+        await saver.saved()
+        assert file.saved == [{"n": 1}]
+
+    asyncio.run(test())

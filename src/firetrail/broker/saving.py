@@ -56,6 +56,7 @@ class Saver:
 
     async def saved(self) -> None:
         """Return when everything changed so far is in the file."""
+        self.save_changes()
         if self._task is not None:
             self._waiting += 1
             self._hurry.set()
