@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,14 @@ def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
 
     running(write, tmp_path)
     file = tmp_path / "config" / "consumerOffset.json"
-    assert file.read_text() == '{\n\t"offsetTable":{\n\t\t"T1@CG":{0:1\n\t\t}\n\t}\n}'
+    beginning, _, checksum = file.read_text().partition(",\n\t")
+    assert beginning == '{\n\t"offsetTable":{\n\t\t"T1@CG":{0:1\n\t\t}\n\t}'
+    crc = zlib.crc32(beginning.encode() + b"\n}")
+    assert checksum == f'"firetrailCrc":{crc}\n}}'
     running(read, tmp_path)
-    assert config_json.loads(file.read_bytes()) == {"offsetTable": {"T1@CG": {0: 2}}}
+    assert config_json.loads(file.read_bytes())["offsetTable"] == {"T1@CG": {0: 2}}
     backup = file.with_name("consumerOffset.json.bak")
-    assert config_json.loads(backup.read_bytes()) == {"offsetTable": {"T1@CG": {0: 1}}}
+    assert config_json.loads(backup.read_bytes())["offsetTable"] == {"T1@CG": {0: 1}}
 
 
 def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
@@ -90,9 +94,24 @@ def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
     running(one, tmp_path)
     running(two, tmp_path)
     file = tmp_path / "config" / "consumerOffset.json"
-    file.write_bytes(b'{"offsetTable":{"T1@')
-    running(look, tmp_path)
+    good = file.read_bytes()
+    spoilt = (
+        b'{"offsetTable":{"T1@',
+        good.replace(b"offsetTable", b"nffsetTable"),
+        good.replace(b":2", b":3"),
+        good.replace(b"CG", b"CF"),
+        b'{"nffsetTable":{}}',
+        b'{"offsetTable":{"T1@CG":{0:"x"}}}',
+    )
+    for content in spoilt:
+        file.write_bytes(content)
+        running(look, tmp_path)
+    backup = file.with_name("consumerOffset.json.bak")
+    before = backup.read_bytes()
+    running(two, tmp_path)
+    assert file.read_bytes() == good
+    assert backup.read_bytes() == before, "the good one has made room for a damaged one"
     file.write_bytes(b"{")
-    file.with_name("consumerOffset.json.bak").write_bytes(b"")
+    backup.write_bytes(b"")
     with pytest.raises(StoreError, match=r"consumerOffset\.json.*put a good copy back"):
         running(look, tmp_path)

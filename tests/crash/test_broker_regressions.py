@@ -26,6 +26,7 @@ from tests.crash.simulation import scratch
 from tests.crash.threads import World
 
 from firetrail.broker.files import ConfigFile
+from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.codes import RequestCode
 from firetrail.storage.system import System
 
@@ -156,7 +157,7 @@ def test_a_crash_leaves_one_content_or_the_other(folder: Path) -> None:
 
     files.hooks.append(keep)
     for number in range(1, 5):
-        config.save({"number": number})
+        config.save({"offsetTable": {1: number}})
         saved = number
     tried = 0
     for before, snapshot in snapshots:
@@ -164,20 +165,20 @@ def test_a_crash_leaves_one_content_or_the_other(folder: Path) -> None:
             for how, image in every_image(snapshot, block):
                 tried += 1
                 write_image(image, folder / f"{tried}")
-                found = ConfigFile(System(), folder / f"{tried}", "topics.json").load()
-                assert found.get("number", 0) in (before, before + 1), (snapshot.label, how)
+                found = ConfigFile(System(), folder / f"{tried}", "topics.json").load(DelayOffsets)
+                assert found.offset_table.get(1, 0) in (before, before + 1), (snapshot.label, how)
     assert tried > 100
 
 
 def test_a_file_that_cannot_be_understood_does_not_replace_the_one_before(folder: Path) -> None:
     """A crash after that would have left neither."""
     first = ConfigFile(System(), folder, "topics.json")
-    first.save({"number": 1})
-    first.save({"number": 2})
+    first.save({"offsetTable": {1: 1}})
+    first.save({"offsetTable": {1: 2}})
     first.path.write_bytes(b"\0" * 9)
     second = ConfigFile(System(), folder, "topics.json")
-    assert second.load() == {"number": 1}
-    second.save({"number": 3})
-    assert second.load() == {"number": 3}
+    assert second.load(DelayOffsets) == DelayOffsets({1: 1})
+    second.save({"offsetTable": {1: 3}})
+    assert second.load(DelayOffsets) == DelayOffsets({1: 3})
     second.path.unlink()
-    assert ConfigFile(System(), folder, "topics.json").load() == {"number": 1}
+    assert ConfigFile(System(), folder, "topics.json").load(DelayOffsets) == DelayOffsets({1: 1})

@@ -34,8 +34,8 @@ async def sync_fails(folder: Path, seed: int, mode: str, place: str) -> Counter[
         await stage.until(hits, f"a sync of {place or 'anything'} failed")
         if place in STORED:
             await _refuses(stage)
-            if stage.broker.is_running:
-                await stage.check_reads()
+            if not stage.broker.is_running or not await stage.check_reads(behind=True):
+                raise Violation("nothing can be read after a failed sync")
         elif place == "config":
             await stage.takes_messages()
         stage.load.check()
@@ -108,14 +108,15 @@ async def _goes_on(stage: Scene) -> None:
     """Reads are served while the disk is full, and messages are taken when it no longer is."""
     if not stage.broker.is_running:
         raise Violation("a full disk ended the broker")
-    await stage.check_reads()
+    if not await stage.check_reads(behind=True):
+        raise Violation("nothing can be read while the disk is full")
     for code in stage.load.errors:
         if code not in (*REFUSALS, "code 17"):
             raise Violation(f"a full disk is answered with {dict(stage.load.remarks)}")
     stage.faults.heal()
 
 
-async def start_fails(folder: Path, seed: int, code: int) -> Counter[str]:
+async def start_fails(folder: Path, seed: int, code: int, starts: int = 6) -> Counter[str]:
     """The n-th change of a file fails while a killed store is opened, and at every start again.
 
     The broker serves or refuses in a sentence that says what failed; in the end all is there.
@@ -125,7 +126,7 @@ async def start_fails(folder: Path, seed: int, code: int) -> Counter[str]:
         await stage.takes_messages()
         await stage.kill()
         operations = SPACE if code == errno.ENOSPC else CHANGES
-        for number in sorted(stage.source.sample(range(30), 6)):
+        for number in sorted(stage.source.sample(range(30), starts)):
             stage.faults.add(operations, code, skip=number)
             try:
                 await stage.broker.start()
@@ -156,7 +157,7 @@ async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Count
             refused = stage.load.errors
             await stage.until(lambda: any(refused[code] for code in REFUSALS), "the disk is full")
             await asyncio.sleep(0.5)
-            await stage.check_reads()
+            await stage.check_reads(behind=True)
             if not stage.broker.is_running:
                 raise Violation("a full disk ended the broker")
             if stage.source.random() < 0.5:

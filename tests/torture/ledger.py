@@ -128,8 +128,11 @@ class Ledger:
         if not report.ok:
             raise Violation(f"I4: fsck: {report.problems[:3]}")
 
-    async def check_queues(self, namesrv: str, topics: set[str]) -> int:
-        """Clients find every acknowledged message at its place; how many they read."""
+    async def check_queues(self, namesrv: str, topics: set[str], *, behind: bool = False) -> int:
+        """Clients find every acknowledged message at its place; how many they read.
+
+        With ``behind`` the queues may lack their newest ones: there is no space for them to grow.
+        """
         due = [serial for serial in self.acknowledged if serial >= self.first]
         found: dict[tuple[str, int, int], bytes] = {}
         async with PullConsumer(namesrv, "checking") as consumer:
@@ -140,6 +143,6 @@ class Ledger:
         for serial in due:
             message = self.sent[serial]
             body = found.get((message.topic, *message.place)) if message.place else None
-            if message.place and body != self.body(serial):
+            if message.place and body != self.body(serial) and not (behind and body is None):
                 raise Violation(f"I4: message {serial}, {message}, reads {body and body[:40]!r}")
         return len(found)

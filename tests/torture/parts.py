@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.crash.broker_process import broker_config
 from tests.crash.broker_survey import broker_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
+from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.failing import (
     GROWING,
     SYNCED,
@@ -25,10 +27,14 @@ from tests.torture.failing import (
     sync_is_slow,
 )
 from tests.torture.killing import kill_loop
+from tests.torture.soaking import soak
+from tests.torture.spoiling import spoil
 
 Part = Callable[[Path, int], Counter[str]]
 """Torments a broker in an empty folder, all chances drawn from a seed; gives figures."""
 MODES = ("SYNC_FLUSH", "ASYNC_FLUSH")
+SOAK_S = float(os.environ.get("FIRETRAIL_SOAK_S", "60"))
+"""How long one soak takes; an hour is FIRETRAIL_SOAK_S=3600."""
 
 
 def _drawn(seed: int) -> random.Random:
@@ -83,6 +89,28 @@ def _power_loss_of_a_broker(folder: Path, seed: int) -> Counter[str]:
     return Counter({"crash images of a broker": checker.images})
 
 
+def _clock(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(clock_jumps(folder, seed, _drawn(seed).choice(MODES)))
+
+
+def _descriptors(folder: Path, seed: int) -> Counter[str]:
+    limit = _drawn(seed).choice((0, 16, 32, 64, 256))
+    part = few_from_the_start(folder, seed, limit) if limit else few_files(folder, seed)
+    return asyncio.run(part)
+
+
+def _memory(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(little_memory(folder, seed))
+
+
+def _spoil(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(spoil(folder, seed, 300))
+
+
+def _soak(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(soak(folder, seed, SOAK_S))
+
+
 PARTS: dict[str, Part] = {
     "kill": _kill,
     "failed sync": _failed_sync,
@@ -92,4 +120,9 @@ PARTS: dict[str, Part] = {
     "small disk": _small_disk,
     "power loss": _power_loss,
     "power loss of a broker": _power_loss_of_a_broker,
+    "clock": _clock,
+    "descriptors": _descriptors,
+    "memory": _memory,
+    "spoil": _spoil,
+    "soak": _soak,
 }

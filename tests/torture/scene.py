@@ -50,9 +50,9 @@ class Scene:
             f"the broker takes messages; {self.load.remarks.most_common(3)}",
         )
 
-    async def check_reads(self) -> int:
+    async def check_reads(self, *, behind: bool = False) -> int:
         """Everything acknowledged can be read from the broker that runs."""
-        return await self.ledger.check_queues(self.broker.namesrv, TOPICS)
+        return await self.ledger.check_queues(self.broker.namesrv, TOPICS, behind=behind)
 
     async def kill(self) -> None:
         """Kill the broker, and look at what it has left."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.torture import failing
+from tests.torture import bending, failing
 from tests.torture.faults import compiler
 from tests.torture.killing import kill_loop
+from tests.torture.soaking import soak
+from tests.torture.spoiling import spoil
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,11 +36,11 @@ def run(part: Coroutine[Any, Any, Any]) -> None:
 
 
 def test_kills_async(tmp_path: Path) -> None:
-    run(kill_loop(tmp_path, SEED, "ASYNC_FLUSH", count=6))
+    run(kill_loop(tmp_path, SEED, "ASYNC_FLUSH", count=4))
 
 
 def test_kills_sync(tmp_path: Path) -> None:
-    run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=6))
+    run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=4))
 
 
 def test_a_sync_fails(tmp_path: Path) -> None:
@@ -49,10 +51,25 @@ def test_a_sync_is_slow(tmp_path: Path) -> None:
     run(failing.sync_is_slow(tmp_path, SEED))
 
 
-@pytest.mark.parametrize("place", ["commitlog", ""], ids=["commitlog", "anywhere"])
-def test_the_disk_is_full(tmp_path: Path, place: str) -> None:
-    run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", place))
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", ""))
 
 
 def test_a_start_fails(tmp_path: Path) -> None:
-    run(failing.start_fails(tmp_path, SEED, errno.ENOSPC))
+    run(failing.start_fails(tmp_path, SEED, errno.ENOSPC, starts=2))
+
+
+def test_the_clock_is_set(tmp_path: Path) -> None:
+    run(bending.clock_jumps(tmp_path, SEED, "SYNC_FLUSH", jumps=1))
+
+
+def test_no_descriptors_for_a_while(tmp_path: Path) -> None:
+    run(bending.few_files(tmp_path, SEED))
+
+
+def test_bits_flip_and_files_end_early(tmp_path: Path) -> None:
+    run(spoil(tmp_path, SEED, 60))
+
+
+def test_nothing_piles_up(tmp_path: Path) -> None:
+    run(soak(tmp_path, SEED, 5))

@@ -49,7 +49,7 @@ class Assigning:
         """``route`` finds the queues of a topic, on all brokers."""
         self._clients = clients
         self._route = route
-        self._modes = RequestModes.from_json(file.load()).message_request_mode_map
+        self._modes = file.load(RequestModes).message_request_mode_map
         self._saver = Saver(file, lambda: RequestModes(self._modes).to_json())
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_ASSIGNMENT: self._query,

@@ -3,19 +3,31 @@
 The file before the last change stays beside it as ``.bak``, and is read if the file itself is
 missing or cannot be understood. A crash at any moment leaves the one or the other content: the
 file has its name all the time, and so neither depends on which of two names a disk loses first.
+
+The last member is a checksum, which RocketMQ passes over and does not write: a bit that flips in an
+offset or a name would give a file that reads as well as the right one.
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from firetrail.errors import FormatError, StoreError
+from firetrail.errors import FormatError, ProtocolError, StoreError
 from firetrail.format import config_json
 from firetrail.format.names import CONFIG
+from firetrail.remoting.body import Body
+from firetrail.remoting.header import camel
 from firetrail.storage.system import System
+
+CHECKSUM = "firetrailCrc"
+"""The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
+
+Table = TypeVar("Table", bound=Body)
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +44,7 @@ class ConfigFile:
         self._backup = self.path.with_name(name + ".bak")
         self._is_good = False  # whether the file itself, if it is there, can be understood
 
-    def load(self) -> dict[str, Any]:
+    def load(self, kind: type[Table]) -> Table:
         """What it holds, nothing if it was never written.
 
         StoreError if it was, and neither it nor the one before can be understood: to go on with
@@ -45,29 +57,56 @@ class ConfigFile:
             except FileNotFoundError:
                 continue
             try:
-                value = config_json.loads(content)
-                if not isinstance(value, dict):
-                    raise FormatError("config JSON", 0, "is no object")
-            except FormatError as error:
+                table = _understood(content, kind)
+            except (FormatError, ProtocolError) as error:
                 problems.append(f"{path}: {error}")
                 continue
             for problem in problems:
                 _log.warning("%s; %s is used instead", problem, path.name)
             self._is_good = path is self.path
-            return value
+            return table
         if problems:
             raise StoreError(
                 f"{'; '.join(problems)}; put a good copy back, or remove both to begin anew"
             )
-        return {}
+        return kind()
 
     def save(self, value: dict[str, Any]) -> None:
         """Write it, durably."""
         if self._before is not None:
             self._before()
-        content = config_json.dumps(value).encode()
+        content = _sealed(value)
         self._files.make_folder(self.path.parent)
         if self._is_good:
             self._files.replace(self._backup, self._files.read(self.path))
         self._files.replace(self.path, content)
         self._is_good = True
+
+
+def _sealed(value: dict[str, Any]) -> bytes:
+    """The content of a file: the table, of which a large one is not written twice, and its CRC."""
+    content = config_json.dumps(value).encode()
+    member = f',\n\t"{CHECKSUM}":{zlib.crc32(content)}\n}}'
+    return content.removesuffix(b"\n}") + member.encode()
+
+
+def _understood(content: bytes, kind: type[Table]) -> Table:
+    """The table in a file; FormatError or ProtocolError if it is not one, or not what was written.
+
+    One without a checksum is RocketMQ's, or was edited. Its table must be there at least: read
+    without it, a single wrong letter would make it an empty one.
+    """
+    value = config_json.loads(content)
+    if not isinstance(value, dict):
+        raise FormatError("config JSON", 0, "is no object")
+    written = value.pop(CHECKSUM, None)
+    if written is not None and written != zlib.crc32(config_json.dumps(value).encode()):
+        raise FormatError(
+            "config JSON",
+            content.rfind(CHECKSUM.encode()),
+            f"its checksum is another: damaged, or edited without removing the line {CHECKSUM}",
+        )
+    main = camel(fields(kind)[0].name)
+    if value and main not in value:
+        raise FormatError("config JSON", 0, f"has no {main}, which is all it is for")
+    return kind.from_json(value)

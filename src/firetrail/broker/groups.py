@@ -41,7 +41,7 @@ class GroupTable:
     def __init__(self, file: ConfigFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
-        kept = SubscriptionGroupTable.from_json(file.load())
+        kept = file.load(SubscriptionGroupTable)
         self._groups = dict(kept.subscription_group_table)
         self._version = kept.data_version
         self.forbidden = kept.forbidden_table or {}

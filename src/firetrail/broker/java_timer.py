@@ -7,18 +7,17 @@ Java's is read once for what is still to be delivered, which then is noted as Fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.own_records import own_records
 from firetrail.broker.pop_checkpoints import GROUP, Checkpoints
 from firetrail.broker.topics import TIMER_TOPIC as TOPIC
 from firetrail.broker.topics import TopicTable
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record
 from firetrail.storage.system import System
-from firetrail.store.results import GetStatus
 from firetrail.store.served import ServedStore
 
 QUEUE = 0
@@ -46,7 +45,7 @@ def take_over(
     first = store.offset_at(TOPIC, QUEUE, delivered - DELAY_MAX_MS) if done is None else done
     checkpoints.take_over(
         (record, _number(record, REAL_QID))
-        for record in _records(store, first)
+        for record in own_records(store, TOPIC, QUEUE, first)
         if record.properties.get(REAL_TOPIC) == topics.revive
         and _number(record, TIMER_OUT_MS) >= delivered
     )
@@ -64,12 +63,3 @@ def _delivered_ms(folder: Path) -> int:
     except FileNotFoundError:
         return 0
     return int.from_bytes(raw[:8], "big")
-
-
-def _records(store: ServedStore, offset: int) -> Iterator[Record]:
-    while True:
-        result = store.get_hashed(TOPIC, QUEUE, offset)
-        if result.status is not GetStatus.FOUND:
-            return
-        yield from map(decode_message, result.buffers)
-        offset = result.next_offset

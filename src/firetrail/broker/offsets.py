@@ -24,7 +24,7 @@ class OffsetTable:
     def __init__(self, file: ConfigFile, store: ServedStore, topics: TopicTable) -> None:
         self._store = store
         self._topics = topics
-        self._offsets = dict(ConsumerOffsets.from_json(file.load()).offset_table)
+        self._offsets = dict(file.load(ConsumerOffsets).offset_table)
         self.saver = Saver(file, self.content)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,

@@ -20,13 +20,14 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.own_records import own_records
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record
 from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
-from firetrail.store.results import GetStatus, PutResult
+from firetrail.store.results import PutResult
 from firetrail.store.served import ServedStore
 
 GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -253,19 +254,14 @@ class Checkpoints:
 
     def _read(self, queue: int, offset: int) -> None:
         self._last[queue] = offset - 1
-        while True:
-            result = self._store.get_hashed(self._topics.revive, queue, offset)
-            if result.status is not GetStatus.FOUND:
-                return
-            for record in map(decode_message, result.buffers):
-                note = self._note(record, queue)
-                if isinstance(note, Checkpoint):
-                    note.place = record.queue_offset
-                    self._remember(note)
-                elif note is not None and note.key in self._open:
-                    self._close(self._open[note.key], note.offsets)
-                self._last[queue] = record.queue_offset
-            offset = result.next_offset
+        for record in own_records(self._store, self._topics.revive, queue, offset):
+            note = self._note(record, queue)
+            if isinstance(note, Checkpoint):
+                note.place = record.queue_offset
+                self._remember(note)
+            elif note is not None and note.key in self._open:
+                self._close(self._open[note.key], note.offsets)
+            self._last[queue] = record.queue_offset
 
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
         """Note anew what a Java broker has noted elsewhere, as far as it is open.

@@ -71,7 +71,7 @@ class Orders:
         self.saver = Saver(file, lambda: self.content().to_json())
         self._batches: dict[str, dict[int, Batch]] = {
             key: {queue_id: _read(info) for queue_id, info in queues.items() if info.offsets}
-            for key, queues in OrderInfos.from_json(file.load()).table.items()
+            for key, queues in file.load(OrderInfos).table.items()
         }
 
     def is_closed(self, group: str, queue: Queue, attempt: str | None) -> bool:

@@ -15,7 +15,7 @@ from firetrail.broker.files import ConfigFile
 from firetrail.broker.repeating import repeat
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import HALF_TOPIC
-from firetrail.errors import IllegalMessageError
+from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
@@ -41,7 +41,7 @@ class Schedule:
         self._store = store
         self._levels = levels
         self._now_ms = now_ms
-        self._next = dict(DelayOffsets.from_json(file.load()).offset_table)
+        self._next = dict(file.load(DelayOffsets).offset_table)
         self.saver = Saver(file, lambda: self.content().to_json())
         self._delivered = False
         self._task: asyncio.Task[None] | None = None
@@ -91,10 +91,7 @@ class Schedule:
             if 0 < wait_ms <= self._levels.wait_ms(level):
                 self._advance(level, offset)
                 return min(wait_ms / 1000, LOOK_S)
-            record = self._store.at(unit.physical_offset)
-            if record is not None:
-                self._put(record)
-                self._delivered = True
+            self._delivered |= self._put_stored(unit.physical_offset)
             offset += 1
             self._advance(level, offset)
         return 0.0
@@ -103,6 +100,17 @@ class Schedule:
         if self._next.get(level) != offset:
             self._next[level] = offset
             self.saver.note_change()
+
+    def _put_stored(self, physical_offset: int) -> bool:
+        """Whether the message was there and could be read; all behind a damaged one are."""
+        try:
+            record = self._store.at(physical_offset)
+        except StoreDamagedError as error:
+            _log.error("a delayed message is damaged and not delivered: %s", error)
+            return False
+        if record is not None:
+            self._put(record)
+        return record is not None
 
     def _put(self, record: Record) -> None:
         properties = record.properties

@@ -65,7 +65,7 @@ class TopicTable:
     ) -> None:
         self._config = config
         self._now_ms = now_ms
-        kept = TopicConfigTable.from_json(file.load())
+        kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
         self.version = kept.data_version
         self.revive = f"{REVIVE_PREFIX}{config.cluster}"

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
 from firetrail.broker.clients import Client, Clients
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.copying import copied
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.own_records import own_records
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format import layout
@@ -33,14 +34,14 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     replace_properties,
 )
-from firetrail.format.record import Record, decode_message, encode_record
+from firetrail.format.record import Record, encode_record
 from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import CheckTransactionHeader, EndTransactionHeader
-from firetrail.store.results import GetStatus, PutResult
+from firetrail.store.results import PutResult
 from firetrail.store.served import ServedStore
 
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -212,14 +213,8 @@ class Transactions:
         known = self._offsets.get(GROUP, topic, QUEUE)
         return max(first, known or 0)
 
-    def _messages(self, topic: str, offset: int) -> list[Record]:
-        found: list[Record] = []
-        while True:
-            result = self._store.get_hashed(topic, QUEUE, offset)
-            if result.status is not GetStatus.FOUND:
-                return found
-            found += map(decode_message, result.buffers)
-            offset = result.next_offset
+    def _messages(self, topic: str, offset: int) -> Iterator[Record]:
+        return own_records(self._store, topic, QUEUE, offset)
 
     # -- questions ----------------------------------------------------------------------------
 

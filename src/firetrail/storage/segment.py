@@ -26,7 +26,7 @@ from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
 from firetrail.storage.residents import Residents
-from firetrail.storage.system import NO_SPACE, SyncError, System
+from firetrail.storage.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
 _NOTHING = bytes(1 << 16)
 PAGE_SIZE = 4096
@@ -143,6 +143,8 @@ class Segment:
             files.give_name(self.descriptor, self.path)
             files.sync_folder(self.path.parent)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise
             raise SyncError(error.errno, error.strerror, str(self.path)) from error
 
     @property

@@ -25,6 +25,8 @@ from pathlib import Path
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""Nothing was synced yet, and later there may be one: not a sync that failed."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
@@ -189,6 +191,8 @@ class Files:
             self.sync_folder(path.parent)
         except OSError as error:
             path.rmdir()  # or the next one would take it for durable
+            if error.errno in NO_DESCRIPTOR:
+                raise
             raise SyncError(error.errno, error.strerror, str(path.parent)) from error
 
     def names(self, path: Path) -> list[str]:

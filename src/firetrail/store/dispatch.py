@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
+from firetrail.storage.system import NO_DESCRIPTOR
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.deriving import Arrival, Deriver
 
@@ -49,7 +50,10 @@ class Dispatcher:
         self.last_record_offset = -1
         self.last_store_time = 0
         self.starved = ""
-        """Why dispatch cannot go on for now: the disk is full. Empty while it can."""
+        """Why dispatch cannot go on for now: the disk is full, or too many files are open.
+
+        Empty while it can.
+        """
 
     @property
     def behind(self) -> int:
@@ -88,7 +92,9 @@ class Dispatcher:
                     if self._stopping:
                         return
                     self._wait()
-                except DiskFullError as error:
+                except (DiskFullError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
+                        raise
                     self.starved = str(error)
                     if self._stopping:
                         return

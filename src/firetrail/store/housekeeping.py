@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from firetrail.errors import DiskFullError
+from firetrail.storage.system import NO_DESCRIPTOR
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch import Dispatcher
@@ -77,7 +78,11 @@ class Housekeeper:
         pause = self._config.consume_queue_flush_interval_ms / 1000
         try:
             while not self._stop.wait(pause):
-                self.round()
+                try:
+                    self.round()
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTOR:
+                        raise  # else nothing was synced, and the next round tries again
         except Exception as error:
             self._fail(error)
 

@@ -132,8 +132,12 @@ class QueueTable:
         """Sync the queues that have enough unsynced units."""
         for queue in list(self.dirty):
             self.dirty.discard(queue)
-            if not queue.flush(least_pages):
-                self.dirty.add(queue)
+            clean = False
+            try:
+                clean = queue.flush(least_pages)
+            finally:
+                if not clean:
+                    self.dirty.add(queue)
 
     def close(self) -> None:
         """Close the files of every queue in use; no queue can be opened any more."""

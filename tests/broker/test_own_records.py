@@ -1,0 +1,73 @@
+"""Damage in what the broker itself has noted: reported, left out, and nobody else is kept back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+from tests.crash.files_check import readable
+
+from firetrail.broker.broker import Broker
+from firetrail.client import Message, Producer, SimpleConsumer
+from firetrail.format.delay import DelayLevels
+from firetrail.remoting.bodies import ConsumeFromWhere
+
+
+def spoil_body(root: Path, topic: str) -> None:
+    """Flip a bit in the body of the first record of a topic."""
+    folder = root / "commitlog"
+    record = next(record for record in readable(folder) if record.topic.startswith(topic))
+    path = sorted(folder.iterdir())[0]
+    content = bytearray(path.read_bytes())
+    content[content.index(record.body, record.offset)] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_note_about_a_pop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def pop() -> None:
+        async with Broker.running(tmp_path, store=SMALL) as broker:
+            async with Producer(broker.namesrv) as producer:
+                await producer.send(Message("T1", b"popped"))
+            first = ConsumeFromWhere.FIRST_OFFSET
+            async with SimpleConsumer(broker.namesrv, "G", {"T1": "*"}, start=first) as consumer:
+                while not await consumer.receive(invisible_s=60):
+                    pass
+            async with Producer(broker.namesrv) as producer:  # the last record is looked at always
+                await producer.send(Message("T2", b"last"))
+
+    async def serves(talk: Talk) -> None:
+        assert (await talk.send("T1", b"next")).code == 0
+
+    asyncio.run(pop())
+    spoil_body(tmp_path, "rmq_sys_REVIVE_LOG")
+    running(serves, tmp_path)
+    assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and left out" in caplog.text
+
+
+def test_a_delayed_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Those behind it are delivered."""
+
+    async def send() -> None:
+        async with (
+            Broker.running(tmp_path, store=SMALL) as broker,
+            Producer(broker.namesrv) as producer,
+        ):
+            for body in (b"to be damaged", b"good"):
+                await producer.send(Message("T1", body, delay_level=18))
+
+    async def delivered(talk: Talk) -> None:
+        bodies: list[bytes] = []
+        while not bodies:
+            await asyncio.sleep(0.01)
+            store = talk.broker.store
+            for queue_id in store.queues("T1"):
+                bodies += [record.body for record in store.read("T1", queue_id)]
+        assert bodies == [b"good"]
+
+    asyncio.run(send())
+    spoil_body(tmp_path, "SCHEDULE")
+    levels = DelayLevels.parse(" ".join(["0s"] * 18))
+    running(delivered, tmp_path, store=SMALL.replace(delay_levels=levels))
+    assert "a delayed message is damaged and not delivered" in caplog.text

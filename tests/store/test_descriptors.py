@@ -1,0 +1,42 @@
+"""A process that may open no more files for a while: puts are refused, and then go on."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.helpers import Machine, bodies, eventually, put_all, small_config
+
+from firetrail import Message, PutStatus, Store
+
+
+@pytest.mark.parametrize("operation", ["open", "sync_folder"])
+def test_at_the_next_file_of_the_log(machine: Machine, root: Path, operation: str) -> None:
+    with Store.open(root, small_config(), system=machine.system) as store:
+        put_all(store, [b"first"])
+        machine.files.fail(operation, errno.EMFILE, "commitlog")
+        put = [b"%d" % number * 500 for number in range(20)]
+        results = [store.try_put(Message("T", body)) for body in put]
+        assert results[-1].status is PutStatus.UNKNOWN_ERROR
+        assert "Too many open files" in results[-1].detail
+        machine.files.heal()
+        put_all(store, [b"last"])
+        taken = [body for body, result in zip(put, results, strict=True) if result.ok]
+        assert bodies(store) == [b"first", *taken, b"last"]
+
+
+@pytest.mark.parametrize("operation", ["open", "sync_folder"])
+def test_at_the_next_file_of_a_queue(machine: Machine, root: Path, operation: str) -> None:
+    with Store.open(root, small_config(units=4), system=machine.system) as store:
+        put_all(store, [b"%d" % number for number in range(4)])
+        machine.files.fail(operation, errno.EMFILE, "consumequeue")
+        store.put(Message("T", b"4"))
+        eventually(lambda: not store.try_put(Message("T", b"refused")).ok)
+        accepted = store.log_range
+        machine.files.heal()
+        eventually(lambda: store.try_put(Message("T", b"last")).ok)
+        assert store.wait_dispatched(20)
+        found = bodies(store)
+        assert found[:5] == [b"0", b"1", b"2", b"3", b"4"] and found[-1] == b"last"
+        assert store.log_range > accepted

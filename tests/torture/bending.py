@@ -1,0 +1,115 @@
+"""A clock that is set, and limits of descriptors and memory, under a broker that is used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections import Counter
+from pathlib import Path
+
+from tests.crash.oracle import Violation
+from tests.torture.process import Refused
+from tests.torture.scene import Scene, scene
+
+HOUR_S, YEAR_S = 3600, 365 * 86400
+JUMPS_S = (1, -1, HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S)
+
+
+async def clock_jumps(folder: Path, seed: int, mode: str, jumps: int = 4) -> Counter[str]:
+    """Somebody sets the clock, while the broker runs and while it does not."""
+    # Twenty-two years: no file expires, whatever the clock says.
+    async with scene(folder, seed, {"flushDiskType": mode, "fileReservedTime": 200_000}) as stage:
+        for _ in range(jumps):
+            stage.faults.set_clock(stage.source.choice(JUMPS_S))
+            await stage.takes_messages()
+            await asyncio.sleep(stage.source.uniform(0, 0.4))
+            await stage.kill()
+            if stage.source.random() < 0.5:
+                stage.faults.set_clock(stage.source.choice(JUMPS_S))
+            await stage.start()
+            await stage.check_reads()
+        await stage.finish()
+        figures = {"clock set": jumps, "acknowledged": len(stage.ledger.acknowledged)}
+        return Counter(figures)
+
+
+async def few_files(folder: Path, seed: int) -> Counter[str]:
+    """No descriptor is left for a while; then there are some again."""
+    async with scene(folder, seed) as stage:
+        await stage.takes_messages()
+        used = len(os.listdir(f"/proc/{stage.broker.pid}/fd"))
+        limit = used + stage.source.randrange(3)
+        before = _limit(stage, resource.RLIMIT_NOFILE, limit)
+        await _crowd(stage, 40)
+        await asyncio.sleep(stage.source.uniform(0.2, 1.0))
+        if not stage.broker.is_running:
+            raise Violation("want of descriptors ended the broker")
+        resource.prlimit(stage.broker.pid, resource.RLIMIT_NOFILE, before)
+        await stage.takes_messages()
+        await stage.kill()
+        await stage.start()
+        await stage.takes_messages()
+        await stage.finish()
+        figures = {"times without descriptors": 1, "acknowledged": len(stage.ledger.acknowledged)}
+        return Counter(figures)
+
+
+async def few_from_the_start(folder: Path, seed: int, limit: int) -> Counter[str]:
+    """A process that may open few files: it serves, or says what it lacks."""
+    refused = 0
+    async with scene(folder, seed) as stage:
+        await stage.takes_messages()
+        await stage.kill()
+        stage.broker.limits = {resource.RLIMIT_NOFILE: limit}
+        try:
+            await stage.broker.start()
+        except Refused as why:
+            refused = 1
+            if "Traceback" in str(why) or "Too many open files" not in str(why):
+                raise Violation(f"refused without a clear word: {why}") from why
+        else:
+            stage.load.started()
+            await _crowd(stage, 2 * limit)
+            await stage.takes_messages()
+            await stage.check_reads()
+            await stage.kill()
+        stage.broker.limits = {}
+        await stage.start()
+        await stage.finish()
+        return Counter({"starts with few descriptors": 1, "of them refused": refused})
+
+
+async def little_memory(folder: Path, seed: int) -> Counter[str]:
+    """No address space is left for a while: what is refused is not half done."""
+    async with scene(folder, seed) as stage:
+        await stage.takes_messages()
+        pages = int(Path(f"/proc/{stage.broker.pid}/statm").read_text().split()[0])
+        extra = stage.source.choice((0, 1 << 20, 4 << 20))
+        size = pages * resource.getpagesize() + extra
+        before = _limit(stage, resource.RLIMIT_AS, size)
+        await asyncio.sleep(stage.source.uniform(0.5, 1.5))
+        ended = not stage.broker.is_running
+        if not ended:
+            resource.prlimit(stage.broker.pid, resource.RLIMIT_AS, before)
+        await stage.kill()
+        await stage.start()
+        await stage.takes_messages()
+        await stage.finish()
+        figures = {"times without memory": 1, "of them fatal": int(ended)}
+        return Counter(figures | {"acknowledged": len(stage.ledger.acknowledged)})
+
+
+def _limit(stage: Scene, kind: int, value: int) -> tuple[int, int]:
+    """Limit the broker that runs; what it was allowed before."""
+    return resource.prlimit(stage.broker.pid, kind, (value, resource.prlimit(0, kind)[1]))
+
+
+async def _crowd(stage: Scene, count: int) -> None:
+    """Many clients that connect and go away again."""
+    host, _, port = stage.broker.namesrv.partition(":")
+    opening = (asyncio.open_connection(host, int(port)) for _ in range(count))
+    opened = await asyncio.gather(*opening, return_exceptions=True)
+    for connection in opened:
+        if not isinstance(connection, BaseException):
+            connection[1].close()
