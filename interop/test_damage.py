@@ -43,8 +43,9 @@ def by_firetrail(root: Path, killed: bool) -> list[int]:
     with ServedStore.open(live, FEW.config(flush=FlushMode.SYNC)) as store:
         places = [store.put(Message("T", body)).physical_offset for body in BODIES]
         if killed:
+            store.wait_dispatched()
             store.settle()
-            shutil.copytree(live, root)
+            shutil.copytree(live, root, ignore=shutil.ignore_patterns("*.tmp"))
     if not killed:
         live.rename(root)
     return places
