@@ -10,6 +10,8 @@ import pytest
 from tests.client.clusters import clustered, fill, read_all, until
 
 from firetrail.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, Received
+from firetrail.client.assigned import Assigned
+from firetrail.client.subscription import by_tags
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
 
@@ -277,3 +279,26 @@ def test_offsets_are_set_back() -> None:
             assert (heard.messages[8].queue, heard.messages[8].queue_offset) == (queue, 1)
 
     clustered(test)
+
+
+def test_what_is_consumed_during_a_commit_is_in_the_next() -> None:
+    """A commit from time to time must not let the last one, when the client leaves, be left out."""
+
+    async def test() -> None:
+        consumer = PushConsumer("127.0.0.1:1", "G", Heard(), {"T": "*"})
+        queue = MessageQueue("T", "broker-a", 0)
+        taken = consumer.assigned[queue] = Assigned(queue, by_tags("T"), 5, 1)
+        told: list[int] = []
+
+        async def commit(group: str, queue: MessageQueue, offset: int) -> None:
+            told.append(offset)
+            taken._next = 6
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(consumer._offsets, "commit", commit)
+            await consumer.commit()
+            await consumer.commit()
+            await consumer.commit()
+        assert told == [5, 6]
+
+    asyncio.run(test())

@@ -38,6 +38,7 @@ class LocalOffsets:
         self.path = folder / client / group / "offsets.json"
         self._backup = self.path.with_name(self.path.name + ".bak")
         self._saved: dict[MessageQueue, int] = {}
+        self._writing = asyncio.Lock()  # two may save at once: from time to time, and at the end
 
     async def load(self) -> None:
         """Read the file; one that was never written holds nothing."""
@@ -49,10 +50,11 @@ class LocalOffsets:
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, and those of other queues that were there."""
-        changed = self._saved | dict(offsets)
-        if changed != self._saved:
-            await asyncio.to_thread(self._write, changed)
-            self._saved = changed
+        async with self._writing:
+            changed = self._saved | dict(offsets)
+            if changed != self._saved:
+                await asyncio.to_thread(self._write, changed)
+                self._saved = changed
 
     def _load(self) -> dict[MessageQueue, int]:
         for path in (self.path, self._backup):

@@ -356,6 +356,7 @@ class PushConsumer:
             await self._local.save({q: taken.offset for q, taken in self.assigned.items()})
             return
         for queue, taken in list(self.assigned.items()):
-            if taken.offset != taken.committed:
-                await self._offsets.commit(self.group, queue, taken.offset)
-                taken.committed = taken.offset
+            offset = taken.offset
+            if offset != taken.committed:
+                await self._offsets.commit(self.group, queue, offset)
+                taken.committed = offset  # it may be further by now
