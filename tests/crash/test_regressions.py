@@ -229,3 +229,25 @@ def test_deleting_all_but_what_is_not_durable(folder: Path) -> None:
     process.store.wait_dispatched()
     assert process.expire() == 0
     process.close()
+
+
+def test_garbage_that_looks_like_the_unit_of_a_deleted_record(folder: Path) -> None:
+    """It was kept, and the message whose unit should have stood there was not seen."""
+    process = opened(folder, "async")
+    process.put(Message("orders", b"1"))
+    for number in range(12):
+        process.put(Message("t", b"%d" % number + bytes(900)))
+    process.flush()
+    process.world.pause(5)
+    assert process.expire() > 0
+    process.put(Message("orders", b"2"))
+    process.flush()
+    process.store.wait_dispatched()
+    image = killed(process)
+    first, *_, last = process.history.messages
+    assert first.end < process.history.log_min < last.physical_offset
+    units = text(image, QUEUE)
+    assert UNIT.unpack_from(units, UNIT.size)[0] == last.physical_offset
+    garbage = UNIT.pack(first.end + 7, 100, 5)
+    image[QUEUE] = units[: UNIT.size] + garbage + units[2 * UNIT.size :]
+    assert Checker(folder, process.config).check(image, process.history, 14) == 14

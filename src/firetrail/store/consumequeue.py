@@ -62,6 +62,9 @@ class ConsumeQueue:
         )
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""
+        self.is_confirmed = True
+        """Whether the last unit is one for sure. After a crash, the log may not have its record any
+        more; then the next message decides."""
         self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
 
     # -- positions ----------------------------------------------------------------------------
@@ -141,6 +144,10 @@ class ConsumeQueue:
         log again. Returns how many were written. Raises DiskFullError.
         """
         expected = offset * UNIT_SIZE
+        if not self.is_confirmed:
+            self.is_confirmed = True
+            if expected < self.files.wrote_offset:  # garbage, at the place of this very unit
+                self.files.truncate(expected)
         segment = self.files.last or self.files.roll(expected)
         if segment.wrote == 0 and segment is self.files.first:
             self._begin(segment, expected)

@@ -30,7 +30,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
-from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.consumequeue import ConsumeQueue
@@ -287,6 +287,9 @@ class Recovery:
         if not clean:
             for queue in self._queues.all():
                 queue.cut(start, partial(self._is_unit, queue, trusted))
+                unit = queue.last_unit
+                deleted = unit is not None and unit.physical_offset < self._log.min_offset
+                queue.is_confirmed = not (trusted and deleted)
         if self._index is not None:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
@@ -326,7 +329,8 @@ class Recovery:
             return True
         if unit.physical_offset < self._log.min_offset:
             before = queue.unit(offset - 1)
-            return before is None or before.physical_offset < unit.physical_offset
+            follows = before in (None, PRE_BLANK) or _end(before) <= unit.physical_offset
+            return follows and _end(unit) <= self._log.min_offset
         row = self._row_at(unit.physical_offset)
         if row is None or (row["size"], row["queue_offset"]) != (unit.size, offset):
             return False
@@ -410,6 +414,11 @@ class Recovery:
             if found is not None:
                 return segment.base + found
         return None
+
+
+def _end(unit: ConsumeQueueUnit) -> int:
+    """Where the record ends that the unit is for."""
+    return unit.physical_offset + unit.size
 
 
 def _lost_its_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
