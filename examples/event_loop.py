@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 
-from firetrail import FlushMode, Message, Store, StoreConfig
+from firetrail import Arrival, FlushMode, Message, Store, StoreConfig
 
 COUNT = 1000
 
@@ -21,9 +21,9 @@ async def main() -> None:
         all_arrived = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def arrived(arrivals: Sequence[tuple[str, int, int]]) -> None:
-            """Called in the store's thread, with topic, queue and new end: be quick."""
-            if any(topic == "readings" for topic, _, _ in arrivals):
+        def arrived(arrivals: Sequence[Arrival]) -> None:
+            """Called in the store's thread: be quick."""
+            if any(arrival.topic == "readings" for arrival in arrivals):
                 loop.call_soon_threadsafe(check)
 
         def check() -> None:

@@ -40,10 +40,18 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.terminate()
 
 
+INTERRUPTIBLE = """\
+import signal, sys
+from firetrail.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # not so where tests run in the background
+sys.exit(main())
+"""
+
+
 @contextmanager
 def running(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """A command as a process, which ends with the test."""
-    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    command = [sys.executable, "-c", INTERRUPTIBLE, *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": stdin}
     with subprocess.Popen(command, text=True, **pipes) as process:
         try:

@@ -39,8 +39,13 @@ config = small_config(
 
 def fill_disk(leave):
     with ballast.open("wb") as file:
-        stat = os.statvfs(disk)
-        os.posix_fallocate(file.fileno(), 0, max(stat.f_bavail * stat.f_bsize - leave, 1))
+        while True:
+            stat = os.statvfs(disk)
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(stat.f_bavail * stat.f_bsize - leave, 1))
+            except OSError:  # the store has taken some meanwhile
+                continue
+            return
 
 
 store = Store.open(root, config)
