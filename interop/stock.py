@@ -145,6 +145,29 @@ def all_delivered(events: Sequence[Event], who: str, expected: Iterable[str]) ->
     assert got >= wanted
 
 
+def all_pushed(events: Sequence[Event], sent: Sequence[str]) -> None:
+    """A push consumer got what was sent, with the keys, tags and properties that it was given."""
+    all_delivered(events, "push", sent)
+    assert {(event["keys"], event["tags"]) for event in of(events, "got", "push")} == {
+        (f"key-{body[:20]}", "TagA") for body in sent
+    }
+    assert {e["body"]: e["colour"] for e in of(events, "got", "push")}["sync"] == "blue"
+
+
+def all_in_order(events: Sequence[Event]) -> None:
+    """Messages of each of four keys came in the order in which they were sent."""
+    for key in "0123":
+        got = [body for body in bodies(events, "got", "orderly") if body[0] == key]
+        assert got == [f"{key}-{n:02}" for n in range(5)]
+
+
+def tried_again(events: Sequence[Event], topic: str) -> None:
+    """One message came three times, each time with a higher count."""
+    got = of(events, "got", "retry")
+    assert [(event["times"], event["topic"]) for event in got] == [(n, topic) for n in range(3)]
+    assert len({event["id"] for event in got}) == 1
+
+
 def same_messages(events: Sequence[Event], *fields: str) -> int:
     """Whatever was said of a message when it was sent is said of it when it is got.
 

@@ -132,18 +132,7 @@ class TestFind:
 
     def test_nothing_in_an_empty_queue(self, queue: SegmentQueue) -> None:
         assert queue.find(0) is None
-        assert queue.find_by_time(0) is None
         assert queue.read(0, 1) is None
-
-    def test_by_time(self, queue: SegmentQueue) -> None:
-        roll(queue, 3)
-        for number, segment in enumerate(queue.segments):
-            os.utime(segment.path, (0, 100 * (number + 1)))
-        assert queue.find_by_time(0).base == 0
-        assert queue.find_by_time(100_000).base == 0
-        assert queue.find_by_time(100_001).base == SIZE
-        assert queue.find_by_time(300_000).base == 2 * SIZE
-        assert queue.find_by_time(999_000).base == 2 * SIZE
 
     def test_from_offset(self, queue: SegmentQueue) -> None:
         roll(queue, 3)

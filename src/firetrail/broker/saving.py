@@ -15,6 +15,7 @@ from firetrail.remoting.body import Body
 RETRY_S = 1.0
 REST = 10
 """How many times longer than a write the pause behind it is."""
+REST_MAX_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -24,8 +25,8 @@ class Saver:
 
     The content is taken in the event loop and written in a thread; a body is made JSON there, too,
     and must not change. Changes during a write are written together in the next one, which begins
-    when nobody is in a hurry only after ten times what the last one took: a large table that
-    changes all the time takes no more than a tenth of the time there is.
+    when nobody is in a hurry only after ten times what the last one took, or five seconds: a large
+    table that changes all the time does not take all the time there is.
     """
 
     def __init__(self, file: ConfigFile, content: Callable[[], dict[str, Any] | Body]) -> None:
@@ -79,7 +80,7 @@ class Saver:
                 _log.error("%s: cannot be saved, tried again soon: %s", self._file.path, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            await self._rest(REST * (loop.time() - began))
+            await self._rest(min(REST * (loop.time() - began), REST_MAX_S))
 
     def _write(self, content: dict[str, Any] | Body) -> None:
         self._file.save(content.to_json() if isinstance(content, Body) else content)

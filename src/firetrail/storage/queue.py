@@ -139,13 +139,6 @@ class SegmentQueue:
         index = (offset - segments[0].base) // self.segment_size
         return segments[index] if 0 <= index < len(segments) else None
 
-    def find_by_time(self, time_ms: int) -> Segment | None:
-        """The first segment changed at ``time_ms`` or later, else the last one."""
-        for segment in self.segments:
-            if self.system.files.modified_ms(segment.path) >= time_ms:
-                return segment
-        return self.last
-
     def read(self, offset: int, size: int) -> memoryview | None:
         """A slice of the mapping, or None if the range is not there or not readable yet."""
         segment = self.find(offset)
