@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.crash.broker_process import broker_config
 from tests.crash.broker_survey import broker_survey
+from tests.crash.bulk_survey import bulk_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
@@ -89,6 +90,13 @@ def _power_loss_of_a_broker(folder: Path, seed: int) -> Counter[str]:
     return Counter({"crash images of a broker": checker.images})
 
 
+def _power_loss_of_an_append(folder: Path, seed: int) -> Counter[str]:
+    drawn = _drawn(seed)
+    config = tiny_config("sync", property_crc=drawn.random() < 0.5)
+    checker = bulk_survey(config, seed, drawn, images_per_moment=2)
+    return Counter({"crash images of bulk appends": checker.images})
+
+
 def _clock(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(clock_jumps(folder, seed, _drawn(seed).choice(MODES)))
 
@@ -125,4 +133,5 @@ PARTS: dict[str, Part] = {
     "memory": _memory,
     "spoil": _spoil,
     "soak": _soak,
+    "power loss of an append": _power_loss_of_an_append,
 }

@@ -1,0 +1,139 @@
+"""Bulk appends, whose power goes at every operation: all of a commit or none of it, and once.
+
+Then with one thing wrong each: the survey must catch every one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.bulk_survey import bulk_survey
+from tests.crash.oracle import Violation
+from tests.crash.simulation import DEEP, tiny_config
+
+from firetrail import FiretrailError
+from firetrail.storage.segment import Segment
+from firetrail.storage.system import Files
+from firetrail.store import bulk
+from firetrail.store.bulk import BulkAppend, Journal
+from firetrail.store.folder import AbortFile
+
+SEEDS = range(40) if DEEP else range(1)
+ATTEMPTS = 4
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_power_loss(seed: int) -> None:
+    config = tiny_config("sync", property_crc=bool(seed % 2))
+    checker = bulk_survey(config, seed, random.Random(seed))
+    print(f"{checker.images} images")
+    assert checker.torn_properties == 0
+
+
+def _not_synced(patch: pytest.MonkeyPatch, start: tuple[type, str], end: tuple[type, str]) -> None:
+    """Files of the log are not synced from the call of one method to that of another."""
+    quiet: list[bool] = []
+
+    def switched(place: tuple[type, str], on: bool) -> None:
+        original = getattr(*place)
+
+        def called(self: Any, *args: Any) -> Any:
+            quiet[:] = [True] if on else []
+            return original(self, *args)
+
+        patch.setattr(*place, called)
+
+    def sync(self: Segment) -> None:
+        if quiet:
+            self.flushed = self.committed
+        else:
+            real(self)
+
+    real = Segment.sync
+    switched(start, True)
+    switched(end, False)
+    patch.setattr(Segment, "sync", sync)
+
+
+def records_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _not_synced(patch, (BulkAppend, "commit"), (Journal, "announce"))
+
+
+def head_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _not_synced(patch, (Journal, "announce"), (BulkAppend, "close"))
+
+
+def journal_not_synced(patch: pytest.MonkeyPatch) -> None:
+    def replace(self: Files, path: Path, content: bytes) -> None:
+        if path.name != "firetrail.sink":
+            return real(self, path, content)
+        with patch.context() as lazy:
+            lazy.setattr(type(self), "sync", lambda self, descriptor: None)
+            lazy.setattr(type(self), "sync_folder", lambda self, path: None)
+            return real(self, path, content)
+
+    real = Files.replace
+    patch.setattr(Files, "replace", replace)
+
+
+def head_not_hidden(patch: pytest.MonkeyPatch) -> None:
+    def write(self: BulkAppend, segment: Segment, *args: Any) -> None:
+        real(self, segment, *args)
+        assert self._head is not None
+        segment, at, head = self._head
+        segment.view[at : at + len(head)] = head
+
+    real = BulkAppend._write
+    patch.setattr(BulkAppend, "_write", write)
+
+
+def no_note_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "announce", lambda self, *args: None)
+
+
+def notes_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BulkAppend, "_is_published", lambda self, note: True)
+
+
+def notes_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BulkAppend, "_is_published", lambda self, note: False)
+
+
+def taken_for_closed(patch: pytest.MonkeyPatch) -> None:
+    class NoAbortFile(AbortFile):
+        def create(self, *, sealed: bool) -> None:
+            pass
+
+    patch.setattr(bulk, "AbortFile", NoAbortFile)
+
+
+MUTANTS: list[tuple[str, Patch]] = [
+    ("appended records are not synced before their commit", records_not_synced),
+    ("the commit of an append is not synced", head_not_synced),
+    ("the journal of appends is not synced", journal_not_synced),
+    ("an append can be seen before its commit", head_not_hidden),
+    ("an append is noted only afterwards", no_note_before),
+    ("a noted append counts as made", notes_believed),
+    ("a noted append counts as not made", notes_forgotten),
+    ("a store counts as closed during the commit of an append", taken_for_closed),
+]
+
+
+@pytest.mark.parametrize(
+    "patch", [patch for _, patch in MUTANTS], ids=[name for name, _ in MUTANTS]
+)
+def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
+    patch(monkeypatch)
+    config = tiny_config("sync", property_crc=True)
+    for seed in range(ATTEMPTS):
+        try:
+            bulk_survey(config, seed, random.Random(seed))
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
