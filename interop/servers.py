@@ -139,9 +139,9 @@ class Servers:
     def mqadmin(self, *arguments: str) -> str:
         """What a command of ``mqadmin`` prints."""
         done = subprocess.run(
-            self._command(ADMIN, *arguments),
+            self.command(ADMIN, *arguments),
             cwd=self.folder,  # it writes files where it runs
-            env=self._environment(),
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=START_S,
@@ -156,8 +156,8 @@ class Servers:
         with (
             said.open("w") as out,
             subprocess.Popen(
-                self._command(main, *arguments),
-                env=self._environment(),
+                self.command(main, *arguments),
+                env=self.environment(),
                 stdout=out,
                 stderr=subprocess.STDOUT,
             ) as process,
@@ -173,14 +173,16 @@ class Servers:
             finally:
                 process.terminate()
 
-    def _command(self, main: str, *arguments: str) -> Sequence[str]:
+    def command(self, main: str, *arguments: str) -> list[str]:
+        """That runs a main class."""
         java = shutil.which("java") or str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
         opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
         opened.append("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED")
         home = f"-Duser.home={self.folder}"
         return [java, *self._flags, *opened, home, "-cp", jars(self.line), main, *arguments]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of every process."""
         return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
 
 

@@ -68,19 +68,23 @@ class Killing:
                 await self._broker.begin()
                 while not self._faults.operations and self._broker.is_running:
                     await asyncio.sleep(0.001)
-                await asyncio.sleep(self._source.uniform(0, 0.05))
+                await asyncio.sleep(self._source.uniform(0, self._broker.recovery_s))
                 await self._broker.kill()
                 self.kills["moment of a recovery"] += 1
             self._faults.heal()
             self._scene.look()
-        await self._broker.start()
+        await self._broker.begin()
+        if not await self._served():
+            await self._broker.start()
 
     async def _served(self) -> bool:
+        """Whether it serves; if not it was killed, or it refused to start and was mended."""
         try:
             await self._broker.ready()
         except Refused as refused:
             if not str(refused).startswith("exit code -9"):
-                raise
+                self._scene.ledger.violated("starts refused", self.kills.total(), str(refused))
+                self._broker.mend()
             return False
         return True
 
@@ -88,14 +92,16 @@ class Killing:
 async def kill_loop(folder: Path, seed: int, mode: str, count: int = 25) -> Counter[str]:
     """Kill ``count`` brokers with ``flushDiskType`` ``mode``; figures."""
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
-        killing = Killing(stage)
-        try:
-            await killing.run(count)
-        except Exception as error:
-            error.add_note(f"killed so far: {dict(killing.kills)}")
-            raise
-        acknowledged = len(stage.ledger.acknowledged)
-        return Counter(
-            {f"kills: {way}": n for way, n in killing.kills.items()}
-            | {"acknowledged": acknowledged}
-        )
+        return await kills(stage, count)
+
+
+async def kills(stage: Scene, count: int) -> Counter[str]:
+    """Kill the broker ``count`` times; figures."""
+    killing = Killing(stage)
+    try:
+        await killing.run(count)
+    except Exception as error:
+        error.add_note(f"killed so far: {dict(killing.kills)}")
+        raise
+    figures = {f"kills: {way}": number for way, number in killing.kills.items()}
+    return Counter(figures | {"acknowledged": len(stage.ledger.acknowledged)})

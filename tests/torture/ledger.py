@@ -1,13 +1,15 @@
 """What clients were told, kept outside of the system, and the comparison with what is there.
 
 A message is known by its serial number, which its body begins with; the rest of the body follows
-from the number, so that a single altered byte shows.
+from the number, so that a single altered byte shows. What is wrong is raised, or (``lenient``)
+counted: to compare brokers, it must be known how much.
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +37,10 @@ class Sent:
 
     topic: str
     delayed: bool = False
+    key: str | None = None
     acknowledged: bool = False
+    ended: bool = False
+    """Whether nobody waits for an answer any more: if it is not stored by now, it never may be."""
     place: tuple[int, int] | None = None
     """Queue id and queue offset; of a delayed message not known."""
 
@@ -52,16 +57,34 @@ class Ledger:
     """By queue: what the committing group has consumed all before."""
     first: int = 0
     """Older messages may be gone: retention is at work."""
+    lenient: bool = False
+    wrong: dict[str, set[object]] = field(default_factory=lambda: defaultdict(set))
+    """By kind: what was found wrong, if that is not raised."""
+    given_up: set[int] = field(default_factory=set)
+    """Messages that were not in the log after a death, and that nobody waits for."""
+
+    def violated(self, kind: str, what: object, text: str) -> None:
+        """Something is not as it must be."""
+        if not self.lenient:
+            raise Violation(text)
+        self.wrong[kind].add(what)
 
     def body(self, serial: int) -> bytes:
         """The body of a message."""
         source = random.Random(f"{self.seed} {serial}")
         return b"%d:" % serial + source.randbytes(source.choice((10, 100, 500, BODY_MAX)))
 
-    def new(self, topic: str, *, delayed: bool = False) -> tuple[int, bytes]:
-        """Number and body of a message that is about to be sent."""
-        self.sent.append(Sent(topic, delayed))
-        return len(self.sent) - 1, self.body(len(self.sent) - 1)
+    def new(self, topic: str, *, delayed: bool = False, keyed: bool = False) -> tuple[int, bytes]:
+        """Number and body of a message that is about to be sent; every fourth may have a key."""
+        serial = len(self.sent)
+        key = f"k{serial}" if keyed and serial % 4 == 0 else None
+        self.sent.append(Sent(topic, delayed, key))
+        return serial, self.body(serial)
+
+    def end(self, serials: list[int]) -> None:
+        """The sender has its answer, or has given up."""
+        for serial in serials:
+            self.sent[serial].ended = True
 
     def acknowledge(self, serial: int, queue_id: int, queue_offset: int) -> None:
         """The broker has said that it is stored."""
@@ -73,7 +96,8 @@ class Ledger:
         """A consumer got a message."""
         serial = serial_of(body)
         if serial >= len(self.sent) or body != self.body(serial):
-            raise Violation(f"I2: group {group} got a message that nobody sent: {body[:40]!r}")
+            text = f"I2: group {group} got a message that nobody sent: {body[:40]!r}"
+            self.violated("altered", body, text)
         self.seen[group].add(serial)
 
     @property
@@ -89,44 +113,72 @@ class Ledger:
     # -- what is there ------------------------------------------------------------------------
 
     def check_log(self, store: Path) -> int:
-        """The log has what was acknowledged, once, and nothing else; how many records it has."""
+        """The log has what was acknowledged, once, and nothing else; how many records it has.
+
+        The store is one that nobody has open.
+        """
         found: dict[int, list[Raw]] = defaultdict(list)
         queues: dict[tuple[str, int], int] = {}
         records = readable(store / "commitlog")
         for record in records:
             key = record.topic, record.queue_id
             if record.queue_offset != queues.get(key, record.queue_offset):
-                raise Violation(f"I3: {key} goes on with {record.queue_offset} after a gap")
+                text = f"I3: {key} goes on with {record.queue_offset} after a gap"
+                self.violated("queue gaps", (key, record.queue_offset), text)
             queues[key] = record.queue_offset + 1
             if record.topic.startswith(("T", SCHEDULE)):
                 found[self._known(record)].append(record)
         for serial, message in enumerate(self.sent):
             if serial >= self.first:
                 self._check_one(serial, message, found.get(serial, []))
+        self._check_given_up(found)
         return len(records)
+
+    def _check_given_up(self, found: Mapping[int, object]) -> None:
+        for serial in self.given_up & found.keys():
+            text = f"I6: message {serial} was not there after an earlier death, and is back"
+            self.violated("resurrected", serial, text)
+        gone = (number for number, message in enumerate(self.sent) if message.ended)
+        self.given_up.update(number for number in gone if number not in found)
 
     def _known(self, record: Raw) -> int:
         serial = serial_of(record.body)
         if serial >= len(self.sent) or record.body != self.body(serial):
-            raise Violation(f"I2: nobody sent what stands at {record.offset}: {record.body[:40]!r}")
+            text = f"I2: nobody sent what stands at {record.offset}: {record.body[:40]!r}"
+            self.violated("altered", record.body, text)
         return serial
 
     def _check_one(self, serial: int, message: Sent, records: list[Raw]) -> None:
         home = SCHEDULE if message.delayed else message.topic
         stored = [record for record in records if record.topic == home]
         if message.acknowledged and not stored:
-            raise Violation(f"I1: message {serial} was acknowledged and is gone: {message}")
+            text = f"I1: message {serial} was acknowledged and is gone: {message}"
+            return self.violated("lost", serial, text)
         if len(stored) > 1:
-            raise Violation(f"I2: message {serial} was sent once and is there {len(stored)} times")
+            text = f"I2: message {serial} was sent once and is there {len(stored)} times"
+            self.violated("twice", serial, text)
         if message.place and (stored[0].queue_id, stored[0].queue_offset) != message.place:
-            raise Violation(f"I3: message {serial} is at {stored[0]}, was put at {message.place}")
+            text = f"I3: message {serial} is at {stored[0]}, was put at {message.place}"
+            self.violated("at another place", serial, text)
 
     def check_files(self, store: Path) -> None:
         """Nothing is wrong with the files of a store that nobody has open."""
         with StoreView.open(store) as view:
             report = check_store(view, DelayLevels.parse(CONF["messageDelayLevel"]))
         if not report.ok:
-            raise Violation(f"I4: fsck: {report.problems[:3]}")
+            for problem in report.problems:
+                place = problem.kind, problem.physical_offset
+                self.violated("files disagree", place, f"I4: fsck: {report.problems[:3]}")
+
+    def check_keys(self, store: Path) -> None:
+        """What was sent with a key is found by it, in a store that nobody has open."""
+        with StoreView.open(store) as view:
+            for serial in self.acknowledged:
+                sent = self.sent[serial]
+                due = sent.place is not None and serial >= self.first
+                if due and sent.key and not view.reader.query(sent.topic, sent.key).buffers:
+                    text = f"I4: message {serial} is not found by its key {sent.key}"
+                    self.violated("keys lost", serial, text)
 
     async def check_queues(self, namesrv: str, topics: set[str], *, behind: bool = False) -> int:
         """Clients find every acknowledged message at its place; how many they read.
@@ -144,5 +196,6 @@ class Ledger:
             message = self.sent[serial]
             body = found.get((message.topic, *message.place)) if message.place else None
             if message.place and body != self.body(serial) and not (behind and body is None):
-                raise Violation(f"I4: message {serial}, {message}, reads {body and body[:40]!r}")
+                text = f"I4: message {serial}, {message}, reads {body and body[:40]!r}"
+                self.violated("not read", serial, text)
         return len(found)

@@ -89,8 +89,10 @@ class Load:
             if not any(self.ledger.unseen(group) for group in (COMMITTING, PUSHED)):
                 return
             await asyncio.sleep(0.05)
-        missing = {group: self.ledger.unseen(group)[:5] for group in (COMMITTING, PUSHED)}
-        raise Violation(f"I1: consumers never got messages that were acknowledged: {missing}")
+        for group in (COMMITTING, PUSHED):
+            for serial in self.ledger.unseen(group):
+                text = f"I1: group {group} never got message {serial}, which was acknowledged"
+                self.ledger.violated("never consumed", serial, text)
 
     def _begin(self, work: Awaitable[None]) -> None:
         self._tasks.append(asyncio.ensure_future(self._watched(work)))
@@ -130,17 +132,23 @@ class Load:
         await asyncio.sleep(0.01)
 
     async def _send_single(self, topic: str, level: int = 0) -> None:
-        serial, body = self.ledger.new(topic, delayed=level > 0)
-        keys = (f"k{serial}",) if serial % 4 == 0 else ()
-        result = await self._producer.send(Message(topic, body, keys=keys, delay_level=level))
-        self._took([serial], result)
+        serial, body = self.ledger.new(topic, delayed=level > 0, keyed=True)
+        key = self.ledger.sent[serial].key
+        keys = (key,) if key else ()
+        message = Message(topic, body, keys=keys, delay_level=level)
+        await self._sent([serial], self._producer.send(message))
 
     async def _send_batch(self) -> None:
         made = [self.ledger.new("T-batch") for _ in range(self._source.randint(2, 8))]
-        result = await self._producer.send_batch([Message("T-batch", body) for _, body in made])
-        self._took([serial for serial, _ in made], result)
+        messages = [Message("T-batch", body) for _, body in made]
+        serials = [serial for serial, _ in made]
+        await self._sent(serials, self._producer.send_batch(messages))
 
-    def _took(self, serials: list[int], result: SendResult) -> None:
+    async def _sent(self, serials: list[int], sending: Awaitable[SendResult]) -> None:
+        try:
+            result = await sending
+        finally:
+            self.ledger.end(serials)
         if result.status is not SendStatus.OK:
             self.errors[result.status] += 1
             return
@@ -179,7 +187,8 @@ class Load:
         committed = await self._consumer.committed(queue) or 0
         if committed > self.ledger.reached[queue]:
             reached = self.ledger.reached[queue]
-            raise Violation(f"I7: {queue} is committed to {committed}, consumed to {reached}")
+            text = f"I7: {queue} is committed to {committed}, consumed to {reached}"
+            self.ledger.violated("offsets ahead", (queue, committed), text)
         return committed
 
     async def _consume_some(self, queue: MessageQueue, position: dict[MessageQueue, int]) -> int:

@@ -1,4 +1,7 @@
-"""``firetrail up`` in a process of its own, to be tormented."""
+"""``firetrail up`` in a process of its own, to be tormented.
+
+Another broker with the same wire and files may take its place (``interop/tormented.py``).
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,13 @@ def free_ports(count: int) -> list[int]:
 class BrokerProcess:
     """A broker with a name server on the store in ``folder/store``, always on the same ports."""
 
+    clean_exit = 0
+    """The exit code of a process that was asked to stop."""
+    serving_line = b"store"
+    """Part of the line on standard output that says that it serves."""
+    recovery_s = 0.05
+    """How long the interesting part of a start takes, from the first change of a file on."""
+
     def __init__(self, folder: Path, conf: Mapping[str, object] | None = None) -> None:
         self.folder = folder
         self.store = folder / "store"
@@ -78,10 +88,11 @@ class BrokerProcess:
         await self.begin()
         await self.ready()
 
+    def mend(self) -> None:
+        """Do by hand what a start needs that was refused after a kill; there is nothing."""
+
     async def begin(self) -> None:
         """Start it."""
-        arguments = ["up", str(self.store), "-c", str(self.conf), "--port", str(self._port)]
-        arguments += ["--namesrv-port", str(self._namesrv_port)]
         limits = dict(self.limits)
 
         def limit() -> None:
@@ -91,22 +102,29 @@ class BrokerProcess:
         with self._log.open("ab") as log:
             self._said_before = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "firetrail.cli.main",
-                *arguments,
+                *self._command(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=os.environ | (self.faults.environment if self.faults else {}),
+                env=self._environment() | (self.faults.environment if self.faults else {}),
                 preexec_fn=limit if limits else None,
             )
+
+    def _command(self) -> list[str]:
+        arguments = ["up", str(self.store), "-c", str(self.conf), "--port", str(self._port)]
+        arguments += ["--namesrv-port", str(self._namesrv_port)]
+        return [sys.executable, "-m", "firetrail.cli.main", *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        return dict(os.environ)
 
     async def ready(self) -> None:
         """Wait until it serves; :class:`Refused` if it ends before."""
         assert self._process is not None and self._process.stdout is not None
         async with asyncio.timeout(START_S):
-            for _ in range(3):
-                if not await self._process.stdout.readline():
+            line = b""
+            while self.serving_line not in line:
+                line = await self._process.stdout.readline()
+                if not line:
                     code = await self.ended()
                     raise Refused(f"exit code {code}: {self.said[-2000:]}")
 

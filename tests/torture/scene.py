@@ -75,29 +75,39 @@ class Scene:
         await self.load.drain()
         await self.check_reads()
         self.load.gone()
-        if await self.broker.stop() != 0:
+        if await self.broker.stop() != self.broker.clean_exit:
             raise Violation(f"a stop that failed: {self.broker.said[-2000:]}")
         self.look()
+        self.ledger.check_keys(self.broker.store)
         if not self.ledger.first:
-            check_files(self.broker.store, SLOTS)
+            try:
+                check_files(self.broker.store, SLOTS)
+            except Violation as violation:
+                self.ledger.violated("files disagree", str(violation), str(violation))
 
 
 @asynccontextmanager
 async def scene(
     folder: Path, seed: int, conf: Mapping[str, object] | None = None
 ) -> AsyncIterator[Scene]:
+    """``firetrail up`` as one."""
+    async with scene_of(BrokerProcess(folder, conf), Ledger(seed), dict(conf or {})) as stage:
+        yield stage
+
+
+@asynccontextmanager
+async def scene_of(broker: BrokerProcess, ledger: Ledger, what: object) -> AsyncIterator[Scene]:
     """A broker that has begun to take messages; what goes wrong is told with its last words."""
-    source = random.Random(seed)
-    broker = BrokerProcess(folder, conf)
+    source = random.Random(ledger.seed)
     faults = broker.with_faults()
     try:
         await broker.start()
-        async with Load(broker.namesrv, Ledger(seed), source) as load:
+        async with Load(broker.namesrv, ledger, source) as load:
             load.started()
             await asyncio.sleep(source.uniform(0.1, 0.4))
             yield Scene(broker, faults, load, source)
     except Exception as error:
-        error.add_note(f"seed {seed}, {dict(conf or {})}; the broker said:\n{broker.said[-3000:]}")
+        error.add_note(f"seed {ledger.seed}, {what}; the broker said:\n{broker.said[-3000:]}")
         raise
     finally:
         await broker.close()
