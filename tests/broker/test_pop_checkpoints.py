@@ -253,3 +253,27 @@ def test_notes_of_java_without_the_newer_members(tmp_path: Path) -> None:
 
     on(tmp_path, before)
     on(tmp_path, after)
+
+
+def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> None:
+    def running(parts: Parts) -> None:
+        parts.put(2)
+        parts.pop(0, invisible_ms=5000)
+        assert parts.revive() == []
+        parts.now -= 500_000
+        parts.pop(1, invisible_ms=1000)
+        assert parts.revive() == []
+        parts.now += 4999
+        assert [record.body for record in parts.revive()] == [b"1"]
+        parts.now += 1
+        assert [record.body for record in parts.revive()] == [b"1", b"0"]
+        parts.now += 900_000
+        parts.pop(0)
+
+    def over_a_restart(parts: Parts) -> None:
+        assert len(parts.revive()) == 2
+        parts.now += 1000
+        assert len(parts.revive()) == 3
+
+    on(tmp_path, running)
+    on(tmp_path, over_a_restart)

@@ -184,3 +184,17 @@ def test_pops_leave_nothing_behind_until_their_time_is_over(
         assert all(handle.cancelled() for handle in planned)
 
     running(test)
+
+
+def test_a_clock_that_is_set_back_does_not_close_a_queue_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        assert bodies(await take(talk)) == [b"0"]
+        orders = talk.broker._orders
+        yesterday = orders._now_ms() - 86_400_000
+        monkeypatch.setattr(orders, "_now_ms", lambda: yesterday)
+        assert bodies(await take(talk)) == [b"0"]
+
+    running(test)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from firetrail.broker import saving
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
+from firetrail.errors import RequestError
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.storage.system import System
 
@@ -106,3 +109,48 @@ def test_who_waits_gets_what_was_only_noted_as_well(tmp_path: Path) -> None:
         assert file.saved == [{"n": 1}]
 
     asyncio.run(test())
+
+
+def test_who_waits_for_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
+    class Full(Slow):
+        is_full = True
+
+        def save(self, value: dict[str, Any]) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            super().save(value)
+
+    async def test(file: Full) -> None:
+        saver = Saver(file, lambda: {"a": 1})
+        for _ in range(2):
+            saver.changed()
+            with pytest.raises(RequestError, match=r"topics\.json: cannot be saved.*No space left"):
+                await saver.saved()
+        file.is_full = False
+        await saver.saved()
+        assert file.saved == [{"a": 1}]
+        await saver.stop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "RETRY_S", 0.05)
+        asyncio.run(asyncio.wait_for(test(Full(tmp_path)), 10))
+
+
+def test_want_of_memory_loses_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "RETRY_S", 0.01)
+
+    async def test() -> None:
+        file, wants = Slow(tmp_path), [MemoryError(), RuntimeError("can't start new thread")]
+
+        def content() -> dict[str, Any]:
+            if wants:
+                raise wants.pop()
+            return {"a": 1}
+
+        saver = Saver(file, content)
+        saver.changed()
+        while not file.saved:
+            await asyncio.sleep(0.01)
+        await saver.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 10))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.broker.brokers import Talk, running
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.errors import FlushFailedError
 from firetrail.format.ids import decode_message_id
+from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -118,7 +122,80 @@ def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
     running(after, tmp_path)
 
 
+def test_an_end_that_is_said_again_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions, or a repeated answer: neither is told of an end that may still fail."""
+
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        disk = asyncio.Event()
+        begin_put = talk.broker.store.begin_put
+
+        def slowly(message: Any) -> Any:
+            async def fail() -> None:
+                await disk.wait()
+                raise FlushFailedError("the sync failed")
+
+            return fail()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(talk.broker.store, "begin_put", slowly)
+            both = [asyncio.ensure_future(end(talk, half, COMMIT)) for _ in range(2)]
+            await asyncio.wait(both, timeout=0.2)
+            await talk.broker.check_transactions()  # it is open: progress stays before it
+            assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 0
+            disk.set()
+            assert await asyncio.gather(*both) == [ResponseCode.SYSTEM_ERROR] * 2
+        assert talk.broker.store.begin_put == begin_put
+        assert await end(talk, half, COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(test)
+
+
+def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path) -> None:
+    """Of both, which are one transaction, the older must not become another message."""
+    kept: list[Command] = []
+
+    async def before(talk: Talk) -> None:
+        kept.append(await begin(talk))
+        properties = f"{PROPERTIES}REAL_TOPIC\x01T1\x02REAL_QID\x012\x02"
+        copy = Message(
+            HALF_TOPIC,
+            b"body",
+            raw_properties=f"{properties}TRANSACTION_CHECK_TIMES\x011\x02".encode(),
+        )
+        talk.broker.store.put(copy)
+
+    async def after(talk: Talk) -> None:
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, OP_TOPIC) == [b"1"]
+        await again(talk)
+
+    async def again(talk: Talk) -> None:
+        await asyncio.sleep(0.01)
+        await talk.broker.check_transactions()
+        assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(before, tmp_path)
+    running(after, tmp_path, config=IMPATIENT)
+    running(again, tmp_path, config=IMPATIENT)
+
+
 class TestQuestions:
+    def test_after_the_clock_was_set_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            transactions = talk.broker._transactions
+            yesterday = transactions._now_ms() - 86_400_000
+            monkeypatch.setattr(transactions, "_now_ms", lambda: yesterday)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+
+        running(test)
+
     def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
         asked: list[Command] = []
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tests.crash.oracle import Violation
 from tests.torture.faults import CHANGES, SPACE, Operation
-from tests.torture.load import COMMITTING
 from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
 
@@ -180,5 +179,4 @@ def can_mount() -> bool:
 
 
 def _figures(stage: Scene, what: str, count: int) -> Counter[str]:
-    seen = len(stage.ledger.seen[COMMITTING])
-    return Counter({what: count, "acknowledged": len(stage.ledger.acknowledged), "consumed": seen})
+    return Counter({what: count}) + stage.load.figures()

@@ -103,5 +103,5 @@ async def kills(stage: Scene, count: int) -> Counter[str]:
     except Exception as error:
         error.add_note(f"killed so far: {dict(killing.kills)}")
         raise
-    figures = {f"kills: {way}": number for way, number in killing.kills.items()}
-    return Counter(figures | {"acknowledged": len(stage.ledger.acknowledged)})
+    figures = Counter({f"kills: {way}": number for way, number in killing.kills.items()})
+    return figures + stage.load.figures()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,26 +94,34 @@ class Ledger:
 
     def see(self, group: str, body: bytes) -> None:
         """A consumer got a message."""
+        self.check_body(group, body)
+        self.seen[group].add(serial_of(body))
+
+    def check_body(self, where: str, body: bytes) -> None:
+        """Somebody has sent this."""
         serial = serial_of(body)
         if serial >= len(self.sent) or body != self.body(serial):
-            text = f"I2: group {group} got a message that nobody sent: {body[:40]!r}"
+            text = f"I2: nobody sent what is in {where}: {body[:40]!r}"
             self.violated("altered", body, text)
-        self.seen[group].add(serial)
 
     @property
     def acknowledged(self) -> list[int]:
         """The messages that must be there."""
         return [number for number, sent in enumerate(self.sent) if sent.acknowledged]
 
-    def unseen(self, group: str) -> list[int]:
-        """What was acknowledged, and the group did not get."""
+    def unseen(self, group: str, topics: Collection[str]) -> list[int]:
+        """What was acknowledged in these topics, and the group did not get."""
         seen = self.seen[group]
-        return [number for number in self.acknowledged if number not in seen]
+        return [
+            serial
+            for serial, sent in enumerate(self.sent)
+            if sent.acknowledged and sent.topic in topics and serial not in seen
+        ]
 
     # -- what is there ------------------------------------------------------------------------
 
-    def check_log(self, store: Path) -> int:
-        """The log has what was acknowledged, once, and nothing else; how many records it has.
+    def check_log(self, store: Path) -> list[Raw]:
+        """The log has what was acknowledged, once, and nothing else; its records.
 
         The store is one that nobody has open.
         """
@@ -127,12 +135,13 @@ class Ledger:
                 self.violated("queue gaps", (key, record.queue_offset), text)
             queues[key] = record.queue_offset + 1
             if record.topic.startswith(("T", SCHEDULE)):
-                found[self._known(record)].append(record)
+                self.check_body(f"the log at {record.offset}", record.body)
+                found[serial_of(record.body)].append(record)
         for serial, message in enumerate(self.sent):
             if serial >= self.first:
                 self._check_one(serial, message, found.get(serial, []))
         self._check_given_up(found)
-        return len(records)
+        return records
 
     def _check_given_up(self, found: Mapping[int, object]) -> None:
         for serial in self.given_up & found.keys():
@@ -140,13 +149,6 @@ class Ledger:
             self.violated("resurrected", serial, text)
         gone = (number for number, message in enumerate(self.sent) if message.ended)
         self.given_up.update(number for number in gone if number not in found)
-
-    def _known(self, record: Raw) -> int:
-        serial = serial_of(record.body)
-        if serial >= len(self.sent) or record.body != self.body(serial):
-            text = f"I2: nobody sent what stands at {record.offset}: {record.body[:40]!r}"
-            self.violated("altered", record.body, text)
-        return serial
 
     def _check_one(self, serial: int, message: Sent, records: list[Raw]) -> None:
         home = SCHEDULE if message.delayed else message.topic

@@ -1,6 +1,7 @@
 """Clients at work: producers of all kinds, a group that commits its offsets, a push consumer.
 
-They go on whatever the broker does, and write into the ledger what they were told.
+They go on whatever the broker does, and write into the ledger what they were told. Each other kind
+of use has a module of its own (:data:`USES`).
 """
 
 from __future__ import annotations
@@ -8,19 +9,41 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Self
+from unittest import mock
 
+from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
+from tests.torture.administering import Administering
 from tests.torture.ledger import Ledger
+from tests.torture.ordering import Ordering
+from tests.torture.popping import Popping
+from tests.torture.retrying import Retrying
+from tests.torture.transacting import Transacting
+from tests.torture.use import Use
 
-from firetrail.client import Message, Producer, PullConsumer, PushConsumer, SendResult, SendStatus
+from firetrail.client import (
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SendResult,
+    SendStatus,
+    assigned,
+    push_consumer,
+)
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
 
 TOPICS = {"T-single", "T-batch", "T-delayed"}
+"""What the two groups here consume."""
 COMMITTING, PUSHED = "committing", "pushed"
+USES: tuple[type[Use], ...] = (Transacting, Popping, Retrying, Ordering, Administering)
+IMPATIENT = ((assigned, "PAUSE_S"), (push_consumer, "SEND_BACK_S"))
+"""What push consumers wait after a failure; they would sleep through most lives of a broker."""
 DRAIN_S = 90.0
 """Patience with consumers that have everything left to read; it takes seconds."""
 
@@ -28,35 +51,55 @@ DRAIN_S = 90.0
 class Load:
     """The clients. ``serving`` is set while the broker is expected to answer."""
 
-    def __init__(self, namesrv: str, ledger: Ledger, source: random.Random) -> None:
-        self._namesrv = namesrv
+    def __init__(
+        self,
+        namesrv: str,
+        ledger: Ledger,
+        source: random.Random,
+        uses: Sequence[type[Use]] = (),
+    ) -> None:
+        self.namesrv = namesrv
         self.ledger = ledger
-        self._source = source
+        self.source = source
         self.serving = asyncio.Event()
         self.sending = asyncio.Event()
         self.lives = 0
         """Counts the broker's; who sees another number begins anew."""
+        self.times_hold = True
+        """Whether the clock of the broker goes as that of its clients does."""
+        self.nothing_expires = True
+        """Whether all messages stay in the log; otherwise retention may overtake consumers."""
         self.errors = Counter[str]()
         self.remarks = Counter[str]()
         self._failure: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
+        self.uses = [use(self) for use in uses]
 
     async def __aenter__(self) -> Self:
+        for module, pause in IMPATIENT:
+            self._resources.enter_context(mock.patch.object(module, pause, 0.1))
         enter = self._resources.enter_async_context
-        self._producer = await enter(Producer(self._namesrv, "load", retries=0, timeout_s=5))
-        for topic in sorted(TOPICS):  # consumers look for new topics rarely
-            await self._send_single(topic)
-        self._consumer = await enter(PullConsumer(self._namesrv, COMMITTING))
+        self._producer = await enter(Producer(self.namesrv, "load", retries=0, timeout_s=5))
+        for topic in sorted(self.topics):  # consumers look for new topics rarely
+            await self.send_single(topic)
+        self._consumer = await enter(PullConsumer(self.namesrv, COMMITTING))
         wanted = dict.fromkeys(TOPICS, "*")
         start = ConsumeFromWhere.FIRST_OFFSET
-        await enter(PushConsumer(self._namesrv, PUSHED, self._pushed, wanted, start=start))
+        await enter(PushConsumer(self.namesrv, PUSHED, self._pushed, wanted, start=start))
         senders = [self._send_one, self._send_one, self._send_batch, self._send_delayed]
         for send in senders:
-            self._begin(self._forever(send, self.sending))
-        for topic in TOPICS:
-            self._begin(self._consume(topic))
+            self.begin(self.forever(send, self.sending))
+        for topic in sorted(TOPICS):
+            self.begin(self._consume(topic))
+        for use in self.uses:
+            await use.begin(self._resources)
         return self
+
+    @property
+    def topics(self) -> set[str]:
+        """All with messages that the ledger knows the places of."""
+        return TOPICS.union(*(use.topics for use in self.uses))
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -86,22 +129,48 @@ class Load:
         deadline = asyncio.get_running_loop().time() + DRAIN_S
         while asyncio.get_running_loop().time() < deadline:
             self.check()
-            if not any(self.ledger.unseen(group) for group in (COMMITTING, PUSHED)):
+            missing = self._missing()
+            if not missing:
                 return
-            await asyncio.sleep(0.05)
-        for group in (COMMITTING, PUSHED):
-            for serial in self.ledger.unseen(group):
-                text = f"I1: group {group} never got message {serial}, which was acknowledged"
-                self.ledger.violated("never consumed", serial, text)
+            await asyncio.sleep(0.1)
+        for who, what in missing.items():
+            for each in what:
+                text = f"I1: {who} never got what was acknowledged: {each}"
+                self.ledger.violated("never consumed", (who, each), text)
 
-    def _begin(self, work: Awaitable[None]) -> None:
+    def _missing(self) -> dict[str, Sequence[object]]:
+        """What is still to come, and for whom."""
+        found: dict[str, Sequence[object]] = {
+            group: self.ledger.unseen(group, TOPICS) for group in (COMMITTING, PUSHED)
+        }
+        found |= {type(use).__name__: use.missing() for use in self.uses}
+        return {name: missing for name, missing in found.items() if missing}
+
+    def figures(self) -> Counter[str]:
+        """How much of what has happened."""
+        figures = Counter({"acknowledged": len(self.ledger.acknowledged)})
+        for use in self.uses:
+            figures += Counter(use.figures())
+        return figures
+
+    def look(self, store: Path, records: Sequence[Raw]) -> None:
+        """Compare what a broker that has ended has left with what clients were told."""
+        for use in self.uses:
+            use.look(store, records)
+
+    def begin(self, work: Awaitable[None]) -> None:
+        """Do something beside the rest; its failure is the load's."""
         self._tasks.append(asyncio.ensure_future(self._watched(work)))
 
     async def _watched(self, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception as error:
-            self._failure = self._failure or error
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Something is wrong, to be raised by the next :meth:`check`."""
+        self._failure = self._failure or error
 
     def note(self, error: Exception) -> None:
         """A request that failed, as they may when a broker dies."""
@@ -111,7 +180,8 @@ class Load:
         else:
             self.errors[type(error).__name__] += 1
 
-    async def _forever(self, act: Callable[[], Awaitable[None]], when: asyncio.Event) -> None:
+    async def forever(self, act: Callable[[], Awaitable[None]], when: asyncio.Event) -> None:
+        """Act again and again, whenever ``when`` is set; requests may fail."""
         while True:
             await when.wait()
             try:
@@ -125,21 +195,22 @@ class Load:
     # -- producers ----------------------------------------------------------------------------
 
     async def _send_one(self) -> None:
-        await self._send_single("T-single")
+        await self.send_single("T-single")
 
     async def _send_delayed(self) -> None:
-        await self._send_single("T-delayed", self._source.choice((1, 1, 2)))
+        await self.send_single("T-delayed", self.source.choice((1, 1, 2)))
         await asyncio.sleep(0.01)
 
-    async def _send_single(self, topic: str, level: int = 0) -> None:
+    async def send_single(self, topic: str, level: int = 0, order_key: str | None = None) -> None:
+        """Send a message and note what was said."""
         serial, body = self.ledger.new(topic, delayed=level > 0, keyed=True)
         key = self.ledger.sent[serial].key
         keys = (key,) if key else ()
         message = Message(topic, body, keys=keys, delay_level=level)
-        await self._sent([serial], self._producer.send(message))
+        await self._sent([serial], self._producer.send(message, order_key=order_key))
 
     async def _send_batch(self) -> None:
-        made = [self.ledger.new("T-batch") for _ in range(self._source.randint(2, 8))]
+        made = [self.ledger.new("T-batch") for _ in range(self.source.randint(2, 8))]
         messages = [Message("T-batch", body) for _, body in made]
         serials = [serial for serial, _ in made]
         await self._sent(serials, self._producer.send_batch(messages))
@@ -161,7 +232,7 @@ class Load:
         try:
             self.ledger.see(PUSHED, message.body)  # type: ignore[attr-defined]
         except Violation as violation:
-            self._failure = self._failure or violation
+            self.fail(violation)
 
     async def _consume(self, topic: str) -> None:
         """A member of a group of its own making: it begins each life at the committed offsets."""
@@ -181,7 +252,7 @@ class Load:
             if not got:
                 await asyncio.sleep(0.02)
 
-        await self._forever(act, self.serving)
+        await self.forever(act, self.serving)
 
     async def _committed(self, queue: MessageQueue) -> int:
         committed = await self._consumer.committed(queue) or 0

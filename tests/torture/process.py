@@ -27,7 +27,7 @@ CONF = {
     "maxHashSlotNum": "500",
     "maxIndexNum": "2000",
     "maxMessageSize": "65536",
-    "messageDelayLevel": "1s 2s 1h",
+    "messageDelayLevel": "1s 2s 1s 1s",
     "flushConsumerOffsetInterval": "200",
     "flushDelayOffsetInterval": "200",
     "flushIntervalCommitLog": "50",
@@ -35,6 +35,9 @@ CONF = {
     "flushIntervalConsumeQueue": "50",
     "flushConsumeQueueLeastPages": "0",
     "flushConsumeQueueThoroughInterval": "300",
+    "transactionTimeOut": "500",
+    "transactionCheckInterval": "300",
+    "transactionCheckMax": "1000",
 }
 """Small files and short intervals: everything that can happen happens often."""
 SLOTS = 500

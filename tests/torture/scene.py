@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from tests.crash.files_check import check_files
 from tests.crash.oracle import Violation
 from tests.torture.faults import Faults
 from tests.torture.ledger import Ledger
-from tests.torture.load import TOPICS, Load
+from tests.torture.load import USES, Load
 from tests.torture.process import SLOTS, BrokerProcess
+from tests.torture.use import Use
 
 PATIENCE_S = 60.0
 """For what takes a second or two."""
@@ -52,7 +53,7 @@ class Scene:
 
     async def check_reads(self, *, behind: bool = False) -> int:
         """Everything acknowledged can be read from the broker that runs."""
-        return await self.ledger.check_queues(self.broker.namesrv, TOPICS, behind=behind)
+        return await self.ledger.check_queues(self.broker.namesrv, self.load.topics, behind=behind)
 
     async def kill(self) -> None:
         """Kill the broker, and look at what it has left."""
@@ -62,7 +63,7 @@ class Scene:
 
     def look(self) -> None:
         """At the files of a broker that has ended."""
-        self.ledger.check_log(self.broker.store)
+        self.load.look(self.broker.store, self.ledger.check_log(self.broker.store))
         self.ledger.check_files(self.broker.store)
 
     async def start(self) -> None:
@@ -91,18 +92,21 @@ async def scene(
     folder: Path, seed: int, conf: Mapping[str, object] | None = None
 ) -> AsyncIterator[Scene]:
     """``firetrail up`` as one."""
-    async with scene_of(BrokerProcess(folder, conf), Ledger(seed), dict(conf or {})) as stage:
+    broker, ledger = BrokerProcess(folder, conf), Ledger(seed)
+    async with scene_of(broker, ledger, dict(conf or {}), USES) as stage:
         yield stage
 
 
 @asynccontextmanager
-async def scene_of(broker: BrokerProcess, ledger: Ledger, what: object) -> AsyncIterator[Scene]:
+async def scene_of(
+    broker: BrokerProcess, ledger: Ledger, what: object, uses: Sequence[type[Use]] = ()
+) -> AsyncIterator[Scene]:
     """A broker that has begun to take messages; what goes wrong is told with its last words."""
     source = random.Random(ledger.seed)
     faults = broker.with_faults()
     try:
         await broker.start()
-        async with Load(broker.namesrv, ledger, source) as load:
+        async with Load(broker.namesrv, ledger, source, uses) as load:
             load.started()
             await asyncio.sleep(source.uniform(0.1, 0.4))
             yield Scene(broker, faults, load, source)

@@ -52,6 +52,7 @@ async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
     """Load for some seconds; figures."""
     samples: list[Sample] = []
     async with scene(folder, seed, CONF) as stage:
+        stage.load.nothing_expires = False
         slow = asyncio.ensure_future(_slow_consumer(stage))
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -67,7 +68,7 @@ async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
             raise Violation(f"a stop that failed: {stage.broker.said[-2000:]}")
         stage.ledger.check_files(stage.broker.store)
         figures = {"soaked seconds": int(seconds), "bytes expired": deleted}
-        return Counter(figures | {"acknowledged": len(stage.ledger.acknowledged)})
+        return Counter(figures) + stage.load.figures()
 
 
 async def _slow_consumer(stage: Scene) -> None:

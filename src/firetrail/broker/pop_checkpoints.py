@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
@@ -75,10 +75,11 @@ class Checkpoint:
             self.broker_name,
         )
 
-    @property
-    def revive_time(self) -> int:
-        """When what is open becomes visible again."""
-        return self.pop_time + self.invisible_ms
+    revive_time: int = field(init=False)
+    """When what is open becomes visible again."""
+
+    def __post_init__(self) -> None:
+        self.revive_time = self.pop_time + self.invisible_ms
 
 
 class _Ack(NamedTuple):
@@ -134,6 +135,7 @@ class Checkpoints:
         """Note a pop. Its time is moved if there is one that would be taken for the same."""
         while point.key in self._open:
             point.pop_time += 1
+            point.revive_time += 1
         offsets = sorted(point.open)
         body = CheckpointBody(
             point.topic,
@@ -222,8 +224,13 @@ class Checkpoints:
             return
         del self._by_queue[point.queue][point.key]
         if len(self._times) > 2 * len(self._open) + IDLE_MAX:
-            self._times = [entry for entry in self._times if entry[2].open]
-            heapq.heapify(self._times)
+            self._sort_times()
+
+    def _sort_times(self) -> None:
+        self._times = [
+            (point.revive_time, next(self._numbers), point) for point in self._open.values()
+        ]
+        heapq.heapify(self._times)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -235,6 +242,13 @@ class Checkpoints:
                 return point
             heapq.heappop(self._times)
         return None
+
+    def clock_set_back(self) -> None:
+        """Let nothing wait longer from now on than was asked for."""
+        now = self._now_ms()
+        for point in self._open.values():
+            point.revive_time = min(point.revive_time, now + point.invisible_ms)
+        self._sort_times()
 
     def save_progress(self) -> None:
         """Let a start read no more than is needed."""
@@ -251,6 +265,7 @@ class Checkpoints:
             done = self._offsets.get(GROUP, self._topics.revive, queue)
             first = self._store.min_offset(self._topics.revive, queue)
             self._read(queue, max((-1 if done is None else done) + 1, first))
+        self.clock_set_back()  # perhaps, while nobody was looking
 
     def _read(self, queue: int, offset: int) -> None:
         self._last[queue] = offset - 1

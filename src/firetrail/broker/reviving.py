@@ -55,6 +55,7 @@ class Reviving:
         self._checkpoints = checkpoints
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
+        self._looked_ms = 0
 
     def start(self) -> None:
         """Begin."""
@@ -71,6 +72,10 @@ class Reviving:
 
     def revive(self) -> float:
         """Revive what is due; in how many seconds to look again."""
+        now = self._now_ms()
+        if now < self._looked_ms:
+            self._checkpoints.clock_set_back()
+        self._looked_ms = now
         for revived in range(AT_ONCE):
             point = self._checkpoints.earliest()
             wait_ms = None if point is None else point.revive_time - self._now_ms()

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from firetrail.broker.files import ConfigFile
-from firetrail.errors import StoreError
+from firetrail.errors import RequestError
 from firetrail.remoting.body import Body
+from firetrail.remoting.codes import ResponseCode
 
 RETRY_S = 1.0
 REST = 10
@@ -36,7 +37,8 @@ class Saver:
         self.is_dirty = False
         self._is_due = False
         self._stopping = False
-        self._waiting = 0
+        self._writing = False
+        self._waiting: list[asyncio.Future[None]] = []
         self._hurry = asyncio.Event()
 
     def note_change(self) -> None:
@@ -56,31 +58,50 @@ class Saver:
             self._task = asyncio.get_running_loop().create_task(self._save())
 
     async def saved(self) -> None:
-        """Return when everything changed so far is in the file."""
+        """Return when everything changed so far is in the file.
+
+        RequestError if it cannot be written now; it is tried again all the same.
+        """
         self.save_changes()
-        if self._task is not None:
-            self._waiting += 1
+        if self.is_dirty or self._writing:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
             self._hurry.set()
-            try:
-                await asyncio.shield(self._task)
-            finally:
-                self._waiting -= 1
+            await waiting
 
     async def _save(self) -> None:
         loop = asyncio.get_running_loop()
         while self.is_dirty:
             self.is_dirty = False
             began = loop.time()
+            before = len(self._waiting)  # whose changes are in this content
+            self._writing = True
             try:
                 await asyncio.to_thread(self._write, self._content())
-            except (OSError, StoreError) as error:
+            except Exception as error:  # of the disk, or want of memory: what is changed stays so
                 self.is_dirty = True
+                self._tell(before, error)
                 if self._stopping:
                     raise
-                _log.error("%s: cannot be saved, tried again soon: %s", self._file.path, error)
+                _log.error("%s: cannot be saved, tried again soon: %r", self._file.path, error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            finally:
+                self._writing = False
+            self._tell(before if self.is_dirty else len(self._waiting))
             await self._rest(min(REST * (loop.time() - began), REST_MAX_S))
+
+    def _tell(self, count: int, error: Exception | None = None) -> None:
+        """Let the first go on of those who wait."""
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:]
+        for each in waiting:
+            if each.done():  # given up
+                continue
+            if error is None:
+                each.set_result(None)
+            else:
+                what = f"{self._file.path}: cannot be saved, tried again soon: {error!r}"
+                each.set_exception(RequestError(ResponseCode.SYSTEM_ERROR, what))
 
     def _write(self, content: dict[str, Any] | Body) -> None:
         self._file.save(content.to_json() if isinstance(content, Body) else content)

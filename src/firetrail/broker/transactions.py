@@ -67,6 +67,8 @@ class Half:
     checks: int = 0
     earlier: list[int] = field(default_factory=list)
     """Offsets under which it was stored before it was asked for."""
+    ending: asyncio.Task[None] | None = None
+    """What stores its end at the moment."""
 
 
 class Transactions:
@@ -132,15 +134,21 @@ class Transactions:
         half = self._open.get(header.tran_state_table_offset)
         if half is None:
             return request.answer()  # it has ended already
-        self._forget(half)
-        try:
-            if decision == layout.TRANSACTION_COMMIT:
-                await self._put(_committed(record))
-            await self._put(self._end_mark(half.offset))
-        except Exception:
-            self._remember(half)
-            raise
+        if half.ending is None:
+            commits = decision == layout.TRANSACTION_COMMIT
+            work = self._store_end(half, _committed(record) if commits else None)
+            half.ending = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(half.ending)  # who says it again waits for the same end
         return request.answer()
+
+    async def _store_end(self, half: Half, committed: Message | None) -> None:
+        try:
+            if committed is not None:
+                await self._put(committed)
+            await self._put(self._end_mark(half.offset))
+            self._forget(half)
+        finally:
+            half.ending = None
 
     def _asked_for(self, header: EndTransactionHeader) -> Record:
         record = self._store.at(header.commit_log_offset)
@@ -198,15 +206,27 @@ class Transactions:
     def load(self) -> None:
         """Find the half messages that are open, after a start."""
         self._next = self._progress(HALF_TOPIC)
+        newest: dict[tuple[str | None, ...], Half] = {}
         for record in self._messages(HALF_TOPIC, self._next):
             checks = _number(record, TRANSACTION_CHECK_TIMES) or 0
-            self._remember(
-                Half(record.queue_offset, record.physical_offset, record.store_time, checks)
-            )
+            half = Half(record.queue_offset, record.physical_offset, record.store_time, checks)
+            key = record.properties.get(PGROUP), record.properties.get(UNIQ_KEY)
+            older = newest.get(key)
+            # Stored again to be asked for; a crash may have come before the older one's end mark.
+            if older is not None and key[1] and checks == older.checks + 1:
+                half.earlier = [*older.earlier, older.offset]
+            newest[key] = half
+            self._remember(half)
         for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
             for word in mark.body.split(b","):
                 if word.strip().isdigit():
-                    self._open.pop(int(word), None)
+                    self._ended(int(word))
+
+    def _ended(self, offset: int) -> None:
+        """An end mark names the offset: all of it has ended, or was stored again behind it."""
+        half = self._open.pop(offset, None)
+        if half is not None and half.offset == offset:
+            self._forget(half)
 
     def _progress(self, topic: str) -> int:
         first = self._store.min_offset(topic, QUEUE)
@@ -224,12 +244,13 @@ class Transactions:
         for number, half in enumerate(sorted(self._halves(), key=lambda half: half.offset)):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if half.offset not in self._open:
-                continue  # it has ended meanwhile
+            if half.offset not in self._open or half.ending is not None:
+                continue  # it has ended meanwhile, or is about to
             record = self._store.at(half.physical_offset)
+            age_ms = now - half.store_time
             if record is None:
                 self._forget(half)  # retention has deleted it
-            elif now - half.store_time >= self._patience(record):
+            elif age_ms >= self._patience(record) or age_ms < 0:  # the clock was set back
                 await self._ask(half, record)
         self._save_progress()
 

@@ -1,0 +1,71 @@
+"""Messages that are consumed in order, by a consumer that has locked the queues.
+
+What is promised. Each message of a queue is handed over behind the one before it, which was
+consumed: none is left out, and none comes before another that failed and is tried again. Who has
+the queue goes on where it was when the broker is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from tests.crash.oracle import Violation
+from tests.torture.ledger import serial_of
+from tests.torture.use import Use
+
+from firetrail.client import PushConsumer
+from firetrail.client.received import Received
+from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
+
+TOPIC, GROUP = "T-ordered", "ordering"
+STUBBORN = 41
+"""Of so many messages one fails when it is tried first."""
+
+
+class Ordering(Use):
+    """A producer, and a consumer in order."""
+
+    topics = (TOPIC,)
+
+    async def begin(self, resources: AsyncExitStack) -> None:
+        """Begin."""
+        self._next: dict[MessageQueue, int] = {}
+        consumer = PushConsumer(
+            self._load.namesrv,
+            GROUP,
+            self._consume,
+            {TOPIC: "*"},
+            in_order=True,
+            start=ConsumeFromWhere.FIRST_OFFSET,
+        )
+        await resources.enter_async_context(consumer)
+        self._load.begin(self._load.forever(self._send, self._load.sending))
+
+    async def _send(self) -> None:
+        await asyncio.sleep(0.02)
+        await self._load.send_single(TOPIC, order_key=f"customer {self._source.randrange(4)}")
+
+    def _consume(self, message: Received) -> None:
+        serial = serial_of(message.body)
+        due = self._next.get(message.queue, 0)
+        try:
+            self._ledger.check_body(GROUP, message.body)
+            overtaken = message.queue_offset > due and not self._load.nothing_expires
+            if message.queue_offset != due and not overtaken:
+                raise Violation(f"I3: {message.queue} goes on at {message.queue_offset}, not {due}")
+        except Violation as violation:
+            self._load.fail(violation)
+        if serial % STUBBORN == 0 and message.reconsume_times == 0:
+            raise RuntimeError("not at once")
+        self._next[message.queue] = message.queue_offset + 1
+        self._ledger.seen[GROUP].add(serial)
+
+    def figures(self) -> dict[str, int]:
+        """What was consumed."""
+        return {"in order": len(self._ledger.seen[GROUP])}
+
+    def missing(self) -> Sequence[object]:
+        """Acknowledged, and not consumed."""
+        return self._ledger.unseen(GROUP, (TOPIC,))

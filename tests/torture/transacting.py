@@ -1,0 +1,199 @@
+"""Transactions: committed, rolled back, and left open until the broker asks.
+
+What is promised. A commit that was answered has its message in the log; each time that somebody
+says COMMIT puts it there once at most, so that one commit, answered, is one message. After a lost
+answer the broker asks, and who says COMMIT again may get the message twice: at least once. What
+nobody has committed is never seen. A transaction whose end was answered is not asked for in another
+life of the broker; one that is open is, until its end is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.files_check import Raw
+from tests.crash.oracle import Violation
+from tests.torture.ledger import serial_of
+from tests.torture.use import Use
+
+from firetrail.client import Admin, Message, Outcome, Producer, PushConsumer, SendStatus
+from firetrail.client.received import Received
+from firetrail.client.sending import Draft, SendResult, draft_of
+from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.remoting.codes import RequestCode
+
+TOPIC = "X-transaction"
+HALVES, ENDS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+
+class Deciding(Producer):
+    """A producer that waits for the answer to the end of a transaction."""
+
+    async def half(self, message: Message) -> tuple[SendResult, Draft]:
+        """Begin a transaction."""
+        about = {"TRAN_MSG": "true", "PGROUP": self.group}
+        draft = draft_of(message, self._ids, about, half=True)
+        return await self._send(draft, None, None), draft
+
+    async def end(self, begun: tuple[SendResult, Draft], outcome: Outcome) -> None:
+        """End it; returns when the broker has said that it has ended."""
+        address = self._session.address_of(begun[0].queue.broker_name)
+        header = self._end(*begun, outcome)
+        await self._session.ask(address, RequestCode.END_TRANSACTION, header)
+
+
+@dataclass
+class Transaction:
+    """What is known of one."""
+
+    outcome: Outcome
+    is_open: bool
+    """Its producer leaves it to the question of the broker."""
+    begun: bool = False
+    """The half message was acknowledged."""
+    commits: int = 0
+    """How often COMMIT was said."""
+    told: int | None = None
+    """In which life of the broker its end was answered."""
+    asked: int = 0
+
+
+class Transacting(Use):
+    """Producers that begin and end transactions, answer questions, and a consumer."""
+
+    async def begin(self, resources: AsyncExitStack) -> None:
+        """Begin."""
+        self.known: dict[int, Transaction] = {}
+        self.seen: set[int] = set()
+        self._producer: Deciding | None = None
+        self._life = -1
+        namesrv = self._load.namesrv
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=4)
+        start = ConsumeFromWhere.FIRST_OFFSET
+        consumer = PushConsumer(namesrv, "transacted", self._see, {TOPIC: "*"}, start=start)
+        await resources.enter_async_context(consumer)
+        resources.push_async_callback(self._close)
+        self._load.begin(self._load.forever(self._keep_producer, self._load.serving))
+        for _ in range(2):
+            self._load.begin(self._load.forever(self._transact, self._load.sending))
+
+    async def _close(self) -> None:
+        if self._producer is not None:
+            await self._producer.close()
+
+    async def _keep_producer(self) -> None:
+        """Brokers ask who has told them of its group; a producer does so when it begins."""
+        if self._life != self._load.lives:
+            life = self._load.lives
+            await self._close()
+            self._producer = None
+            producer = Deciding(
+                self._load.namesrv, "deciding", retries=0, timeout_s=5, check=self._asked
+            )
+            await producer.open()
+            self._producer, self._life = producer, life
+            await producer.queues(TOPIC)
+        await asyncio.sleep(0.02)
+
+    async def _transact(self) -> None:
+        await asyncio.sleep(0.02)
+        producer, draw = self._producer, self._source.random
+        if producer is None:
+            return
+        serial, body = self._ledger.new(TOPIC)
+        outcome = Outcome.COMMIT if draw() < 0.6 else Outcome.ROLLBACK
+        known = self.known[serial] = Transaction(outcome, is_open=draw() < 0.3)
+        begun = await producer.half(Message(TOPIC, body, keys=(f"k{serial}",)))
+        if begun[0].status is not SendStatus.OK:
+            return
+        known.begun = True
+        if known.is_open:
+            return
+        if draw() < 0.1:
+            await asyncio.sleep(0.7)  # meanwhile the broker asks
+        known.commits += outcome is Outcome.COMMIT
+        await producer.end(begun, outcome)
+        known.told = self._load.lives
+
+    def _asked(self, message: Received) -> Outcome:
+        """The broker asks what became of a transaction."""
+        try:
+            return self._answer(message.body)
+        except Violation as violation:
+            self._load.fail(violation)
+            return Outcome.UNKNOWN
+
+    def _answer(self, body: bytes) -> Outcome:
+        self._ledger.check_body("the check function", body)
+        serial = serial_of(body)
+        known = self.known[serial]
+        known.asked += 1
+        if known.told is not None and known.told < self._load.lives:
+            raise Violation(f"I6: asked for transaction {serial} after its end: {known}")
+        if known.asked == 1 and serial % 2:
+            return Outcome.UNKNOWN
+        known.commits += known.outcome is Outcome.COMMIT
+        return known.outcome
+
+    def _see(self, message: Received) -> None:
+        try:
+            self._ledger.check_body("transacted", message.body)
+            self._check_visible(serial_of(message.body), 1)
+        except Violation as violation:
+            self._load.fail(violation)
+        self.seen.add(serial_of(message.body))
+
+    def _check_visible(self, serial: int, copies: int) -> None:
+        known = self.known.get(serial)
+        if known is None or known.commits < copies:
+            raise Violation(f"I2: transaction {serial} is seen {copies} times: {known}")
+
+    def missing(self) -> Sequence[object]:
+        """Committed and not seen; open and never asked for."""
+        return [
+            (serial, known)
+            for serial, known in self.known.items()
+            if known.begun
+            and (
+                (known.outcome is Outcome.COMMIT and serial not in self.seen)
+                or (known.is_open and not known.asked)
+            )
+        ]
+
+    def figures(self) -> dict[str, int]:
+        """Ends that were answered, and questions."""
+        told = sum(known.told is not None for known in self.known.values())
+        asked = sum(known.asked for known in self.known.values())
+        return {"transactions ended": told, "asked for": asked}
+
+    def look(self, store: Path, records: Sequence[Raw]) -> None:
+        """What is there was committed as often as it is there; all ends answered are noted."""
+        copies = Counter[int]()
+        halves: dict[int, list[int]] = defaultdict(list)
+        ended: set[int] = set()
+        for record in records:
+            if record.topic in (TOPIC, HALVES):
+                self._ledger.check_body(record.topic, record.body)
+            if record.topic == TOPIC:
+                copies[serial_of(record.body)] += 1
+            elif record.topic == HALVES:
+                halves[serial_of(record.body)].append(record.queue_offset)
+            elif record.topic == ENDS:
+                ended.update(map(int, record.body.split(b",")))
+        for serial, count in copies.items():
+            self._check_visible(serial, count)
+        for serial, known in self.known.items():
+            if serial < self._ledger.first:
+                continue
+            if known.begun and not halves[serial]:
+                raise Violation(f"I1: half message {serial} is gone: {known}")
+            if known.told is not None and not ended.issuperset(halves[serial]):
+                raise Violation(f"I1: the end of {serial} is not noted: {known}, {halves[serial]}")
+            if known.told is not None and known.outcome is Outcome.COMMIT and not copies[serial]:
+                raise Violation(f"I1: transaction {serial} was committed and is gone: {known}")

@@ -1,0 +1,52 @@
+"""One kind of use of a broker, in a module of its own each: clients, and what they were told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.crash.files_check import Raw
+
+if TYPE_CHECKING:
+    from tests.torture.load import Load
+
+
+class Use:
+    """Clients that go on whatever the broker does; what is wrong they raise as a Violation."""
+
+    topics: Collection[str] = ()
+    """With plain messages of the ledger's: each is there once, at the place that was told."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._ledger = load.ledger
+        self._source = load.source
+
+    async def begin(self, resources: AsyncExitStack) -> None:
+        """Begin, with a broker that serves and has the topics."""
+        raise NotImplementedError
+
+    def missing(self) -> Sequence[object]:
+        """What was promised and did not come yet, when nothing more is sent."""
+        raise NotImplementedError
+
+    def figures(self) -> dict[str, int]:
+        """How much of what has happened."""
+        raise NotImplementedError
+
+    def look(self, store: Path, records: Sequence[Raw]) -> None:
+        """Compare what a broker that has ended has left; ``records`` is all of its log."""
+
+
+def config_of(store: Path, name: str) -> dict[str, Any]:
+    """A file in ``config/``, empty if it is not there; its bare numbers as keys become texts."""
+    path = store / "config" / name
+    if not path.exists():
+        return {}
+    text = re.sub(r"([{,]\s*)([0-9]+)\s*:", r'\1"\2":', path.read_text())
+    content: dict[str, Any] = json.loads(text)
+    return content
