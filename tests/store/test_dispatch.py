@@ -5,6 +5,7 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all
@@ -195,6 +196,26 @@ class TestDiskFull:
         assert bodies(store) == [b"%d" % n for n in range(put + 1)]
         assert len(store.query("T", "k", max_count=64)) == min(put + 1, 64)
         eventually(lambda: heard[-1][:3] == ("T", 0, put + 1))
+
+    def test_at_the_folder_of_a_new_queue(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = open_store()
+        put_all(store, [b"first"])
+        mkdir = Path.mkdir
+
+        def full(path: Path, *args: Any, **options: Any) -> None:
+            if "consumequeue" in path.parts:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            mkdir(path, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "mkdir", full)
+            store.put(Message("T2", b"waits"))
+            eventually(lambda: "T2: no space for a folder" in store.refusal)
+        assert store.wait_dispatched(PATIENCE_S)
+        put_all(store, [b"last"], topic="T2")
+        assert bodies(store, topic="T2") == [b"waits", b"last"]
 
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
     def test_no_arrival_is_lost(self, open_store: OpenStore, machine: Machine, kind: str) -> None:

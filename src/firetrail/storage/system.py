@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from firetrail.errors import DiskFullError
+
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -182,11 +184,19 @@ class Files:
             os.close(descriptor)
 
     def make_folder(self, path: Path) -> None:
-        """Create the folder and those above it, each of them durably."""
+        """Create the folder and those above it, each of them durably.
+
+        Raises DiskFullError or OSError, and then it is not there.
+        """
         if path.is_dir():
             return
         self.make_folder(path.parent)
-        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        try:
+            path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError(f"{path}: no space for a folder") from error
+            raise
         try:
             self.sync_folder(path.parent)
         except OSError as error:
