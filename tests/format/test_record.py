@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import V4, V6, Draft, drafts
+from tests.stores import GOLDEN
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
 from firetrail.format.hosts import Host, pack_ip
 from firetrail.format.javahash import java_text
-from firetrail.format.record import Blank, Record, decode_record
+from firetrail.format.record import Blank, Record, decode_message, decode_received, decode_record
 
 SAMPLE = bytes.fromhex(  # the first message of the golden store v4-clean
     "000000a6 daa320a7 20e809f1 00000000 00000007 0000000000000000 0000000000000000 00000000"
@@ -173,3 +174,34 @@ class TestErrors:
         data = bytearray(replace(Draft(), born_host=host).pack(0))
         data[8] |= 0x80
         assert not decoded(data, check_crc=False).crc_ok
+
+
+class TestSealed:
+    """A record with the property ``__CRC32#``: of the golden store v5-propcrc, the first."""
+
+    def test_every_bit_counts(self) -> None:
+        good = self.record()
+        assert decode_message(good).topic == "T1"
+        unnoticed = []
+        for bit in range(8 * len(good)):
+            bad = bytearray(good)
+            bad[bit // 8] ^= 1 << bit % 8
+            try:
+                decode_message(bad)
+            except FormatError:
+                continue
+            unnoticed.append(bit // 8)
+        mark = len(good) - layout.PROPERTY_CRC_SIZE
+        assert set(unnoticed) <= {*range(mark, mark + 9), len(good) - 1}  # then it is not sealed
+
+    def test_brokers_may_change_it_on_the_way(self) -> None:
+        changed = bytearray(self.record())
+        changed[layout.RECORD_HEAD.offsets["queue_id"] + 3] ^= 1
+        assert decode_received(changed).queue_id == 1
+        with pytest.raises(FormatError, match="property CRC"):
+            decode_message(changed)
+
+    @staticmethod
+    def record() -> bytes:
+        content = (GOLDEN / "v5-propcrc/commitlog/00000000000000000000").read_bytes()
+        return content[: int.from_bytes(content[:4], "big")]

@@ -307,3 +307,13 @@ class TestExpiry:
         del held
         queue.files.sweep(60_000)
         assert not queues.path(0).exists()
+
+
+@pytest.mark.parametrize("damaged", range(UNITS))
+def test_no_damaged_unit_hides_those_before_it(queue: ConsumeQueue, damaged: int) -> None:
+    """The first four records are gone; a unit at any place points before the log's beginning."""
+    queue.append(0, units(0, UNITS))
+    queue.files.segments[0].view[damaged * UNIT_SIZE] = 0x80
+    assert queue.min_offset(0) == 0
+    first = queue.min_offset(unit(4).physical_offset)
+    assert first == 4 or (first == 5 and damaged == 4) or (first < 4 and damaged < 4)

@@ -23,10 +23,10 @@ from firetrail.broker.pop_queues import PopQueues
 from firetrail.broker.selecting import ALL, Selecting, Wanted
 from firetrail.broker.topics import TopicTable
 from firetrail.broker.traffic import Traffic
-from firetrail.errors import RequestError
+from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.names import pop_retry_topic
-from firetrail.format.properties import POP_CK, replace_properties
+from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
 from firetrail.remoting.answering import Answer, Handler, failure, outcome_of
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
@@ -351,7 +351,11 @@ def _offsets_of(buffers: Part) -> list[int]:
 def _renamed(buffers: Part, point: Checkpoint, header: PopHeader) -> Iterator[bytes]:
     """Messages that come again, under the topic that the consumer knows, with their receipts."""
     for buffer in buffers:
-        record = decode_message(buffer)
+        try:
+            record = decode_message(buffer)
+        except FormatError:  # who decodes it finds out, as with any other damaged message
+            yield bytes(buffer)
+            continue
         receipt = Receipt(
             point.start,
             point.pop_time,
@@ -362,7 +366,9 @@ def _renamed(buffers: Part, point: Checkpoint, header: PopHeader) -> Iterator[by
             point.queue_id,
             record.queue_offset,
         )
-        raw = replace_properties(record.raw_properties, {POP_CK: receipt.encode()})
+        raw = replace_properties(
+            record.raw_properties, {POP_CK: receipt.encode(), PROPERTY_CRC: None}
+        )
         yield encode_record(record._replace(topic=header.topic, raw_properties=raw))
 
 

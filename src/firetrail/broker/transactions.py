@@ -33,6 +33,7 @@ from firetrail.format.properties import (
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
     replace_properties,
+    without_crc,
 )
 from firetrail.format.record import Record, encode_record
 from firetrail.remoting.admin_headers import MessageIdHeader
@@ -336,7 +337,11 @@ def _question(producer: Client, record: Record) -> None:
         unique,
         encode_message_id(record.store_host, record.physical_offset),
     )
-    shown = record._replace(topic=properties[REAL_TOPIC], queue_id=int(properties[REAL_QID]))
+    shown = record._replace(
+        topic=properties[REAL_TOPIC],
+        queue_id=int(properties[REAL_QID]),
+        raw_properties=without_crc(record.raw_properties),
+    )
     producer.connection.tell(
         Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
     )

@@ -9,7 +9,7 @@ from typing import Protocol
 from firetrail.client.assigned import Assigned
 from firetrail.client.received import Received
 from firetrail.errors import ProtocolError, RequestError
-from firetrail.format.record import decode_message
+from firetrail.format.record import decode_received
 from firetrail.remoting.admin_bodies import (
     ConsumerRunningInfo,
     ConsumerStatus,
@@ -96,7 +96,7 @@ class Answers:
         """Consume one message at once, and say how it went."""
         header = ConsumeDirectlyHeader.decode(request.fields)
         self._check_group(header.consumer_group)
-        record = decode_message(request.content)
+        record = decode_received(request.content)
         queue = MessageQueue(record.topic, header.broker_name or "", record.queue_id)
         began = time.monotonic()
         result, remark = "CR_SUCCESS", None

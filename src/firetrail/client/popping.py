@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from firetrail.client.received import Received, decode_all
+from firetrail.client.received import Received, decode_good
 from firetrail.client.session import Session
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
@@ -84,8 +84,8 @@ class Popper:
         if answer.code != ResponseCode.SUCCESS:
             what = f"pop of {wanted.topic} on {broker_name}"
             raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
-        found = decode_all(MessageQueue(wanted.topic, broker_name, ANY_QUEUE), answer.content)
-        return list(_with_receipts(list(found), PopResponse.decode(answer.fields)))
+        found, _ = decode_good(MessageQueue(wanted.topic, broker_name, ANY_QUEUE), answer.content)
+        return list(_with_receipts(found, PopResponse.decode(answer.fields)))
 
     async def is_something_there(self, broker_name: str, topic: str, wait_s: float) -> bool:
         """Whether a pop would look at messages; waits so long until it would."""

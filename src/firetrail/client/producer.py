@@ -46,7 +46,7 @@ from firetrail.format.properties import (
     TTL,
     decode_properties,
 )
-from firetrail.format.record import decode_message
+from firetrail.format.record import decode_received
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
@@ -328,7 +328,7 @@ class Producer:
     async def _checked(self, connection: Connection, request: Command) -> None:
         """A broker asks what became of a transaction."""
         header = CheckTransactionHeader.decode(request.fields)
-        record = decode_message(request.content)
+        record = decode_received(request.content)
         outcome = Outcome.UNKNOWN
         if self._check is not None:
             decided = self._check(Received(MessageQueue(record.topic, "", record.queue_id), record))

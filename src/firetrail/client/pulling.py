@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from firetrail.client.received import Received, decode_all
+from firetrail.client.received import Received, decode_good
 from firetrail.client.session import Session
 from firetrail.client.subscription import wanted_by
 from firetrail.errors import RequestError
@@ -72,12 +72,15 @@ class Puller:
     ) -> Pulled:
         """Messages from ``offset`` on. If there are none, waits up to ``wait_s`` for one."""
         answer = await self.ask(queue, offset, subscription, count=count, wait_s=wait_s)
-        messages = list(decode_all(queue, answer.records))
+        messages, all_read = decode_good(queue, answer.records)
+        next_offset = answer.next_offset
+        if not all_read and messages:
+            next_offset = messages[-1].queue_offset + 1
+        elif not all_read and count > 1:  # alone, nothing stands behind it
+            return await self.pull(queue, offset, subscription, count=1)
         if subscription.expression_type == BY_TAG:
             messages = list(filter(wanted_by(subscription), messages))
-        return Pulled(
-            messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved
-        )
+        return Pulled(messages, next_offset, answer.min_offset, answer.max_offset, answer.moved)
 
     async def ask(
         self,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from firetrail.client.inflating import inflated
-from firetrail.format.layout import COMPRESSED
+from firetrail.errors import FormatError
+from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import RETRY_TOPIC
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record, decode_received
 from firetrail.remoting.bodies import MessageQueue
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,32 @@ class Received:
         return Received(self.queue, self.record._replace(reconsume_times=times))
 
 
+def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], bool]:
+    """As :func:`decode_all`, for consumers, who get on: what is damaged is reported and left out.
+
+    Also whether that is all: what stands behind a record whose size is wrong cannot be read.
+    """
+    view = memoryview(raw)
+    found: list[Received] = []
+    at = 0
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        try:
+            found.append(Received(queue, decode_received(view[at : at + size])))
+        except FormatError as error:
+            _log.error("%s: a message is damaged and left out: %s", queue, error)
+            if not RECORD_SIZE_MIN <= size <= len(view) - at:
+                return found, False
+        at += size
+    return found, True
+
+
 def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:
     """The messages in the body of a response, one behind the other."""
     view = memoryview(raw)
     at = 0
     while at < len(view):
         size = int.from_bytes(view[at : at + 4], "big")
-        record = decode_message(view[at : at + size])
+        record = decode_received(view[at : at + size])
         yield Received(queue, record)
         at += record.size

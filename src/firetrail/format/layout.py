@@ -110,6 +110,7 @@ PROPERTY_CRC_NAME = b"__CRC32#"
 PROPERTY_CRC_DIGITS = 10
 PROPERTY_CRC_SIZE = len(PROPERTY_CRC_NAME) + 1 + PROPERTY_CRC_DIGITS + 1
 """``__CRC32#`` ``\\x01`` ten digits ``\\x02``: the last bytes of the properties, if present."""
+PROPERTY_CRC_MARK = PROPERTY_CRC_NAME + b"\x01"
 
 MAX_TOPIC_V1 = 127
 MAX_TOPIC_V2 = 32767

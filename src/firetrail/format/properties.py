@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from firetrail.errors import IllegalMessageError
 from firetrail.format.javahash import java_text
+from firetrail.format.layout import PROPERTY_CRC_MARK, PROPERTY_CRC_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +78,9 @@ INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
+
+# Set by the store
+PROPERTY_CRC = PROPERTY_CRC_NAME.decode()
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -145,6 +149,14 @@ def replace_properties(raw: ReadableBuffer, changes: Mapping[str, str | None]) -
     ]
     added = encode_properties({name: value for name, value in changes.items() if value is not None})
     return b"".join([item + b"\x02" for item in kept]) + added
+
+
+def without_crc(raw: bytes) -> bytes:
+    """The stored form without the checksum of the record that it was part of.
+
+    It is that of no other record: behind the properties of a copy it would be taken for damage.
+    """
+    return replace_properties(raw, {PROPERTY_CRC: None}) if PROPERTY_CRC_MARK in raw else raw
 
 
 def _reason(properties: Mapping[str, str]) -> IllegalMessageError:

@@ -42,6 +42,7 @@ _MIDDLE = layout.RECORD_MIDDLE.struct.unpack_from
 _INT64 = Struct(">q").unpack_from
 _SHORT = Struct(">h").unpack_from
 _BLANK = layout.BLANK.struct.unpack_from
+_MARK_END = len(layout.PROPERTY_CRC_MARK) - layout.PROPERTY_CRC_SIZE
 
 
 class Record(NamedTuple):
@@ -198,11 +199,36 @@ def _decode(view: memoryview, where: int) -> Record:
 
 
 def decode_message(buffer: ReadableBuffer) -> Record:
-    """The message in a buffer that holds one whole record, its body checked."""
+    """The message in a buffer that holds one whole record, its body checked.
+
+    If the record has the property ``__CRC32#``, all of it is checked.
+    """
+    record = decode_received(buffer)
+    if record.raw_properties[-layout.PROPERTY_CRC_SIZE : _MARK_END] == layout.PROPERTY_CRC_MARK:
+        _check_seal(memoryview(buffer)[: record.size], record.raw_properties[_MARK_END:-1])
+    return record
+
+
+def decode_received(buffer: ReadableBuffer) -> Record:
+    """The message in a record that a broker has sent, its body checked.
+
+    Brokers may change other fields on the way, and leave the property ``__CRC32#`` as it was.
+    """
     record = decode_record(buffer)
     if isinstance(record, Blank):
         raise FormatError("magic", 4, "the end mark of a file stands here, not a message")
     return record
+
+
+def _check_seal(content: memoryview, digits: bytes) -> None:
+    """Compare a whole record with the number in its last property: digits, the lowest first."""
+    actual = zlib.crc32(content[: -layout.PROPERTY_CRC_SIZE]) & 0x7FFFFFFF
+    if digits[::-1] != b"%010d" % actual:
+        raise FormatError(
+            "property CRC",
+            len(content) - layout.PROPERTY_CRC_SIZE,
+            "the record is not the one that its property __CRC32# was made for",
+        )
 
 
 def encode_record(record: Record) -> bytes:

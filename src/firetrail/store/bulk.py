@@ -34,6 +34,7 @@ from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.geometry import adopt_sizes
+from firetrail.store.putting import without_crcs
 from firetrail.store.queues import QueueKey
 from firetrail.store.store import Store
 from firetrail.store.view import StoreState, StoreView
@@ -139,6 +140,7 @@ class BulkAppend:
         if (topic, queue_id) not in self._next:
             check_topic(topic)
         encoded = topic.encode()
+        items = without_crcs(items)
         count, size, largest = self._measure(items, encoded)
         if largest > self.config.max_record_size:
             raise IllegalMessageError(

@@ -77,16 +77,27 @@ class ConsumeQueue:
     def min_offset(self, log_min: int) -> int:
         """Queue offset of the first unit whose record the log, which begins at ``log_min``, has.
 
-        Looked up when the log's beginning has moved, by bisection; else known.
+        Looked up when the log's beginning has moved, by bisection; else known. A damaged unit that
+        points before the log's beginning hides nothing: then, the unit before it does not.
         """
         known = self._min
         if known is not None and known[0] == log_min:
             return known[1]
         first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
-        offset = self.first_where(first, end, lambda unit: unit.physical_offset >= log_min)
+
+        def holds(unit: ConsumeQueueUnit) -> bool:
+            return log_min == 0 or unit.physical_offset >= log_min
+
+        offset = self.first_where(first, end, holds)
+        while offset - 1 > first and self._is_in_log(offset - 2, log_min):
+            offset = self.first_where(first, offset - 1, holds)
         if offset < end:  # or the next message decides
             self._min = log_min, offset
         return offset
+
+    def _is_in_log(self, offset: int, log_min: int) -> bool:
+        unit = self.unit(offset)
+        return unit is not None and PRE_BLANK.size != unit.size and unit.physical_offset >= log_min
 
     @property
     def last_unit(self) -> ConsumeQueueUnit | None:

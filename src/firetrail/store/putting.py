@@ -12,12 +12,18 @@ from typing import Self
 
 from firetrail.errors import FormatError, IllegalMessageError
 from firetrail.format import layout
-from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import measure_batch
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
-from firetrail.format.properties import DELAY, REAL_QID, REAL_TOPIC, encode_properties
+from firetrail.format.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    encode_properties,
+    without_crc,
+)
 from firetrail.store.commitlog import BatchDraft
 from firetrail.store.config import StoreConfig
 
@@ -130,14 +136,15 @@ class Drafter:
             raise IllegalMessageError(
                 "batch", f"{len(batch.body)} bytes, at most {self._config.max_message_size}"
             )
-        shared = batch.shared_properties
+        body = bytes(without_crcs(batch.body))
+        shared = without_crc(batch.shared_properties)
         if shared and not shared.endswith(b"\x02"):
             shared += b"\x02"
         born_host = encode_host(batch.born_host) if batch.born_host else store_host
         born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
         try:
             items, size, largest = measure_batch(
-                batch.body,
+                body,
                 len(born_host) + len(store_host),
                 len(topic),
                 len(shared),
@@ -159,8 +166,19 @@ class Drafter:
             batch.born_time or 0,
             born_host,
             batch.reconsume_times,
-            batch.body,
+            body,
             shared,
             items,
             size,
         )
+
+
+def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:
+    """A batch without checksums of the records that its items were copied from."""
+    if layout.PROPERTY_CRC_MARK not in bytes(batch):
+        return batch
+    try:
+        items = decode_batch(batch)
+    except FormatError as error:
+        raise IllegalMessageError("batch", str(error)) from error
+    return encode_batch(item._replace(properties=without_crc(item.properties)) for item in items)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
+from firetrail.errors import StoreDamagedError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.select import ELSEWHERE, Selection
@@ -24,7 +25,7 @@ from firetrail.store.logread import record_at, store_time_at
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
-_OFFSET_IN_UNIT = UNIT.struct.unpack_from
+_UNIT = UNIT.struct.unpack_from
 TIME_MAX = (1 << 63) - 1
 
 
@@ -42,6 +43,16 @@ class QueryResult(NamedTuple):
     buffers: list[memoryview]
     index_time: int
     index_offset: int
+
+
+def _damaged(units: Segment, at: int, record: int) -> StoreDamagedError:
+    return StoreDamagedError(
+        str(units.path),
+        at,
+        record,
+        f"a unit that points to no record: {_UNIT(units.view, at)[:2]} (offset and size)",
+        "firetrail fsck --repair rebuild-derived makes the queue from the log",
+    )
 
 
 class Reader:
@@ -161,7 +172,7 @@ class Reader:
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # records before it are gone with their file
         while at + UNIT.size <= end:
-            record = _OFFSET_IN_UNIT(view, at)[0]
+            record = _UNIT(view, at)[0]
             segment = self._log.find(record) if record >= gone_before else None
             records = segment.look() if segment is not None else None
             if segment is not None and records is not None:
@@ -175,6 +186,10 @@ class Reader:
                 if selection.position > at:
                     at = selection.position
                     continue
+            if not 0 <= record < self._log.min_offset:
+                if selection.found:
+                    break
+                raise _damaged(units, at, record)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
                 status = GetStatus.MESSAGE_WAS_REMOVING

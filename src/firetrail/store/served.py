@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from firetrail.errors import StoreDamagedError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.changing import check_changes
@@ -13,6 +15,8 @@ from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, PutResult
 from firetrail.store.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 class ServedStore(Store):
@@ -53,8 +57,18 @@ class ServedStore(Store):
         max_count: int = 32,
         tags: frozenset[int] | None = None,
     ) -> GetResult:
-        """As :meth:`get`, for who has the hashes of the tags already."""
-        return self._statistics.noted(self._get(topic, queue_id, offset, max_count, tags))
+        """As :meth:`get`, for who has the hashes of the tags already.
+
+        A unit of the queue that is damaged is reported and passed over: consumers get on.
+        """
+        while True:
+            try:
+                return self._statistics.noted(self._get(topic, queue_id, offset, max_count, tags))
+            except StoreDamagedError as error:
+                _log.error(
+                    "%s, queue %d: message %d is left out: %s", topic, queue_id, offset, error
+                )
+                offset += 1
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """The stored bytes of the message that begins at this offset of the log."""

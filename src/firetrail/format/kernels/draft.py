@@ -17,7 +17,14 @@ from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.encode import with_crc_room
-from firetrail.format.properties import DELAY, KEY_SEPARATOR, KEYS, TAGS, encode_properties
+from firetrail.format.properties import (
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    TAGS,
+    encode_properties,
+    without_crc,
+)
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels.encode import RecordWriter, record_size
@@ -34,6 +41,7 @@ _PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
 _INT32_MAX = cython.declare(cython.longlong, INT32_MAX)
 _INT32_MIN = cython.declare(cython.longlong, -INT32_MAX - 1)
 _DELAY_NAME = DELAY.encode()
+_CRC_MARK = layout.PROPERTY_CRC_MARK
 _FIELDS = (
     "topic",
     "body",
@@ -187,6 +195,8 @@ class Draft:
     def __init__(self, message: Message, topic: bytes, rules: DraftRules) -> None:
         """Check ``message``, which goes to ``topic``. Raises IllegalMessageError."""
         properties: bytes = message.encode_properties()
+        if _CRC_MARK in properties:  # a copy of a record that had one
+            properties = without_crc(properties)
         body = message.body
         if type(body) is not bytes:
             body = _plain_body(body)

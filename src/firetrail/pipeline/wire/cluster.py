@@ -14,7 +14,7 @@ from firetrail.client.subscription import by_tags
 from firetrail.errors import PipelineError, RequestError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record, decode_received
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
 from firetrail.pipeline.wire.loop import Loop, patiently
@@ -192,7 +192,7 @@ class Cluster:
         while begin < end:
             middle = (begin + end) // 2
             records = (await self._pull(queue, middle, 1)).records
-            if records and test(decode_message(records)):
+            if records and test(decode_received(records)):
                 end = middle
             else:
                 begin = middle + 1

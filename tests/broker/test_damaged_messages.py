@@ -1,0 +1,106 @@
+"""A message that is damaged, or lost to its queue: reported and left out, consumers get on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import until
+from tests.crash.files_check import UNIT, Raw, readable
+
+from firetrail.broker.broker import Broker
+from firetrail.client import Message, Producer, PullConsumer, PushConsumer, Received, by_sql
+from firetrail.remoting.bodies import ConsumeFromWhere
+
+COUNT, VICTIM = 5, 2
+GOOD = [b"body %d" % number for number in range(COUNT) if number != VICTIM]
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+def flip(path: Path, at: int, mask: int = 0x80) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
+def body(root: Path, record: Raw) -> None:
+    path = root / "commitlog" / f"{0:020}"
+    flip(path, path.read_bytes().index(record.body, record.offset))
+
+
+def size(root: Path, record: Raw) -> None:
+    flip(root / "commitlog" / f"{0:020}", record.offset)
+
+
+def unit_offset(root: Path, record: Raw) -> None:
+    folder = root / "consumequeue" / record.topic / str(record.queue_id)
+    flip(folder / f"{0:020}", record.queue_offset * UNIT.size)
+
+
+def unit_size(root: Path, record: Raw) -> None:
+    folder = root / "consumequeue" / record.topic / str(record.queue_id)
+    flip(folder / f"{0:020}", record.queue_offset * UNIT.size + 8)
+
+
+async def made(root: Path) -> None:
+    async with Broker.running(root, store=SMALL) as broker, Producer(broker.namesrv) as producer:
+        for number in range(COUNT):
+            message = Message("T", b"body %d" % number, properties={"n": str(number)})
+            await producer.send(message, order_key="one queue")
+
+
+@asynccontextmanager
+async def damaged(root: Path, damage: Callable[[Path, Raw], None]) -> AsyncIterator[str]:
+    """A broker whose third message is damaged; its name server."""
+    await made(root)
+    damage(root, readable(root / "commitlog")[VICTIM])
+    async with asyncio.timeout(20), Broker.running(root, store=SMALL) as broker:
+        yield broker.namesrv
+
+
+def with_property(topic: str) -> object:
+    return by_sql(topic, "n >= 0")
+
+
+@pytest.mark.parametrize("damage", [body, size, unit_offset, unit_size])
+@pytest.mark.parametrize("wanted", ["*", with_property], ids=["all", "sql"])
+def test_a_push_consumer_gets_on(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path, Raw], None],
+    wanted: object,
+) -> None:
+    async def test() -> None:
+        heard: list[bytes] = []
+
+        def listener(message: Received) -> None:
+            heard.append(message.body)
+
+        chosen = wanted("T") if callable(wanted) else wanted
+        async with (
+            damaged(tmp_path, damage) as namesrv,
+            PushConsumer(namesrv, "G", listener, {"T": chosen}, start=FIRST),  # type: ignore[dict-item]
+        ):
+            await until(lambda: len(heard) >= COUNT - 1)
+        assert sorted(heard) == GOOD
+
+    asyncio.run(test())
+    assert "left out" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [body, size, unit_offset, unit_size])
+def test_a_reader_gets_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Raw], None]
+) -> None:
+    async def test() -> None:
+        async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
+            queues = await consumer.queues("T")
+            found = [m.body for queue in queues async for m in consumer.read(queue)]
+        assert found == GOOD
+
+    asyncio.run(test())
+    assert "left out" in caplog.text
