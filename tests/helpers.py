@@ -189,9 +189,9 @@ class FaultyFiles(Files):
         self._note("sync_folder", path)
         super().sync_folder(path)
 
-    def make_folder(self, path: Path) -> None:
-        self._note("make_folder", path)
-        super().make_folder(path)
+    def begin_folder(self, path: Path) -> None:
+        self._note("begin_folder", path)
+        super().begin_folder(path)
 
     def names(self, path: Path) -> list[str]:
         self._note("names", path)

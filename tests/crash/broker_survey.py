@@ -68,6 +68,7 @@ class Users:
             (4, self._save),
             (6, self._make_topic),
             (5, self._delete_topic),
+            (3, self._short_life),
             (2, self._make_group),
             (8, self._wait),
             (3, self._flush),
@@ -167,9 +168,12 @@ class Users:
             await change(self._talk, message, SHORT_MS, topic=topic)
 
     async def _commit_offset(self) -> None:
+        await self._commit_in(*PLAIN, *self._made())
+
+    async def _commit_in(self, *topics: str) -> None:
         ends = {
             (topic, queue_id): self._process.store.max_offset(topic, queue_id)
-            for topic in (*PLAIN, *self._made())
+            for topic in topics
             for queue_id in range(2)
         }
         queues = [queue for queue, end in ends.items() if end]
@@ -199,7 +203,9 @@ class Users:
     # -- the administrator --------------------------------------------------------------------
 
     async def _make_topic(self) -> None:
-        name = f"D{self._source.randrange(3)}"
+        await self._make(f"D{self._source.randrange(3)}")
+
+    async def _make(self, name: str) -> None:
         if self._ledger.topics.get(name, False) is False:
             self._ledger.topics[name] = None
             answer = await self._talk.ask(
@@ -215,10 +221,26 @@ class Users:
             )
             self._ledger.topics[name] = True if answer.code == 0 else None
 
+    async def _short_life(self) -> None:
+        """A topic is used, deleted and made again."""
+        name = f"D{self._source.randrange(3)}"
+        await self._make(name)
+        for _ in range(3):
+            if self._ledger.topics[name]:
+                await self._send_to(Sent(name, self._queue()))
+        if self._ledger.topics[name]:
+            await self._commit_in(name)
+            await self._save()
+        await self._delete(name)
+        await self._make(name)
+
     async def _delete_topic(self) -> None:
         made = self._made()
         if made:
-            name = self._source.choice(made)
+            await self._delete(self._source.choice(made))
+
+    async def _delete(self, name: str) -> None:
+        if self._ledger.topics[name]:
             self._ledger.topics[name] = None
             while self._sending:
                 await asyncio.sleep(0.01)

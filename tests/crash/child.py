@@ -117,9 +117,9 @@ class KillingFiles(Files):
         self._step("sync_folder")
         super().sync_folder(path)
 
-    def make_folder(self, path: Path) -> None:
+    def begin_folder(self, path: Path) -> None:
         self._step("make_folder")
-        super().make_folder(path)
+        super().begin_folder(path)
 
     def rename(self, path: Path, target: Path) -> None:
         self._step("rename")

@@ -142,6 +142,7 @@ class Disk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._names: dict[str, dict[str, int]] = {}
+        self._folders: dict[str, int] = {}  # inode numbers of those whose names were synced
         self._durable: dict[int, bytes] = {}
         self._dropped: dict[int, bytes] = {}
         self._dropped_names: dict[str, dict[str, int]] = {}
@@ -183,6 +184,7 @@ class Disk:
             if names.get(name) == number and name not in before:
                 del names[name]
         self._names[folder] = names
+        self._folders[folder] = path.stat().st_ino
 
     def folder_sync_failed(self, path: Path) -> None:
         """The names that are new in the folder count as written now, and are not."""
@@ -211,6 +213,10 @@ class Disk:
                     versions[number] = version
                     snapshot.after[path] = version
         self._walk_durable("", snapshot, versions)
+        for path in sorted(snapshot.after.keys() - snapshot.before.keys()):
+            # If the name of a new folder lasts, the names that were synced in it do.
+            if path in self._folders and self._folders[path] == os.stat(f"{root}/{path}").st_ino:
+                self._walk_durable(path, snapshot, versions)
         return snapshot
 
     def _walk_durable(self, folder: str, into: Snapshot, versions: dict[int, Version]) -> None:
@@ -322,10 +328,9 @@ class SimulatedFiles(Files):
             raise
         self.disk.synced_folder(path)
 
-    def make_folder(self, path: Path) -> None:
-        if not path.is_dir():
-            self._announce("make_folder", path)
-        super().make_folder(path)
+    def begin_folder(self, path: Path) -> None:
+        self._announce("make_folder", path)
+        super().begin_folder(path)
 
     def rename(self, path: Path, target: Path) -> None:
         self._announce("rename", target)

@@ -20,6 +20,7 @@ from tests.crash.simulation import Checker, Process, Producer, scratch, survey, 
 from firetrail import FiretrailError, PutResult
 from firetrail.storage import residents
 from firetrail.storage.buffers import WriteBufferPool
+from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.engine import Engine
@@ -148,6 +149,14 @@ def rests_unsynced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(residents, "LEAST", 2)
 
 
+def new_queues_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NewFiles, "sync", lambda self: None)
+
+
+def next_file_outlasts_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NewFiles, "settle", lambda self, segment: None)
+
+
 MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
     ("nothing is synced", "sync", NoSyncProcess, None, {}),
     ("folders are not synced", "sync", NoFolderSyncProcess, None, {}),
@@ -165,6 +174,8 @@ MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
     ("a buffer is used again before its commit", "pool", Process, buffer_reused_before_commit, {}),
     ("deleted before the queues are durable", "sync", Process, delete_too_early, {}),
     ("a file rests before it is synced", "async", Process, rests_unsynced, {}),
+    ("names of new queues are not synced", "sync", Process, new_queues_not_synced, {}),
+    ("a queue's second file before its first", "sync", Process, next_file_outlasts_the_first, {}),
 ]
 
 

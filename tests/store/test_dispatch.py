@@ -5,7 +5,6 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all
@@ -197,26 +196,6 @@ class TestDiskFull:
         assert len(store.query("T", "k", max_count=64)) == min(put + 1, 64)
         eventually(lambda: heard[-1][:3] == ("T", 0, put + 1))
 
-    def test_at_the_folder_of_a_new_queue(
-        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store = open_store()
-        put_all(store, [b"first"])
-        mkdir = Path.mkdir
-
-        def full(path: Path, *args: Any, **options: Any) -> None:
-            if "consumequeue" in path.parts:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            mkdir(path, *args, **options)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "mkdir", full)
-            store.put(Message("T2", b"waits"))
-            eventually(lambda: "T2: no space for a folder" in store.refusal)
-        assert store.wait_dispatched(PATIENCE_S)
-        put_all(store, [b"last"], topic="T2")
-        assert bodies(store, topic="T2") == [b"waits", b"last"]
-
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
     def test_no_arrival_is_lost(self, open_store: OpenStore, machine: Machine, kind: str) -> None:
         store = open_store(log=1 << 16)
@@ -225,7 +204,7 @@ class TestDiskFull:
         put_all(store, [b"a"], topic="A", keys=["k"])
         machine.files.fill_disk("consumequeue/C" if kind == "consumequeue" else kind)
         dispatcher = store._engine.dispatcher
-        with machine.files.stalled("make_folder", "consumequeue/B"):
+        with machine.files.stalled("begin_folder", "consumequeue/B"):
             store.put(Message("B", b"b"))
             for topic in "ABC":
                 for _ in range(70 if kind == "index" else 1):
@@ -277,6 +256,17 @@ class TestDiskFull:
             assert not machine.files.open_files
         machine.files.heal()
         assert bodies(open_store()) == [b"%d" % n for n in range(30)]
+
+    @pytest.mark.parametrize("kind", ["consumequeue", "index"])
+    def test_no_space_for_a_folder(self, store: Store, machine: Machine, kind: str) -> None:
+        put_all(store, [b"first"])
+        machine.files.fail("begin_folder", errno.ENOSPC, kind)
+        store.put(Message("U", b"waits", keys=["k"]))
+        eventually(lambda: f"/{kind}/" in store.try_put(Message("T", b"x")).detail)
+        machine.files.heal()
+        assert store.wait_dispatched(PATIENCE_S)
+        assert [message.body for message in store.query("U", "k")] == [b"waits"]
+        eventually(lambda: store.try_put(Message("T", b"last")).ok)
 
 
 class TestFailure:

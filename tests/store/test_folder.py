@@ -83,7 +83,7 @@ class TestNotAStore:
 class TestNoPermission:
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
     def test_to_make_the_folder(self, machine: Machine, root: Path, code: int) -> None:
-        machine.files.fail("make_folder", code)
+        machine.files.fail("begin_folder", code)
         with pytest.raises(StoreError, match=rf"data: cannot be used: {os.strerror(code)}"):
             Store.open(root, small_config(), system=machine.system)
 

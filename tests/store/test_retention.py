@@ -145,7 +145,7 @@ class TestByDisk:
 class TestNever:
     def test_what_is_not_dispatched(self, open_store: OpenStore, machine: Machine) -> None:
         store = filled(open_store)
-        with machine.files.stalled("map", "consumequeue/U"):
+        with machine.files.stalled("open", "consumequeue/U"):
             store.put(Message("U", b"x"))
             for _ in range(10):
                 store.put(Message("T", b"x" * 1000))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
+from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
 from firetrail.storage.system import System
@@ -30,6 +31,7 @@ class SegmentQueue:
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
         residents: Residents | None = None,
+        new_files: NewFiles | None = None,
     ) -> None:
         self.system = system
         self.folder = folder
@@ -37,6 +39,7 @@ class SegmentQueue:
         self.writable = writable
         self.growth = growth
         self.residents = residents
+        self._new_files = new_files
         self.segments: tuple[Segment, ...] = ()
         self.torn = True
         """Whether a crash may have left something unfinished."""
@@ -180,9 +183,16 @@ class SegmentQueue:
             segment.close()
 
     def roll(self, offset: int = 0) -> Segment:
-        """Create the next segment (the first one so that it holds ``offset``) and add it."""
+        """Create the next segment (the first one so that it holds ``offset``) and add it.
+
+        It is durable at once, but for the first one of a queue that leaves that to its new files:
+        a later one could outlast those before it. Raises DiskFullError.
+        """
         base = self.next_base(offset)
-        self.system.files.make_folder(self.folder)
+        last = self.last
+        later = self._new_files if last is None else None
+        if last is not None and self._new_files is not None:
+            self._new_files.settle(last)
         segment = Segment.create(
             self.system,
             self.path_of(base),
@@ -190,6 +200,7 @@ class SegmentQueue:
             self.segment_size,
             self.growth,
             self.residents,
+            later,
         )
         self.append(segment)
         return segment

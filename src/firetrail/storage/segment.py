@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
+from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
@@ -112,8 +113,11 @@ class Segment:
         size: int,
         growth: Growth = LOG_GROWTH,
         residents: Residents | None = None,
+        later: NewFiles | None = None,
     ) -> Segment:
-        """A new file of zeros with its first step allocated, its length and its name durable.
+        """A new file of zeros with its first step allocated, in a folder that is made if need be.
+
+        Its length and its name are durable, or ``later`` sees to that.
 
         It appears with its full length: the Java store refuses a folder with a shorter file.
         Raises DiskFullError or OSError, and then there is no file.
@@ -121,10 +125,15 @@ class Segment:
         segment = cls(system, path, base, size, growth=growth, residents=residents)
         files = system.files
         try:
+            (later or files).make_folder(path.parent)
             segment._descriptor = files.open_new(path)
             files.set_size(segment._descriptor, size)
             segment.allocate(1)
-            segment._sync_new()
+            if later is None:
+                segment._sync_new()
+            else:
+                files.give_name(segment._descriptor, path)
+                later.add(segment)
             segment._is_open_now()  # not before it has a name, under which it is opened again
         except BaseException as error:
             segment.close()

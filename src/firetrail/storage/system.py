@@ -22,8 +22,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from firetrail.errors import DiskFullError
-
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -186,17 +184,12 @@ class Files:
     def make_folder(self, path: Path) -> None:
         """Create the folder and those above it, each of them durably.
 
-        Raises DiskFullError or OSError, and then it is not there.
+        Raises OSError, and then it is not there.
         """
         if path.is_dir():
             return
         self.make_folder(path.parent)
-        try:
-            path.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(f"{path}: no space for a folder") from error
-            raise
+        self.begin_folder(path)
         try:
             self.sync_folder(path.parent)
         except OSError as error:
@@ -204,6 +197,10 @@ class Files:
             if error.errno in NO_DESCRIPTOR:
                 raise
             raise SyncError(error.errno, error.strerror, str(path.parent)) from error
+
+    def begin_folder(self, path: Path) -> None:
+        """Create the folder; its name is durable once the folder above it is synced."""
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""

@@ -282,9 +282,7 @@ class CommitLog:
         All that can fail comes first: then nothing has changed. A full segment is the last one if
         a crash came before the first record of the next.
         """
-        if full is None:
-            self.queue.system.files.make_folder(self.queue.folder)
-        elif not full.is_full:
+        if full is not None and not full.is_full:
             if self._pool is not None:
                 self._pool.commit(full)
             full.allocate(full.wrote + layout.BLANK.size)

@@ -14,6 +14,7 @@ from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
+from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.residents import Residents
 from firetrail.storage.segment import QUEUE_GROWTH, Segment
@@ -48,6 +49,7 @@ class ConsumeQueue:
         *,
         writable: bool = True,
         residents: Residents | None = None,
+        new_files: NewFiles | None = None,
     ) -> None:
         self.topic = topic
         self.encoded_topic = topic.encode()
@@ -59,6 +61,7 @@ class ConsumeQueue:
             writable=writable,
             growth=QUEUE_GROWTH,
             residents=residents,
+            new_files=new_files,
         )
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""

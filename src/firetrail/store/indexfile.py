@@ -55,7 +55,6 @@ class IndexFile:
         cls, system: System, path: Path, geometry: IndexGeometry, before: IndexHeader | None
     ) -> IndexFile:
         """A new file called ``path`` that goes on where the one with the header ``before`` ends."""
-        system.files.make_folder(path.parent)
         size = index_file_size(geometry.slots, geometry.entries)
         segment = Segment.create(system, path, 0, size, growth=_GROWTH)
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firetrail.errors import StoreClosedError
 from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id
+from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
@@ -31,6 +32,7 @@ class QueueTable:
         self._writable = writable
         self.residents = Residents(system.files.descriptor_limit())
         """The queues' files that are open."""
+        self._new_files = NewFiles(system.files)
         self._known: dict[QueueKey, None] = {}
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
@@ -87,6 +89,7 @@ class QueueTable:
                     self._file_size,
                     writable=self._writable,
                     residents=self.residents,
+                    new_files=self._new_files,
                 )
                 try:
                     queue.load(torn=self.torn)
@@ -129,7 +132,8 @@ class QueueTable:
             queue.next_offset = queue.max_offset
 
     def flush(self, least_pages: int = 0) -> None:
-        """Sync the queues that have enough unsynced units."""
+        """Sync the queues that have enough unsynced units; with ``least_pages`` 0 all is durable
+        then, the names of new queues, too."""
         for queue in list(self.dirty):
             self.dirty.discard(queue)
             clean = False
@@ -138,6 +142,8 @@ class QueueTable:
             finally:
                 if not clean:
                     self.dirty.add(queue)
+        if least_pages == 0:
+            self._new_files.sync()
 
     def close(self) -> None:
         """Close the files of every queue in use; no queue can be opened any more."""
