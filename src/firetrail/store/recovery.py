@@ -15,15 +15,12 @@ Every step can be repeated: a recovery that was itself interrupted starts over a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError
-from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Columns, Stop
@@ -32,11 +29,11 @@ from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import Segment
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.deriving import ROWS_PER_STEP, Deriver
+from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
+from firetrail.store.logscan import find_record, scan_segment
 from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
@@ -64,17 +61,6 @@ class RecoveryReport:
     """Length of the torn tail that was zeroed."""
     last_record_offset: int
     last_store_time: int
-
-
-class _Scanned(NamedTuple):
-    """What a scan of one segment found."""
-
-    records: int
-    last_record: int
-    last_store_time: int
-    end: int  # physical offset behind the last good record
-    segment_end: int
-    stop: Stop
 
 
 class Recovery:
@@ -230,7 +216,8 @@ class Recovery:
         position = min(start, self._log.segments[-1].end)
         segments = list(self._log.from_offset(position))
         with ThreadPoolExecutor(SCAN_THREADS, "firetrail-scan") as pool:
-            for found in pool.map(partial(self._scan_segment, position), segments):
+            look = partial(scan_segment, start=position, check=self._check)
+            for found in pool.map(look, segments):
                 if found.records:
                     self._messages += found.records
                     self._last_store_time = found.last_store_time
@@ -239,44 +226,6 @@ class Recovery:
                     return found.end, found.stop
                 position = found.segment_end
         return position, Stop.LIMIT
-
-    def _scan_segment(self, start: int, segment: Segment) -> _Scanned:
-        columns = Columns(ROWS_PER_STEP)
-        at = max(start - segment.base, 0)
-        limit = max(segment.data_end, at)
-        stop = Stop.FULL
-        records = 0
-        last_store_time, last_record = 0, -1
-        while stop is Stop.FULL:
-            rows, behind, code = scan(
-                segment.view, at, limit, segment.base, columns.table, self._check
-            )
-            stop = Stop(code)
-            if stop is Stop.CUT and not rows and limit < segment.size:
-                rows, behind, stop = self._into_the_hole(segment, at, columns)
-            elif rows and _lost_its_topic(segment.view, columns, rows - 1):
-                rows, stop = rows - 1, Stop.TOPIC_LENGTH
-                behind = columns.column(col.PHYSICAL_OFFSET)[rows] - segment.base
-            at = behind
-            if rows:
-                records += rows
-                last_store_time = columns.column(col.STORE_TIME)[rows - 1]
-                last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
-                stop = Stop.FULL if stop is Stop.CUT else stop
-        return _Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
-
-    def _into_the_hole(self, segment: Segment, at: int, columns: Columns) -> tuple[int, int, Stop]:
-        """As scan, for one record whose last bytes are zeros for which the file has a hole."""
-        size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
-        if size < layout.RECORD_SIZE_MIN:
-            return 0, at, Stop.CUT
-        content = segment.system.files.read_at(segment.descriptor, at, size)
-        rows, position, stop = scan(
-            content, 0, len(content), segment.base + at, columns.table, self._check
-        )
-        if rows and _lost_its_topic(content, columns, 0):
-            return 0, at, Stop.TOPIC_LENGTH
-        return rows, at + position, Stop(stop)
 
     # -- queues and index ---------------------------------------------------------------------
 
@@ -419,29 +368,3 @@ class Recovery:
 def _end(unit: ConsumeQueueUnit) -> int:
     """Where the record ends that the unit is for."""
     return unit.physical_offset + unit.size
-
-
-def _lost_its_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
-    """Whether zeros stand in a topic: a block that was never written took it, and there was
-    nothing else behind it in the record that would show."""
-    at = columns.column(col.TOPIC_AT)[row]
-    return 0 in bytes(view[at : at + columns.column(col.TOPIC_SIZE)[row]])
-
-
-_MAGIC = re.compile(
-    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
-)
-
-
-def find_record(segment: Segment, at: int) -> int | None:
-    """Position of the first good record at or behind ``at`` of a segment."""
-    columns = Columns(1)
-    for start, end in segment.system.files.data_ranges(segment.descriptor, at, segment.size):
-        for magic in _MAGIC.finditer(segment.mapping, max(start, at + 4), end):
-            position = magic.start() - 4
-            rows, _, _ = scan(
-                segment.view, position, segment.size, segment.base, columns.table, Check.BODY
-            )
-            if rows:
-                return position
-    return None

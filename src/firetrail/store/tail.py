@@ -18,8 +18,8 @@ from typing import NamedTuple
 from firetrail.format import layout
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.segment import Segment
+from firetrail.store.logscan import find_record
 from firetrail.store.problems import KIND_OF_STOP, Kind
-from firetrail.store.recovery import find_record
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.walk import Damage, explain
 

@@ -18,8 +18,8 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.format.record import decode_record
 from firetrail.storage.segment import Segment
+from firetrail.store.logscan import find_record
 from firetrail.store.problems import KIND_OF_STOP, Kind
-from firetrail.store.recovery import find_record
 from firetrail.store.viewlog import ViewLog
 
 ROWS_PER_BATCH = 8192

@@ -24,7 +24,7 @@ from firetrail.pipeline.source.splits import (
 from firetrail.pipeline.source.units import first_behind
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.logread import store_time_at
-from firetrail.store.recovery import find_record
+from firetrail.store.logscan import find_record
 from firetrail.store.view import StoreView
 
 SPLIT_BYTES = 256 << 20

@@ -17,7 +17,7 @@ from firetrail.pipeline.source.planning import split_count
 from firetrail.pipeline.source.ranges import Bounds
 from firetrail.pipeline.source.splits import LogSplit, Split, Wanted
 from firetrail.store.logread import store_time_at
-from firetrail.store.recovery import find_record
+from firetrail.store.logscan import find_record
 
 WINDOW = 8 << 20
 """Bytes in which a whole record is found, if there is one no larger than 4 MiB."""
