@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ Command = str | list[Json]
 RUN = Path(__file__).parent / "java" / "run.sh"
 KILLED = 9
 TIMEOUT_S = 120
+SURVEYED_AT_ONCE = 40
+"""Stores that one process opens: each of 4.9 takes 9 MB and a dozen threads."""
 _numbers = itertools.count()
 
 
@@ -70,6 +72,23 @@ def missing_tool() -> str:
     return "java" if not java else "mvn" if not shutil.which("mvn") else ""
 
 
+@dataclass
+class Surveyed:
+    """What was said about one store: the answer of each command, and why there are no more."""
+
+    answers: list[list[Json]] = field(default_factory=lambda: [[]])
+    failure: str = ""
+
+    def take(self, answer: Json) -> None:
+        """One line of the peer's."""
+        if "end" in answer:
+            self.answers.append([])
+        elif "failed" in answer:
+            self.failure = answer["failed"]
+        elif "store" not in answer:
+            self.answers[-1].append(answer)
+
+
 class Java:
     """The unmodified store of one release line: ``v4`` or ``v5``."""
 
@@ -103,6 +122,42 @@ class Java:
         assert len(answers) == len(commands) + 1, done.stderr[-4000:]
         return answers[:-1]
 
+    def survey(
+        self,
+        stores: Sequence[Path],
+        *commands: str,
+        sizes: Sizes = SMALL,
+        options: Sequence[str] = (),
+    ) -> list[Surveyed]:
+        """Open many stores, damaged or not, in few processes and run the commands on each."""
+        script = stores[0].parent / f"survey.{self.line}.{next(_numbers)}"
+        script.write_text("".join(f"{command}\n" for command in commands), encoding="utf-8")
+        found: list[Surveyed] = []
+        for first in range(0, len(stores), SURVEYED_AT_ONCE):
+            some = stores[first : first + SURVEYED_AT_ONCE]
+            found += self._survey(some, script, [*sizes.options, *options])
+        return found
+
+    def _survey(self, stores: Sequence[Path], script: Path, options: list[str]) -> list[Surveyed]:
+        listed = script.with_suffix(f".{next(_numbers)}")
+        listed.write_text("".join(f"{store}\n" for store in stores), encoding="utf-8")
+        command = [str(RUN), self.line, "survey", "--stores", str(listed), "--file", str(script)]
+        done = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TIMEOUT_S,
+            env=_environment("2g"),
+        )
+        assert not done.returncode, (done.returncode, done.stderr[-4000:])
+        found = [Surveyed()]
+        for answer in map(json.loads, done.stdout.splitlines()):
+            found[-1].take(answer)
+            if "store" in answer:
+                found.append(Surveyed())
+        assert len(found) == len(stores) + 1, done.stderr[-4000:]
+        return found[:-1]
+
     @contextmanager
     def writing(self, store: Path, lines: list[Json]) -> Iterator[list[Json]]:
         """Put the lines and keep the store open meanwhile; the results. Killed in the end."""
@@ -130,8 +185,8 @@ class Java:
         return [*arguments, *sizes.options, *options]
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C.UTF-8", "FIRETRAIL_JAVA_HEAP": "512m"}
+def _environment(heap: str = "512m") -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C.UTF-8", "FIRETRAIL_JAVA_HEAP": heap}
 
 
 def _line(command: Command, files: Path) -> str:

@@ -94,7 +94,9 @@ class JavaBroker(BrokerProcess):
         return self._servers.environment()
 
 
-async def compared(folder: Path, seed: int, side: str, mode: str, count: int) -> Counter[str]:
+async def compared(
+    folder: Path, seed: int, side: str, mode: str, count: int
+) -> tuple[Counter[str], Counter[str]]:
     """Kill ``count`` brokers of a side; figures, and what the ledger has against it."""
     ledger = Ledger(seed, lenient=True)
     conf = {"flushDiskType": mode}
@@ -106,7 +108,7 @@ async def compared(folder: Path, seed: int, side: str, mode: str, count: int) ->
         )
         async with scene_of(broker, ledger, (side, mode)) as stage:
             figures = await kills(stage, count)
-    return figures + Counter({kind: len(found) for kind, found in ledger.wrong.items()})
+    return figures, Counter({kind: len(found) for kind, found in ledger.wrong.items() if found})
 
 
 def main() -> None:
@@ -120,8 +122,9 @@ def main() -> None:
     for side in args.side or SIDES:
         for mode in ("SYNC_FLUSH", "ASYNC_FLUSH"):
             with tempfile.TemporaryDirectory(prefix="firetrail-torture-") as folder:
-                figures = asyncio.run(compared(Path(folder), args.seed, side, mode, args.kills))
-            found = listed(figures)
+                part = compared(Path(folder), args.seed, side, mode, args.kills)
+                figures, wrong = asyncio.run(part)
+            found = f"{listed(figures)}; wrong: {listed(wrong) or 'nothing'}"
             print(f"seed {args.seed}: {SIDES[side]}, {mode}: {found}", flush=True)
 
 

@@ -1,4 +1,7 @@
-"""A message that is damaged, or lost to its queue: reported and left out, consumers get on."""
+"""A message that is damaged: reported and left out, and consumers get on.
+
+A message whose unit in the queue is damaged is there: the log has it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ from tests.client.clusters import until
 from tests.crash.files_check import UNIT, Raw, readable
 
 from firetrail.broker.broker import Broker
-from firetrail.client import Message, Producer, PullConsumer, PushConsumer, Received, by_sql
+from firetrail.client import (
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Received,
+    by_sql,
+    by_tags,
+)
 from firetrail.remoting.bodies import ConsumeFromWhere
 
 COUNT, VICTIM = 5, 2
-GOOD = [b"body %d" % number for number in range(COUNT) if number != VICTIM]
+ALL = [b"body %d" % number for number in range(COUNT)]
+GOOD = [body for number, body in enumerate(ALL) if number != VICTIM]
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
@@ -49,7 +61,7 @@ def unit_size(root: Path, record: Raw) -> None:
 async def made(root: Path) -> None:
     async with Broker.running(root, store=SMALL) as broker, Producer(broker.namesrv) as producer:
         for number in range(COUNT):
-            message = Message("T", b"body %d" % number, properties={"n": str(number)})
+            message = Message("T", b"body %d" % number, tags="A", properties={"n": str(number)})
             await producer.send(message, order_key="one queue")
 
 
@@ -66,7 +78,13 @@ def with_property(topic: str) -> object:
     return by_sql(topic, "n >= 0")
 
 
-@pytest.mark.parametrize("damage", [body, size, unit_offset, unit_size])
+def both(root: Path, record: Raw) -> None:
+    """Neither the unit nor the record leads to the message."""
+    unit_offset(root, record)
+    body(root, record)
+
+
+@pytest.mark.parametrize("damage", [body, size, both])
 @pytest.mark.parametrize("wanted", ["*", with_property], ids=["all", "sql"])
 def test_a_push_consumer_gets_on(
     tmp_path: Path,
@@ -92,7 +110,7 @@ def test_a_push_consumer_gets_on(
     assert "left out" in caplog.text
 
 
-@pytest.mark.parametrize("damage", [body, size, unit_offset, unit_size])
+@pytest.mark.parametrize("damage", [body, size, both])
 def test_a_reader_gets_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Raw], None]
 ) -> None:
@@ -104,3 +122,20 @@ def test_a_reader_gets_on(
 
     asyncio.run(test())
     assert "left out" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [unit_offset, unit_size])
+@pytest.mark.parametrize("tags", ["*", "A"])
+def test_the_log_helps_the_queue(
+    tmp_path: Path, damage: Callable[[Path, Raw], None], tags: str
+) -> None:
+    async def test() -> None:
+        async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
+            queues = await consumer.queues("T")
+            wanted = by_tags("T", tags)
+            found = [
+                m.body for queue in queues async for m in consumer.read(queue, subscription=wanted)
+            ]
+        assert found == ALL
+
+    asyncio.run(test())

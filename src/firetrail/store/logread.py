@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from firetrail.errors import FormatError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns
 from firetrail.format.kernels.scan import scan
+from firetrail.format.record import decode_message
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 
 _HEAD = layout.RECORD_HEAD.struct.unpack_from
 _INT64 = layout.STORE_TIME.struct.unpack_from
+SEARCHED_MAX = 10_000
+"""Records that are looked at, one by one, for one whose place is not known."""
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
@@ -68,6 +72,35 @@ def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
     if not layout.RECORD_SIZE_MIN <= place.size <= place.limit - place.at:
         return None
     return place.view[place.at : place.at + place.size]
+
+
+def search(
+    log: SegmentQueue, start: int, end: int, topic: str, queue_id: int, queue_offset: int
+) -> memoryview | None:
+    """A message of a queue by its number, in the log from ``start``, a record, to before ``end``.
+
+    None if it is not among the next records: this is for a place that should be near.
+    """
+    for _ in range(SEARCHED_MAX):
+        buffer = record_at(log, start) if start < end else None
+        if buffer is None:  # or the rest of the file is empty
+            start += log.segment_size - start % log.segment_size
+            buffer = record_at(log, start) if start < end else None
+        if buffer is None:
+            return None
+        _, _, _, found_id, _, found_offset, *_ = _HEAD(buffer)
+        if (found_id, found_offset) == (queue_id, queue_offset) and _topic(buffer) == topic:
+            return buffer
+        start += len(buffer)
+    return None
+
+
+def _topic(buffer: memoryview) -> str | None:
+    """The topic of a record, None if that is damaged."""
+    try:
+        return decode_message(buffer).topic
+    except FormatError:
+        return None
 
 
 def record_offset(buffer: memoryview) -> int:

@@ -21,7 +21,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.indexes import Index
-from firetrail.store.logread import record_at, store_time_at
+from firetrail.store.logread import record_at, search, store_time_at
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
@@ -45,12 +45,13 @@ class QueryResult(NamedTuple):
     index_offset: int
 
 
-def _damaged(units: Segment, at: int, record: int) -> StoreDamagedError:
+def _damaged(units: Segment, at: int) -> StoreDamagedError:
+    record, size, _ = _UNIT(units.view, at)
     return StoreDamagedError(
         str(units.path),
         at,
         record,
-        f"a unit that points to no record: {_UNIT(units.view, at)[:2]} (offset and size)",
+        f"a unit that points to no record, of {size} bytes",
         "firetrail fsck --repair rebuild-derived makes the queue from the log",
     )
 
@@ -112,7 +113,7 @@ class Reader:
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
         if tags is None:
             self._remember(queue, segment, offset, low)
-        return self._select(segment, offset, low, high, max_count, tags)
+        return self._select(queue, segment, offset, low, high, max_count, tags)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
         """Let the next get of the queue go the short way, if it goes on from here."""
@@ -144,6 +145,7 @@ class Reader:
 
     def _select(
         self,
+        queue: ConsumeQueue,
         units: Segment,
         offset: int,
         low: int,
@@ -167,7 +169,7 @@ class Reader:
             return self._nothing(
                 GetStatus.OFFSET_TOO_SMALL, offset, units.end // UNIT.size, low, high
             )
-        at = offset * UNIT.size - units.base
+        at = first = offset * UNIT.size - units.base
         end = min(units.wrote, at + max(config.max_filter_bytes, max_count * UNIT.size))
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # records before it are gone with their file
@@ -187,9 +189,9 @@ class Reader:
                     at = selection.position
                     continue
             if not 0 <= record < self._log.min_offset:
-                if selection.found:
-                    break
-                raise _damaged(units, at, record)
+                if selection.found or at > first:
+                    break  # the next get begins here
+                return self._without_unit(queue, units, offset, low, high, tags)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
                 status = GetStatus.MESSAGE_WAS_REMOVING
@@ -205,6 +207,33 @@ class Reader:
             selection.size,
             log_end - selection.last_offset > self._memory,
         )
+
+    def _without_unit(
+        self,
+        queue: ConsumeQueue,
+        units: Segment,
+        offset: int,
+        low: int,
+        high: int,
+        tags: frozenset[int] | None,
+    ) -> GetResult:
+        """The message at ``offset`` although its unit is damaged: found between its neighbours.
+
+        Raises StoreDamagedError if it is not there, or they are far from each other.
+        """
+        start, end = self._log.min_offset, self._log.readable_offset
+        before, after = queue.unit(offset - 1), queue.unit(offset + 1)
+        if before is not None and start <= before.physical_offset < end:
+            start = before.physical_offset
+        if after is not None and start <= after.physical_offset < end:
+            end = after.physical_offset
+        found = search(self._log, start, end, queue.topic, queue.queue_id, offset)
+        if found is None:
+            raise _damaged(units, offset * UNIT.size - units.base)
+        wanted = tags is None or java_hash(decode_message(found).tags or "") in tags
+        status = GetStatus.FOUND if wanted else GetStatus.NO_MATCHED_MESSAGE
+        buffers = [found] if wanted else []
+        return GetResult(status, offset + 1, low, high, buffers, len(found) * wanted)
 
     # -- by place -----------------------------------------------------------------------------
 

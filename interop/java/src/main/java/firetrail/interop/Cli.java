@@ -48,6 +48,9 @@ public final class Cli {
             case "bench-recover":
                 new BenchRead(options, out).recover();
                 break;
+            case "survey":
+                new Survey(options, out).run();
+                break;
             default:
                 if (!StoreCommands.NAMES.contains(command)) {
                     throw new UsageError("unknown command '" + command + "', see README.md");

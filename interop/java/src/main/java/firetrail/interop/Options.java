@@ -12,7 +12,7 @@ final class Options {
     private static final Set<String> VALUES = Set.of(
         "log-size", "queue-size", "slots", "entries", "flush", "spec", "topic", "key", "begin", "end", "max",
         "queue", "at", "boundary", "offset", "tags", "count", "threads", "body", "queues", "batch", "keys",
-        "rounds", "file");
+        "rounds", "file", "stores");
 
     final List<String> positional = new ArrayList<>();
     private final Map<String, String> named = new HashMap<>();

@@ -75,14 +75,40 @@ final class StoreCommands {
     private void script(Options options) throws Exception {
         for (String line : Files.readAllLines(Path.of(options.required("file")))) {
             if (!line.isBlank()) {
-                Options command = new Options(line.trim().split("\\s+"));
-                command.positional.add(1, options.store());
-                run(command);
-                JsonObject end = new JsonObject();
-                end.addProperty("end", line);
-                out.accept(end);
+                run(command(line, options.store()));
+                end(line);
             }
         }
+    }
+
+    /** The same on a store that may be damaged: what a command throws is its answer. */
+    void survey(Options options, String store) throws Exception {
+        for (String line : Files.readAllLines(Path.of(options.required("file")))) {
+            try {
+                run(command(line, store));
+            } catch (RuntimeException e) {
+                error(e);
+            }
+            end(line);
+        }
+    }
+
+    private static Options command(String line, String store) {
+        Options command = new Options(line.trim().split("\\s+"));
+        command.positional.add(1, store);
+        return command;
+    }
+
+    private void end(String line) {
+        JsonObject end = new JsonObject();
+        end.addProperty("end", line);
+        out.accept(end);
+    }
+
+    private void error(RuntimeException error) {
+        JsonObject line = new JsonObject();
+        line.addProperty("error", error.toString());
+        out.accept(line);
     }
 
     private void write(Options options) throws Exception {
@@ -124,12 +150,13 @@ final class StoreCommands {
         }
         for (Map.Entry<String, Collection<Integer>> topic : Line.queues(store).entrySet()) {
             for (int queue : new TreeSet<>(topic.getValue())) {
-                readQueue(topic.getKey(), queue);
+                readQueue(topic.getKey(), queue, options.text("tags", null));
             }
         }
     }
 
-    private void readQueue(String topic, int queue) throws Exception {
+    private void readQueue(String topic, int queue, String tags) throws Exception {
+        MessageFilter filter = tags == null ? null : Line.tagFilter(topic, tags);
         long min = store.getMinOffsetInQueue(topic, queue);
         long max = store.getMaxOffsetInQueue(topic, queue);
         JsonObject bounds = new JsonObject();
@@ -141,7 +168,14 @@ final class StoreCommands {
         bounds.add("queue", name);
         out.accept(bounds);
         for (long offset = min; offset < max; ) {
-            GetMessageResult result = store.getMessage(GROUP, topic, queue, offset, PULL, null);
+            GetMessageResult result;
+            try {
+                result = store.getMessage(GROUP, topic, queue, offset, PULL, filter);
+            } catch (RuntimeException e) {   // damage; a reader goes on behind it
+                error(e);
+                offset++;
+                continue;
+            }
             try {
                 if (result.getStatus() != GetMessageStatus.FOUND) {
                     JsonObject gap = getResult(result);
