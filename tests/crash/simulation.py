@@ -62,12 +62,16 @@ def tiny_config(mode: str, **changes: Any) -> StoreConfig:
     return StoreConfig(**TINY | MODES[mode] | changes)
 
 
+def scratch_parent() -> Path | None:
+    """Where files are in memory, None if there is no such place."""
+    shared_memory = Path("/dev/shm")
+    return shared_memory if shared_memory.is_dir() else None
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder in memory if there is such a thing; it goes at the end."""
-    shared_memory = Path("/dev/shm")
-    parent = shared_memory if shared_memory.is_dir() else None
-    path = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=parent))
+    path = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=scratch_parent()))
     try:
         yield path
     finally:

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { SYNC = 1, ALLOCATE = 2, WRITE = 4, CREATE = 8, NAME = 16, REMOVE = 32 };
-enum { RULES = 8, TEXT = 256, KILL = -1 };
+enum { RULES = 8, TEXT = 256, KILL = -1, HOLD = -2 };
 
 struct rule {
     int32_t active, operations, code, delay_ms;
@@ -31,8 +31,8 @@ struct rule {
     char match[TEXT];
 };
 struct control {
-    int64_t clock_ns, operations, waiting;
-    char root[TEXT];
+    int64_t clock_ns, operations, waiting, held, last;
+    char root[TEXT], place[TEXT];
     struct rule rules[RULES];
 };
 
@@ -66,7 +66,13 @@ static int judged(int operation, const char *path) {
         if (__atomic_sub_fetch(&rule->times, 1, __ATOMIC_SEQ_CST) < 0) continue;
         __atomic_add_fetch(&rule->hits, 1, __ATOMIC_SEQ_CST);
         if (rule->delay_ms) pass(rule->delay_ms);
-        if (rule->code == KILL) syscall(SYS_kill, getpid(), SIGKILL);
+        if (rule->code < 0) {
+            control->last = operation;
+            snprintf(control->place, sizeof control->place, "%s", path);
+            __atomic_store_n(&control->held, getpid(), __ATOMIC_SEQ_CST);
+            syscall(SYS_kill, getpid(), rule->code == KILL ? SIGKILL : SIGSTOP);
+            continue;
+        }
         if (rule->code) return rule->code;
     }
     return 0;
@@ -81,6 +87,20 @@ static int judged_file(int operation, int descriptor) {
     errno = saved;
     if (length < 0) return 0;
     path[length] = 0;
+    return judged(operation, path);
+}
+
+/* A path that is meant relative to an open folder. */
+static int judged_at(int operation, int folder, const char *name) {
+    char link[64], path[PATH_MAX];
+    if (!control || !name) return 0;
+    if (folder == AT_FDCWD || *name == '/') return judged(operation, name);
+    int saved = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    errno = saved;
+    if (length < 0) return 0;
+    snprintf(path + length, sizeof path - length, "/%s", name);
     return judged(operation, path);
 }
 
@@ -111,6 +131,9 @@ int posix_fallocate64(int file, off64_t at, off64_t size) {
 }
 ssize_t write(int file, const void *data, size_t size) {
     REAL(write); FAILS(judged_file(WRITE, file)); return real(file, data, size);
+}
+ssize_t writev(int file, const struct iovec *data, int count) {
+    REAL(writev); FAILS(judged_file(WRITE, file)); return real(file, data, count);
 }
 ssize_t pwrite(int file, const void *data, size_t size, off_t at) {
     REAL(pwrite); FAILS(judged_file(WRITE, file)); return real(file, data, size, at);
@@ -148,17 +171,45 @@ int open64(const char *path, int flags, ...) {
     if (is_new(flags)) FAILS(judged(CREATE, path));
     return real(path, flags, mode);
 }
+int openat(int folder, const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = mode_of(flags, more);
+    va_end(more);
+    REAL(openat);
+    if (is_new(flags)) FAILS(judged_at(CREATE, folder, path));
+    return real(folder, path, flags, mode);
+}
+int openat64(int folder, const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = mode_of(flags, more);
+    va_end(more);
+    REAL(openat64);
+    if (is_new(flags)) FAILS(judged_at(CREATE, folder, path));
+    return real(folder, path, flags, mode);
+}
 int mkdir(const char *path, mode_t mode) {
     REAL(mkdir); FAILS(judged(CREATE, path)); return real(path, mode);
 }
 int rename(const char *from, const char *to) {
     REAL(rename); FAILS(judged(NAME, to)); return real(from, to);
 }
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {
+    REAL(renameat2); FAILS(judged_at(NAME, b, to)); return real(a, from, b, to, flags);
+}
+int link(const char *from, const char *to) {
+    REAL(link); FAILS(judged(NAME, to)); return real(from, to);
+}
 int linkat(int a, const char *from, int b, const char *to, int flags) {
     REAL(linkat); FAILS(judged(NAME, to)); return real(a, from, b, to, flags);
 }
 int unlink(const char *path) { REAL(unlink); FAILS(judged(REMOVE, path)); return real(path); }
 int rmdir(const char *path) { REAL(rmdir); FAILS(judged(REMOVE, path)); return real(path); }
+int remove(const char *path) { REAL(remove); FAILS(judged(REMOVE, path)); return real(path); }
+int unlinkat(int folder, const char *path, int flags) {
+    REAL(unlinkat); FAILS(judged_at(REMOVE, folder, path)); return real(folder, path, flags);
+}
 
 int clock_gettime(clockid_t which, struct timespec *now) {
     REAL(clock_gettime);

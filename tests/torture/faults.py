@@ -20,12 +20,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
 TEXT = 256
-HEAD = struct.Struct(f"=qqq{TEXT}s")
+HEAD = struct.Struct(f"=qqqqq{TEXT}s{TEXT}s")
 RULE = struct.Struct(f"=iiiiqqq{TEXT}s")
 RULES = 8
 EVER = 1 << 62
 KILL = -1
 """In the place of an errno: the process is killed before the operation."""
+HOLD = -2
+"""The process stands still before the operation, until somebody else kills it."""
 
 
 class Operation(IntFlag):
@@ -72,7 +74,7 @@ class Faults:
         file.write_bytes(bytes(HEAD.size + RULES * RULE.size))
         with file.open("r+b") as opened:
             self._shared = mmap.mmap(opened.fileno(), 0)
-        HEAD.pack_into(self._shared, 0, 0, 0, 0, f"{root}/".encode())
+        HEAD.pack_into(self._shared, 0, 0, 0, 0, 0, 0, f"{root}/".encode(), b"")
         self._used = 0
         self.environment = {"LD_PRELOAD": str(library()), "FIRETRAIL_FAULTS": str(file)}
 
@@ -101,6 +103,7 @@ class Faults:
 
     def heal(self) -> None:
         """No more faults."""
+        struct.pack_into("=q", self._shared, 24, 0)
         for number in range(self._used):
             struct.pack_into("=i", self._shared, HEAD.size + number * RULE.size, 0)
         self._used = 0
@@ -122,6 +125,17 @@ class Faults:
     def waiting(self) -> int:
         """How many operations are being delayed at the moment."""
         return int(HEAD.unpack_from(self._shared)[2])
+
+    @property
+    def held(self) -> int:
+        """Id of the process that was killed or stands still, 0 if none."""
+        return int(HEAD.unpack_from(self._shared)[3])
+
+    @property
+    def place(self) -> str:
+        """Before which operation it was: its kind and the path."""
+        *_, last, _, path = HEAD.unpack_from(self._shared)
+        return f"{Operation(last).name} {path.partition(bytes(1))[0].decode()}"
 
     def close(self) -> None:
         """Let go of the file."""

@@ -97,6 +97,18 @@ def _power_loss_of_an_append(folder: Path, seed: int) -> Counter[str]:
     return Counter({"crash images of bulk appends": checker.images})
 
 
+def _pipeline(folder: Path, seed: int) -> Counter[str]:
+    from tests.torture.pipeline import kill_a_job  # it needs Spark
+
+    return kill_a_job(seed)
+
+
+def _pipeline_without_spark(folder: Path, seed: int) -> Counter[str]:
+    from tests.torture.forging import walk_a_job
+
+    return walk_a_job(seed)
+
+
 def _clock(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(clock_jumps(folder, seed, _drawn(seed).choice(MODES)))
 
@@ -134,4 +146,6 @@ PARTS: dict[str, Part] = {
     "spoil": _spoil,
     "soak": _soak,
     "power loss of an append": _power_loss_of_an_append,
+    "pipeline": _pipeline,
+    "pipeline without Spark": _pipeline_without_spark,
 }

@@ -1,0 +1,54 @@
+"""Jobs that are killed wherever a commit can come apart, and run again: source equals sink by id.
+
+Here their drivers are forked processes without Spark, in which tasks run one after the other: each
+place costs a fraction of a second. ``make torture PART=pipeline`` kills them on Spark.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.torture.faults import compiler
+from tests.torture.forging import BOUNDARIES, Forge, forge, walk_alone
+from tests.torture.pipeline import kill_once
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(compiler() is None, reason="faults.c needs a C compiler"),
+]
+STEPS = {
+    "sink": 1,
+    "archive parquet": 1,
+    "archive delta": 2,
+    "archive iceberg": 4,
+    "replay": 2,
+    "restore": 1,
+    "rebuild": 2,
+    "rebuild in place": 2,
+    "stream": 3,
+}
+"""Here every so manieth place is tried; ``PART='pipeline without Spark'`` tries all of them."""
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Forge]:
+    with forge() as made:
+        yield made
+
+
+@pytest.mark.parametrize("job", STEPS)
+def test_killed_at_a_commit(victim: Forge, job: str) -> None:
+    step = STEPS[job]
+    numbers = range(random.Random(job).randrange(step), 10_000, step)
+    kills = walk_alone(victim, job, random.Random(1), BOUNDARIES, numbers)
+    print(f"{kills[job]} kills")
+    assert kills[job] > 15
+
+
+@pytest.mark.parametrize(("job", "who", "number"), [("stream", "all", 40), ("sink", "one", 20)])
+def test_killed_on_spark(
+    spark: SparkSession, tmp_path: Path, job: str, who: str, number: int
+) -> None:
+    assert kill_once(job, tmp_path / "kill", number, who, spark)

@@ -1,0 +1,296 @@
+"""Jobs of the pipeline on Spark, killed before the first, the second, … change of a file.
+
+Then they are run again: source equals sink by id, whoever was killed, and wherever. ``python -m
+tests.torture.pipeline JOB [WHO]`` walks through all places of one job on Spark.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.crash.oracle import Violation
+from tests.crash.simulation import scratch, scratch_parent
+from tests.pipeline.victims import QUICK_START
+from tests.torture.faults import HOLD, Faults
+from tests.torture.forging import BOUNDARIES, Forge, environment
+from tests.torture.jobs import JOBS, ON_SPARK_ONLY
+from tests.torture.victim import ROOT
+
+WHO = ("all", "one", "executor")
+"""The driver with all that it has started; the process that asks; the executor it belongs to."""
+MASTERS = {"all": "local[2]", "one": "local[2,3]", "executor": "local-cluster[2,1,1024]"}
+PATIENCE_S = 300
+STRIDE = 37
+"""From one boundary to the next of a job: few seeds see all parts of it, many see all of them."""
+
+
+class Warm(Forge):
+    """A Spark that stays, on which drivers are forked; its workers can be killed as they can.
+
+    What only a death of Spark itself can show needs a :class:`Victim`.
+    """
+
+    def __init__(self, below: Path) -> None:
+        from firetrail.pipeline import session
+
+        super().__init__(below)
+        os.environ.update(environment(self.faults))
+        options = {"spark.driver.extraJavaOptions": QUICK_START, "spark.driver.memory": "1g"}
+        try:
+            self.spark = session("local[2,3]", **options, **{"spark.sql.shuffle.partitions": "2"})
+        finally:
+            for name in self.faults.environment:
+                del os.environ[name]  # they were meant for Spark
+
+    def kill_once(self, job: str, number: int, who: str) -> str:
+        """Kill a job before a boundary, and run it again; see :func:`kill_once`."""
+        self.begin()
+        self.faults.heal()
+        self.faults.add(BOUNDARIES, HOLD, skip=number, times=1)
+        driver = self.start(job)
+        place = ""
+        deadline = time.monotonic() + PATIENCE_S
+        while _stat(driver)[3] not in "ZX" and not self.faults.held:
+            assert time.monotonic() < deadline, f"{job} takes too long"
+            time.sleep(0.002)
+        if held := self.faults.held:
+            place = self.faults.place
+            if who == "all":
+                self._kill_all(driver)
+            else:
+                os.kill(held, signal.SIGKILL)
+        done = self.ended_well()
+        if not place and not done:
+            raise Violation(f"I5: {job} does not end: {self.failure}")
+        try:
+            if done:
+                JOBS[job].check(self.folder)  # that is what it said
+            JOBS[job].run(self.spark, self.folder)
+            JOBS[job].check(self.folder)
+        except (AssertionError, OSError) as error:
+            error.add_note(f"{job}: {who} killed before boundary {number}: {place}")
+            raise
+        return place
+
+    def _kill_all(self, driver: int) -> None:
+        """The driver and all workers; Spark must not repeat their tasks."""
+        context = self.spark.sparkContext
+        os.kill(driver, signal.SIGKILL)
+        context.cancelAllJobs()
+        while True:
+            for process in _workers():
+                os.kill(process, signal.SIGKILL)
+            if not context.statusTracker().getActiveJobsIds():
+                return
+            time.sleep(0.005)
+
+
+def _workers() -> list[int]:
+    """The workers of this process's Spark: what its Python daemon has forked."""
+    parents = {int(path.name): _stat(int(path.name))[1] for path in Path("/proc").glob("[0-9]*")}
+    found = []
+    for process, parent in parents.items():
+        above = [parent]
+        while above[-1] in parents and len(above) < 5:
+            above.append(parents[above[-1]])
+        if [_stat(one)[0] for one in above[:2]][1:] == ["java"] and os.getpid() in above:
+            found.append(process)
+    return found
+
+
+@functools.cache
+def warm() -> Warm:
+    """The one of this process; it ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="firetrail-kills-", dir=scratch_parent()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Warm(folder)
+    atexit.register(made.close)
+    return made
+
+
+class Victim:
+    """A job on a Spark of its own, in a session of its own with all that it starts."""
+
+    def __init__(self, job: str, folder: Path, faults: Faults, master: str) -> None:
+        self._faults = faults
+        self._job = job
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.torture.victim", job, str(folder), master],
+            cwd=ROOT,
+            env=environment(faults),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def until_held(self) -> bool:
+        """Wait until one of its processes stands still, or the job is over."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None and not self._faults.held:
+            assert time.monotonic() < deadline, f"{self._job} takes too long"
+            time.sleep(0.002)
+        return bool(self._faults.held)
+
+    def kill(self, who: str) -> None:
+        """Kill the process that stands still, its executor, or all of them."""
+        held = self._faults.held
+        if who == "executor":
+            executor = self._executor_of(held)
+            if executor is not None:
+                os.kill(executor, signal.SIGKILL)
+            else:
+                who = "all"
+        if who == "all":
+            self.end()
+        else:
+            os.kill(held, signal.SIGKILL)
+
+    def _executor_of(self, process: int) -> int | None:
+        """The Java process above it that was started by one."""
+        chain = [process]
+        while chain[-1] != self._process.pid and (above := _stat(chain[-1])[1]) > 1:
+            chain.append(above)
+        java = [one for one in chain if _stat(one)[0] == "java"]
+        return java[0] if len(java) > 1 else None
+
+    def ended_well(self) -> bool:
+        """Wait for the end of the job; whether it says that it is done."""
+        _, self.errors = self._process.communicate(timeout=PATIENCE_S)
+        self.end()
+        return self._process.returncode == 0
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        while alive := list(_in_session(self._process.pid)):
+            for process in alive:
+                try:
+                    os.kill(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self._process.poll()
+            time.sleep(0.005)
+
+
+def _stat(process: int) -> tuple[str, int, int, str]:
+    """Name, parent, session and state of a process."""
+    try:
+        name, _, rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return "", 0, 0, "X"
+    fields = rest.split()
+    return name.partition("(")[2], int(fields[1]), int(fields[3]), fields[0]
+
+
+def _in_session(session: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        _, _, found, state = _stat(int(path.name))
+        if found == session and state not in "ZX":
+            yield int(path.name)
+
+
+def kill_once(job: str, below: Path, number: int, who: str, spark: Any) -> str:
+    """Kill a job on a Spark of its own before a boundary, and run it again on another.
+
+    The place, empty if it ended before.
+    """
+    folder = below / "run"
+    folder.mkdir(parents=True)
+    JOBS[job].prepare(folder)
+    faults = Faults(below / "faults", folder)
+    faults.add(BOUNDARIES, HOLD, skip=number, times=1)
+    victim = Victim(job, folder, faults, MASTERS[who])
+    place = ""
+    try:
+        if victim.until_held():
+            place = faults.place
+            victim.kill(who)
+        done = victim.ended_well()
+        if not place and not done:
+            raise Violation(f"I5: {job} does not end: {victim.errors[-2000:]}")
+        if done:
+            JOBS[job].check(folder)  # that is what it said
+        JOBS[job].run(spark, folder)
+        JOBS[job].check(folder)
+    except (AssertionError, OSError) as error:
+        error.add_note(f"{job}: {who} killed before boundary {number}: {place}")
+        raise
+    finally:
+        victim.end()
+        faults.close()
+        shutil.rmtree(below)
+    return place
+
+
+@functools.cache
+def boundaries(job: str) -> int:
+    """How many of them a job has that nobody kills."""
+    spark = warm()
+    spark.prepare(job)
+    spark.begin()
+    spark.faults.heal()
+    count = spark.faults.add(BOUNDARIES)
+    spark.start(job)
+    if not spark.ended_well():
+        raise Violation(f"{job} does not end: {spark.failure}")
+    JOBS[job].check(spark.folder)
+    return count()
+
+
+def is_cold(job: str, who: str) -> bool:
+    """Whether Spark itself has to die: where it has files of its own, or is several processes."""
+    return who == "executor" or job in ON_SPARK_ONLY
+
+
+def kill_a_job(seed: int) -> Counter[str]:
+    """One kill; seeds that follow each other go through all jobs, who is killed, and where."""
+    rest, job = divmod(seed, len(JOBS))
+    name = list(JOBS)[job]
+    turn, kind = divmod(rest, len(WHO))
+    who = WHO[kind]
+    total = boundaries(name)
+    number = (turn * STRIDE + turn // total) % total
+    with scratch() as below:
+        if is_cold(name, who):
+            kill_once(name, below / "one", number, who, warm().spark)
+        else:
+            warm().prepare(name)
+            warm().kill_once(name, number, who)
+    return Counter({f"{name}: {who} killed": 1})
+
+
+def main(job: str, who: str = "all", first: str = "0", step: str = "1") -> None:
+    """Walk through all boundaries of a job on Spark, and say which they are."""
+    kills = 0
+    with scratch() as below:
+        warm().prepare(job)
+        for number in itertools.count(int(first), int(step)):
+            begun = time.monotonic()
+            if is_cold(job, who):
+                place = kill_once(job, below / str(number), number, who, warm().spark)
+            else:
+                place = warm().kill_once(job, number, who)
+            if not place:
+                break
+            kills += 1
+            print(f"{job} {who} {number}: {place} {time.monotonic() - begun:.1f} s", flush=True)
+    print(f"{job}: {who} killed {kills} times, lost 0, twice 0", flush=True)
+
+
+if __name__ == "__main__":
+    from tests.torture import pipeline  # by its name, under which tasks find it, too
+
+    pipeline.main(*sys.argv[1:])
