@@ -53,7 +53,7 @@ class JavaBroker(BrokerProcess):
         }
         super().__init__(folder, {**own, **conf})
         self.namesrv = namesrv
-        self._address = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{port}"
         self._lives = 0
 
     def _command(self) -> list[str]:
@@ -86,7 +86,7 @@ class JavaBroker(BrokerProcess):
             for topic in TOPICS:
                 change = self._lives << 2  # a flag without a meaning
                 header = CreateTopicHeader(topic, AUTO_CREATE_TOPIC, 4, 4, 6, "SINGLE_TAG", change)
-                await session.ask(self._address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+                await session.ask(self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         finally:
             await session.close()
 
