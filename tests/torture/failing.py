@@ -1,4 +1,4 @@
-"""Syncs that fail or take long, and a disk that is full, under a broker that is used."""
+"""A disk that is full, and one that fails at the start, under a broker that is used."""
 
 from __future__ import annotations
 
@@ -10,84 +10,25 @@ from collections import Counter
 from pathlib import Path
 
 from tests.crash.oracle import Violation
-from tests.torture.faults import CHANGES, SPACE, Operation
+from tests.torture.faults import CHANGES, SPACE
 from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
+from tests.torture.syncing import MODES, REFUSALS
 
-from firetrail.client import PullConsumer
+GROWING = {"commitlog": 4, "consumequeue": 30, "index": 2, "config": 30, "": 60}
+"""Parts of paths (empty: any) where space is needed while a broker runs, all else has what it needs
+from the beginning; and from how many of those operations on, each in its turn, there is none."""
+FULL_WALK = [
+    (mode, place, n) for mode in MODES for place, count in GROWING.items() for n in range(count)
+]
+"""Consecutive seeds walk through all of them."""
+START_WALK = [(code, n) for n in range(0, 60, 6) for code in (errno.ENOSPC, errno.EIO)]
+"""The same for operations of a start, six in a round."""
 
-STORED = ("commitlog", "consumequeue", "index", "firetrail.watermark")
-"""Parts of paths: where the store gives up writing after a failed sync."""
-SYNCED = (*STORED, "config", "")
-"""Where syncs fail; empty: anywhere."""
-GROWING = ("commitlog", "consumequeue", "index", "config", "")
-"""Where space is needed while a broker runs; all else has what it needs from the beginning."""
-REFUSALS = ("code 1", "code 14")
 
-
-async def sync_fails(folder: Path, seed: int, mode: str, place: str) -> Counter[str]:
-    """One sync fails. Then nothing is acknowledged any more, reads go on, a restart has all."""
+async def disk_is_full(folder: Path, seed: int, mode: str, place: str, skip: int) -> Counter[str]:
+    """After so many allocations there is no space; later there is again."""
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
-        skip = stage.source.randrange(20) if place != "index" else 0
-        hits = stage.faults.add(Operation.SYNC, errno.EIO, match=place, skip=skip, times=1)
-        await stage.until(hits, f"a sync of {place or 'anything'} failed")
-        if place in STORED:
-            await _refuses(stage)
-            if not stage.broker.is_running or not await stage.check_reads(behind=True):
-                raise Violation("nothing can be read after a failed sync")
-        elif place == "config":
-            await stage.takes_messages()
-        stage.load.check()
-        await stage.kill()
-        stage.faults.heal()
-        await stage.start()
-        await stage.takes_messages()
-        await stage.finish()
-        return _figures(stage, "syncs failed", hits())
-
-
-async def _refuses(stage: Scene) -> None:
-    """The broker takes no messages, and says why."""
-    errors = stage.load.errors
-    await stage.until(lambda: any(errors[code] for code in REFUSALS), "the broker refuses messages")
-    await asyncio.sleep(0.1)  # what was under way before
-    first = len(stage.ledger.sent)
-    await asyncio.sleep(0.3)
-    taken = [sent for sent in stage.ledger.sent[first:] if sent.acknowledged]
-    if taken:
-        raise Violation(f"I1: acknowledged after a failed sync: {taken[:3]}")
-    if not any("Input/output error" in remark for remark in stage.load.remarks):
-        raise Violation(f"refused without a reason: {dict(stage.load.remarks)}")
-
-
-async def sync_is_slow(folder: Path, seed: int) -> Counter[str]:
-    """Puts are answered with a timeout, never OK; pulls are answered while the disk is busy."""
-    conf = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 300}
-    async with scene(folder, seed, conf) as stage:
-        await stage.takes_messages()
-        hits = stage.faults.add(Operation.SYNC, match="commitlog", delay_ms=2000)
-        async with PullConsumer(stage.broker.namesrv, "beside") as consumer:
-            queue = (await consumer.queues("T-single"))[0]
-            pulled = 0
-            while pulled < 20:
-                busy = stage.faults.waiting
-                await consumer.pull(queue, 0)
-                await consumer.committed(queue)
-                pulled += 1 if busy and stage.faults.waiting else 0
-                await asyncio.sleep(0.005)
-        await stage.until(lambda: stage.load.errors["FLUSH_DISK_TIMEOUT"], "puts time out")
-        stage.faults.heal()
-        await stage.takes_messages()
-        await stage.kill()
-        await stage.start()
-        await stage.finish()
-        return _figures(stage, "slow syncs", hits())
-
-
-async def disk_is_full(folder: Path, seed: int, mode: str, place: str) -> Counter[str]:
-    """From some allocation on there is no space; later there is again."""
-    async with scene(folder, seed, {"flushDiskType": mode}) as stage:
-        skip = stage.source.randrange(30) if place in ("", "config") else 0
         hits = stage.faults.add(SPACE, errno.ENOSPC, match=place, skip=skip)
         await stage.until(hits, f"there is no space for {place or 'anything'}")
         await asyncio.sleep(stage.source.uniform(0.2, 1.5))
@@ -100,7 +41,7 @@ async def disk_is_full(folder: Path, seed: int, mode: str, place: str) -> Counte
         count = hits()
         await stage.takes_messages()
         await stage.finish()
-        return _figures(stage, "writes without space", count)
+        return _figures(stage, f"writes without space: {place or 'anywhere'}", count)
 
 
 async def _goes_on(stage: Scene) -> None:
@@ -115,18 +56,20 @@ async def _goes_on(stage: Scene) -> None:
     stage.faults.heal()
 
 
-async def start_fails(folder: Path, seed: int, code: int, starts: int = 6) -> Counter[str]:
-    """The n-th change of a file fails while a killed store is opened, and at every start again.
+async def start_fails(
+    folder: Path, seed: int, code: int, first: int, starts: int = 6
+) -> Counter[str]:
+    """A change of a file fails while a killed store is opened: the first, then the next one.
 
     The broker serves or refuses in a sentence that says what failed; in the end all is there.
     """
-    refused = 0
+    refused = reached = 0
     async with scene(folder, seed) as stage:
         await stage.takes_messages()
         await stage.kill()
         operations = SPACE if code == errno.ENOSPC else CHANGES
-        for number in sorted(stage.source.sample(range(30), starts)):
-            stage.faults.add(operations, code, skip=number)
+        for number in range(first, first + starts):
+            failed = stage.faults.add(operations, code, skip=number)
             try:
                 await stage.broker.start()
             except Refused as why:
@@ -135,12 +78,15 @@ async def start_fails(folder: Path, seed: int, code: int, starts: int = 6) -> Co
                 if "Traceback" in str(why) or str(stage.broker.store) not in str(why) or not reason:
                     raise Violation(f"refused without a clear word: {why}") from why
             else:
+                reached += bool(failed())
                 await stage.broker.kill()
             stage.faults.heal()
             stage.look()
         await stage.start()
         await stage.finish()
-        return _figures(stage, "starts refused", refused)
+        return Counter({"starts refused": refused, "served all the same": reached}) + (
+            stage.load.figures()
+        )
 
 
 async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Counter[str]:

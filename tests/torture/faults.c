@@ -27,8 +27,8 @@ enum { RULES = 8, TEXT = 256, KILL = -1, HOLD = -2 };
 
 struct rule {
     int32_t active, operations, code, delay_ms;
-    int64_t skip, times, hits;
-    char match[TEXT];
+    int64_t skip, times, hits, hit_ns;
+    char match[TEXT], path[TEXT];
 };
 struct control {
     int64_t clock_ns, operations, waiting, held, last;
@@ -54,6 +54,14 @@ static void pass(int milliseconds) {
     __atomic_sub_fetch(&control->waiting, 1, __ATOMIC_SEQ_CST);
 }
 
+/* When and where a rule took effect first. */
+static void note(struct rule *rule, const char *path) {
+    struct timespec now;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    snprintf(rule->path, TEXT, "%s", path);
+    rule->hit_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
 /* The errno that this operation fails with, 0 if it does not. */
 static int judged(int operation, const char *path) {
     if (!control || !path || !strstr(path, control->root)) return 0;
@@ -64,6 +72,7 @@ static int judged(int operation, const char *path) {
         if (!(rule->operations & operation) || !strstr(path, rule->match)) continue;
         if (__atomic_sub_fetch(&rule->skip, 1, __ATOMIC_SEQ_CST) >= 0) continue;
         if (__atomic_sub_fetch(&rule->times, 1, __ATOMIC_SEQ_CST) < 0) continue;
+        if (!rule->hit_ns) note(rule, path);
         __atomic_add_fetch(&rule->hits, 1, __ATOMIC_SEQ_CST);
         if (rule->delay_ms) pass(rule->delay_ms);
         if (rule->code < 0) {

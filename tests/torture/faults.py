@@ -14,14 +14,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
 from enum import IntFlag
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
 TEXT = 256
 HEAD = struct.Struct(f"=qqqqq{TEXT}s{TEXT}s")
-RULE = struct.Struct(f"=iiiiqqq{TEXT}s")
+RULE = struct.Struct(f"=iiiiqqqq{TEXT}s{TEXT}s")
 RULES = 8
 EVER = 1 << 62
 KILL = -1
@@ -66,6 +65,29 @@ def library() -> Path:
     return path
 
 
+class Rule:
+    """A rule that was set, and what has come of it."""
+
+    def __init__(self, shared: mmap.mmap, at: int) -> None:
+        self._shared = shared
+        self._at = at
+
+    def __call__(self) -> int:
+        """How often it has taken effect."""
+        return int(RULE.unpack_from(self._shared, self._at)[6])
+
+    @property
+    def hit_at(self) -> float:
+        """When it took effect first, by the monotonic clock."""
+        return int(RULE.unpack_from(self._shared, self._at)[7]) / 1e9
+
+    @property
+    def path(self) -> str:
+        """Where it took effect first."""
+        path: bytes = RULE.unpack_from(self._shared, self._at)[9]
+        return path.rstrip(b"\0").decode()
+
+
 class Faults:
     """The rules for the processes that are started with :attr:`environment`."""
 
@@ -87,19 +109,19 @@ class Faults:
         skip: int = 0,
         times: int = EVER,
         delay_ms: int = 0,
-    ) -> Callable[[], int]:
+    ) -> Rule:
         """Let operations on paths with ``match`` in them fail or take long, after ``skip`` others.
 
-        What is returned tells how often that has happened.
+        With neither code nor delay they are only counted.
         """
         assert self._used < RULES
         at = HEAD.size + self._used * RULE.size
         self._used += 1
         RULE.pack_into(
-            self._shared, at, 0, operations, code, delay_ms, skip, times, 0, match.encode()
+            self._shared, at, 0, operations, code, delay_ms, skip, times, 0, 0, match.encode(), b""
         )
         struct.pack_into("=i", self._shared, at, 1)  # only now: no process sees half a rule
-        return lambda: int(RULE.unpack_from(self._shared, at)[6])
+        return Rule(self._shared, at)
 
     def heal(self) -> None:
         """No more faults."""

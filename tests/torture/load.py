@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -69,6 +70,8 @@ class Load:
         """Whether the clock of the broker goes as that of its clients does."""
         self.nothing_expires = True
         """Whether all messages stay in the log; otherwise retention may overtake consumers."""
+        self.oks: dict[str, float] = {}
+        """By kind of request that needs the disk: when the last was begun that got an OK."""
         self.errors = Counter[str]()
         self.remarks = Counter[str]()
         self._failure: BaseException | None = None
@@ -172,6 +175,10 @@ class Load:
         """Something is wrong, to be raised by the next :meth:`check`."""
         self._failure = self._failure or error
 
+    def told(self, kind: str, begun: float) -> None:
+        """A request that needs the disk got an OK."""
+        self.oks[kind] = max(self.oks.get(kind, begun), begun)
+
     def note(self, error: Exception) -> None:
         """A request that failed, as they may when a broker dies."""
         if isinstance(error, RequestError):
@@ -216,6 +223,7 @@ class Load:
         await self._sent(serials, self._producer.send_batch(messages))
 
     async def _sent(self, serials: list[int], sending: Awaitable[SendResult]) -> None:
+        begun = time.monotonic()
         try:
             result = await sending
         finally:
@@ -223,6 +231,7 @@ class Load:
         if result.status is not SendStatus.OK:
             self.errors[result.status] += 1
             return
+        self.told("send", begun)
         for number, serial in enumerate(serials):
             self.ledger.acknowledge(serial, result.queue.queue_id, result.queue_offset + number)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import random
 from collections import Counter
@@ -18,22 +17,20 @@ from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.failing import (
-    GROWING,
-    SYNCED,
+    FULL_WALK,
+    START_WALK,
     can_mount,
     disk_is_full,
     small_disk,
     start_fails,
-    sync_fails,
-    sync_is_slow,
 )
 from tests.torture.killing import kill_loop
 from tests.torture.soaking import soak
 from tests.torture.spoiling import spoil
+from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
 
 Part = Callable[[Path, int], Counter[str]]
 """Torments a broker in an empty folder, all chances drawn from a seed; gives figures."""
-MODES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 SOAK_S = float(os.environ.get("FIRETRAIL_SOAK_S", "60"))
 """How long one soak takes; an hour is FIRETRAIL_SOAK_S=3600."""
 
@@ -48,8 +45,8 @@ def _kill(folder: Path, seed: int) -> Counter[str]:
 
 
 def _failed_sync(folder: Path, seed: int) -> Counter[str]:
-    drawn = _drawn(seed)
-    return asyncio.run(sync_fails(folder, seed, drawn.choice(MODES), drawn.choice(SYNCED)))
+    site, skip, mode = WALK[seed % len(WALK)]
+    return asyncio.run(sync_fails(folder, seed, mode, site, skip))
 
 
 def _slow_sync(folder: Path, seed: int) -> Counter[str]:
@@ -57,8 +54,8 @@ def _slow_sync(folder: Path, seed: int) -> Counter[str]:
 
 
 def _full_disk(folder: Path, seed: int) -> Counter[str]:
-    drawn = _drawn(seed)
-    return asyncio.run(disk_is_full(folder, seed, drawn.choice(MODES), drawn.choice(GROWING)))
+    mode, place, skip = FULL_WALK[seed % len(FULL_WALK)]
+    return asyncio.run(disk_is_full(folder, seed, mode, place, skip))
 
 
 def _small_disk(folder: Path, seed: int) -> Counter[str]:
@@ -70,7 +67,8 @@ def _small_disk(folder: Path, seed: int) -> Counter[str]:
 
 
 def _start(folder: Path, seed: int) -> Counter[str]:
-    return asyncio.run(start_fails(folder, seed, _drawn(seed).choice((errno.ENOSPC, errno.EIO))))
+    code, first = START_WALK[seed % len(START_WALK)]
+    return asyncio.run(start_fails(folder, seed, code, first))
 
 
 def _power_loss(folder: Path, seed: int) -> Counter[str]:

@@ -79,20 +79,23 @@ class Popping(Use):
         messages = await consumer.receive(8, invisible_s=invisible_s, wait_s=0.3)
         for message in messages:
             self._came(message, life, asked + invisible_s)
+            self._load.told("pop", asked)
         ways = ("ack", "ack", "ack", "together", "leave", "change")
         together = []
         for message in messages:
             way = self._source.choice(ways) if self._load.sending.is_set() else "ack"
+            begun = time.monotonic()
             if way == "ack":
                 await consumer.ack(message)
-                self._acknowledged([message], life)
+                self._acknowledged([message], life, begun)
             elif way == "together":
                 together.append(message)
             elif way == "change":
                 await self._change(consumer, message, life)
         if together:
+            begun = time.monotonic()
             await consumer.ack(*together)
-            self._acknowledged(together, life)
+            self._acknowledged(together, life, begun)
 
     async def _change(self, consumer: SimpleConsumer, message: Popped, life: int) -> None:
         asked, invisible_s = time.monotonic(), self._source.choice((0.2, 1.0))
@@ -106,9 +109,11 @@ class Popping(Use):
         finally:
             delivery.until = min(delivery.until, asked + invisible_s)
         delivery.until = asked + invisible_s
+        self._load.told("change of a pop", asked)
         if self._source.random() < 0.5:
+            begun = time.monotonic()
             await consumer.ack(changed)
-            self._acknowledged([changed], life)
+            self._acknowledged([changed], life, begun)
 
     def _came(self, message: Popped, life: int, until: float) -> None:
         self._ledger.check_body(GROUP, message.body)
@@ -124,12 +129,13 @@ class Popping(Use):
             self.uncertain.add(serial)
         self.last[serial] = Delivery(until)
 
-    def _acknowledged(self, messages: Sequence[Popped], life: int) -> None:
+    def _acknowledged(self, messages: Sequence[Popped], life: int, begun: float) -> None:
         for message in messages:
             serial = serial_of(message.body)
             delivery = self.last[serial]
             if time.monotonic() < delivery.until and life == self._load.lives:
                 delivery.done = life
+                self._load.told("acknowledgement of a pop", begun)
             self._ledger.seen[GROUP].add(serial)
 
     def missing(self) -> Sequence[object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.torture import bending, failing
+from tests.torture import bending, failing, syncing
 from tests.torture.faults import compiler
 from tests.torture.killing import kill_loop
 from tests.torture.soaking import soak
@@ -44,19 +44,19 @@ def test_kills_sync(tmp_path: Path) -> None:
 
 
 def test_a_sync_fails(tmp_path: Path) -> None:
-    run(failing.sync_fails(tmp_path, SEED, "SYNC_FLUSH", "commitlog"))
+    run(syncing.sync_fails(tmp_path, SEED, "SYNC_FLUSH", "commitlog", skip=7))
 
 
 def test_a_sync_is_slow(tmp_path: Path) -> None:
-    run(failing.sync_is_slow(tmp_path, SEED))
+    run(syncing.sync_is_slow(tmp_path, SEED))
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", ""))
+    run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", "", skip=5))
 
 
 def test_a_start_fails(tmp_path: Path) -> None:
-    run(failing.start_fails(tmp_path, SEED, errno.ENOSPC, starts=2))
+    run(failing.start_fails(tmp_path, SEED, errno.ENOSPC, first=2, starts=2))
 
 
 def test_the_clock_is_set(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ life of the broker; one that is open is, until its end is known.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -118,8 +119,10 @@ class Transacting(Use):
         if draw() < 0.1:
             await asyncio.sleep(0.7)  # meanwhile the broker asks
         known.commits += outcome is Outcome.COMMIT
+        said = time.monotonic()
         await producer.end(begun, outcome)
         known.told = self._load.lives
+        self._load.told("end of a transaction", said)
 
     def _asked(self, message: Received) -> Outcome:
         """The broker asks what became of a transaction."""

@@ -1,0 +1,145 @@
+"""Syncs that fail or take long, under a broker that is used."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.crash.oracle import Violation
+from tests.torture.faults import Operation, Rule
+from tests.torture.scene import Scene, scene
+
+from firetrail.client import Producer, PullConsumer
+
+MODES = ("SYNC_FLUSH", "ASYNC_FLUSH")
+STORED = ("commitlog", "consumequeue", "index", "firetrail.watermark", "checkpoint")
+"""Parts of paths: where the store gives up writing after a failed sync."""
+SITES = {
+    "commitlog": 30,
+    "consumequeue": 30,
+    "index": 1,
+    "firetrail.watermark": 6,
+    "checkpoint": 3,
+    "consumerOffset.json": 6,
+    "topics.json": 6,
+    "subscriptionGroup.json": 6,
+    "delayOffset.json": 4,
+    "": 60,
+}
+"""Parts of paths (empty: any), and of how many of their syncs each is made to fail."""
+WALK = [(site, n, mode) for mode in MODES for site, count in SITES.items() for n in range(count)]
+"""Every sync that fails in its turn: consecutive seeds walk through all of them."""
+REFUSALS = ("code 1", "code 14")
+
+
+async def sync_fails(folder: Path, seed: int, mode: str, site: str, skip: int) -> Counter[str]:
+    """One sync fails. Then nothing is acknowledged any more, reads go on, a restart has all."""
+    async with scene(folder, seed, {"flushDiskType": mode}) as stage:
+        failed = stage.faults.add(Operation.SYNC, errno.EIO, match=site, skip=skip, times=1)
+        await stage.until(failed, f"sync {skip} of {site or 'anything'} failed")
+        where = _site_of(failed.path, stage.broker.store)
+        figures = Counter({"syncs failed": 1, f"of {where}": 1})
+        if where in STORED:
+            await _refuses(stage)
+            figures += _after(stage, failed, mode, where)
+            if not stage.broker.is_running or not await stage.check_reads(behind=True):
+                raise Violation("nothing can be read after a failed sync")
+        elif where.endswith(".json"):
+            await _saves_again(stage, where)
+            await stage.takes_messages()
+        stage.load.check()
+        await stage.kill()
+        stage.faults.heal()
+        await stage.start()
+        await stage.takes_messages()
+        await stage.finish()
+        return figures + stage.load.figures()
+
+
+def _site_of(path: str, store: Path) -> str:
+    """What was synced: one of the store's parts, a file of the configuration, or a folder."""
+    inside = Path(path).relative_to(store)
+    name = inside.name.removesuffix(".tmp").removesuffix(".bak")
+    if inside.parts[:1] == ("config",):
+        return name
+    return inside.parts[0] if inside.parts else "the store's folder"
+
+
+async def _refuses(stage: Scene) -> None:
+    """The broker says OK to nothing that needs the disk, and says why."""
+    errors = stage.load.errors
+    await stage.until(lambda: any(errors[code] for code in REFUSALS), "the broker refuses messages")
+    await asyncio.sleep(0.1)  # what was under way before
+    since = time.monotonic()
+    await asyncio.sleep(0.3)
+    late = [kind for kind, begun in stage.load.oks.items() if begun > since]
+    if late:
+        raise Violation(f"I1: OK after a failed sync: {late}")
+    if not any("Input/output error" in remark for remark in stage.load.remarks):
+        raise Violation(f"refused without a reason: {dict(stage.load.remarks)}")
+
+
+def _after(stage: Scene, failed: Rule, mode: str, where: str) -> Counter[str]:
+    """Requests that were begun after the sync had failed, and got an OK."""
+    late = {kind: begun for kind, begun in stage.load.oks.items() if begun > failed.hit_at}
+    if late and mode == "SYNC_FLUSH" and where == "commitlog":
+        raise Violation(f"I1: an OK without a sync: {late}, the sync failed at {failed.hit_at}")
+    last = max(late.values(), default=0.0) - failed.hit_at
+    return Counter({within("last OK begun after it", last) if late else "no OK after it": 1})
+
+
+async def _saves_again(stage: Scene, name: str) -> None:
+    """A file of the configuration that could not be synced is written again."""
+    saved = stage.faults.add(Operation.NAME, match=f"config/{name}")
+    await stage.until(saved, f"{name} is saved")
+
+
+def within(what: str, seconds: float) -> str:
+    """A time as a class of times, which can be counted."""
+    limits = (limit for limit in (10, 100, 1000) if seconds * 1000 < limit)
+    limit = next(limits, None)
+    return f"{what}: in {limit} ms" if limit else f"{what}: later than 1 s"
+
+
+async def sync_is_slow(folder: Path, seed: int) -> Counter[str]:
+    """Puts are answered with a timeout, never OK; all else is answered while the disk is busy."""
+    conf = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 300}
+    async with scene(folder, seed, conf) as stage:
+        await stage.takes_messages()
+        slow = stage.faults.add(Operation.SYNC, match="commitlog", delay_ms=2000)
+        times_s = await _asked_beside(stage, 100)
+        await stage.until(lambda: stage.load.errors["FLUSH_DISK_TIMEOUT"], "puts time out")
+        stage.faults.heal()
+        await stage.takes_messages()
+        await stage.kill()
+        await stage.start()
+        await stage.finish()
+        figures = Counter({"slow syncs": slow()})
+        for what, times in times_s.items():
+            figures[within(f"p99 of {what}", sorted(times)[int(len(times) * 0.99)])] += 1
+        return figures + stage.load.figures()
+
+
+async def _asked_beside(stage: Scene, count: int) -> dict[str, list[float]]:
+    """How long pulls, offsets and heartbeats take while a sync is under way."""
+    times: dict[str, list[float]] = {"pulls": [], "offsets": [], "heartbeats": []}
+    namesrv = stage.broker.namesrv
+    async with PullConsumer(namesrv, "beside") as consumer, Producer(namesrv, "beside") as producer:
+        queue = (await consumer.queues("T-single"))[0]
+        await producer.queues("T-single")
+        asks = {
+            "pulls": lambda: consumer.pull(queue, 0),
+            "offsets": lambda: consumer.committed(queue),
+            "heartbeats": producer._session.beat_now,
+        }
+        while min(map(len, times.values())) < count:
+            for what, ask in asks.items():
+                busy, began = stage.faults.waiting, time.monotonic()
+                await ask()
+                if busy and stage.faults.waiting:
+                    times[what].append(time.monotonic() - began)
+            await asyncio.sleep(0.002)
+    return times
