@@ -13,6 +13,8 @@ from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
 
 HOUR_S, YEAR_S = 3600, 365 * 86400
+PATIENT_S = 5.0
+"""No client waits longer for an answer."""
 JUMPS_S = (1, -1, HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S)
 
 
@@ -79,24 +81,45 @@ async def few_from_the_start(folder: Path, seed: int, limit: int) -> Counter[str
         return Counter({"starts with few descriptors": 1, "of them refused": refused})
 
 
-async def little_memory(folder: Path, seed: int) -> Counter[str]:
-    """No address space is left for a while: what is refused is not half done."""
-    async with scene(folder, seed) as stage:
+async def little_memory(folder: Path, seed: int, mode: str) -> Counter[str]:
+    """No address space is left for a while: requests are refused, and then no longer.
+
+    Or the broker ends and says why; then the next one has everything.
+    """
+    async with scene(folder, seed, {"flushDiskType": mode}) as stage:
         await stage.takes_messages()
         pages = int(Path(f"/proc/{stage.broker.pid}/statm").read_text().split()[0])
         extra = stage.source.choice((0, 1 << 20, 4 << 20))
         size = pages * resource.getpagesize() + extra
         before = _limit(stage, resource.RLIMIT_AS, size)
+        crowd = asyncio.ensure_future(_crowd(stage, stage.source.choice((0, 50, 200))))
         await asyncio.sleep(stage.source.uniform(0.5, 1.5))
         ended = not stage.broker.is_running
-        if not ended:
+        if ended:
+            await _ended_well(stage)
+        else:
             resource.prlimit(stage.broker.pid, resource.RLIMIT_AS, before)
+            await stage.takes_messages()
+            await stage.check_reads()
+            await asyncio.sleep(PATIENT_S)
+        await crowd
+        unanswered = stage.load.errors["TimeoutError"]
+        refused = sum(stage.load.errors[code] for code in ("code 1", "code 14"))
+        if unanswered:
+            raise Violation(f"{unanswered} requests got no answer: {dict(stage.load.remarks)}")
         await stage.kill()
         await stage.start()
         await stage.takes_messages()
         await stage.finish()
-        figures = {"times without memory": 1, "of them fatal": int(ended)}
-        return Counter(figures | {"acknowledged": len(stage.ledger.acknowledged)})
+        figures = {"times without memory": 1, "of them fatal": int(ended), "refused": refused}
+        return Counter(figures) + stage.load.figures()
+
+
+async def _ended_well(stage: Scene) -> None:
+    """A broker that cannot go on says so in a sentence."""
+    code, said = await stage.broker.ended(), stage.broker.said
+    if code == 0 or not said or "Traceback" in said:
+        raise Violation(f"want of memory ended the broker with exit code {code}")
 
 
 def _limit(stage: Scene, kind: int, value: int) -> tuple[int, int]:

@@ -118,7 +118,7 @@ def _descriptors(folder: Path, seed: int) -> Counter[str]:
 
 
 def _memory(folder: Path, seed: int) -> Counter[str]:
-    return asyncio.run(little_memory(folder, seed))
+    return asyncio.run(little_memory(folder, seed, _drawn(seed).choice(MODES)))
 
 
 def _spoil(folder: Path, seed: int) -> Counter[str]:

@@ -51,6 +51,8 @@ class Popping(Use):
     async def begin(self, resources: AsyncExitStack) -> None:
         """Begin."""
         self.last: dict[int, Delivery] = {}
+        self._tried: set[int] = set()
+        """What somebody wanted to acknowledge."""
         self.uncertain: set[int] = set()
         """In the log at a kill and not final: they may come more than once from then on."""
         self._consumers = [
@@ -84,18 +86,14 @@ class Popping(Use):
         together = []
         for message in messages:
             way = self._source.choice(ways) if self._load.sending.is_set() else "ack"
-            begun = time.monotonic()
             if way == "ack":
-                await consumer.ack(message)
-                self._acknowledged([message], life, begun)
+                await self._ack(consumer, [message], life)
             elif way == "together":
                 together.append(message)
             elif way == "change":
                 await self._change(consumer, message, life)
         if together:
-            begun = time.monotonic()
-            await consumer.ack(*together)
-            self._acknowledged(together, life, begun)
+            await self._ack(consumer, together, life)
 
     async def _change(self, consumer: SimpleConsumer, message: Popped, life: int) -> None:
         asked, invisible_s = time.monotonic(), self._source.choice((0.2, 1.0))
@@ -111,9 +109,7 @@ class Popping(Use):
         delivery.until = asked + invisible_s
         self._load.told("change of a pop", asked)
         if self._source.random() < 0.5:
-            begun = time.monotonic()
-            await consumer.ack(changed)
-            self._acknowledged([changed], life, begun)
+            await self._ack(consumer, [changed], life)
 
     def _came(self, message: Popped, life: int, until: float) -> None:
         self._ledger.check_body(GROUP, message.body)
@@ -129,9 +125,12 @@ class Popping(Use):
             self.uncertain.add(serial)
         self.last[serial] = Delivery(until)
 
-    def _acknowledged(self, messages: Sequence[Popped], life: int, begun: float) -> None:
-        for message in messages:
-            serial = serial_of(message.body)
+    async def _ack(self, consumer: SimpleConsumer, messages: Sequence[Popped], life: int) -> None:
+        serials = [serial_of(message.body) for message in messages]
+        self._tried.update(serials)
+        begun = time.monotonic()
+        await consumer.ack(*messages)
+        for serial in serials:
             delivery = self.last[serial]
             if time.monotonic() < delivery.until and life == self._load.lives:
                 delivery.done = life
@@ -139,8 +138,9 @@ class Popping(Use):
             self._ledger.seen[GROUP].add(serial)
 
     def missing(self) -> Sequence[object]:
-        """Sent, and never acknowledged."""
-        return self._ledger.unseen(GROUP, (TOPIC,))
+        """Sent, and never acknowledged, which may have happened without an answer."""
+        unseen = self._ledger.unseen(GROUP, (TOPIC,))
+        return [serial for serial in unseen if serial not in self._tried]
 
     def figures(self) -> dict[str, int]:
         """What was acknowledged, and what cannot come again since."""

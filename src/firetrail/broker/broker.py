@@ -331,12 +331,15 @@ class Broker:
         while True:
             pause_ms = self.config.offsets_interval_ms
             await asyncio.sleep(pause_ms / 1000)
-            self.offsets.saver.save_changes()
-            self._orders.saver.save_changes()
-            waited_ms += pause_ms
-            if waited_ms >= self.config.delay_interval_ms:
-                waited_ms = 0
-                self._schedule.saver.save_changes()
+            try:
+                self.offsets.saver.save_changes()
+                self._orders.saver.save_changes()
+                waited_ms += pause_ms
+                if waited_ms >= self.config.delay_interval_ms:
+                    waited_ms = 0
+                    self._schedule.saver.save_changes()
+            except Exception:
+                _log.exception("how far consumers are is saved later")
 
     async def _sweep_regularly(self) -> None:
         while True:

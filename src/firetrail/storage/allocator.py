@@ -77,7 +77,7 @@ class Allocator:
                 return
             try:
                 self._work_ahead()
-            except (StoreError, OSError) as error:
+            except (StoreError, OSError, MemoryError) as error:
                 self.wake_at = 1 << 62  # the appender meets the same failure, and reports it
                 if isinstance(error, SyncError):
                     self._failure = error

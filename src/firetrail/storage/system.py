@@ -109,9 +109,17 @@ class Files:
         os.posix_fallocate(descriptor, offset, length)
 
     def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
-        """A shared mapping of the file's first ``size`` bytes."""
+        """A shared mapping of the file's first ``size`` bytes.
+
+        Raises MemoryError if the process may not have so much, or so many: that passes.
+        """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        return mmap.mmap(descriptor, size, access=access)
+        try:
+            return mmap.mmap(descriptor, size, access=access)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise MemoryError(f"no memory to map a file of {size} bytes") from error
 
     def populate(self, view: memoryview, offset: int, length: int) -> None:
         """Fault the pages of a range in for writing, with other threads running meanwhile.

@@ -50,7 +50,7 @@ class Dispatcher:
         self.last_record_offset = -1
         self.last_store_time = 0
         self.starved = ""
-        """Why dispatch cannot go on for now: the disk is full, or too many files are open.
+        """Why dispatch cannot go on for now: want of disk space, descriptors or memory.
 
         Empty while it can.
         """
@@ -92,10 +92,10 @@ class Dispatcher:
                     if self._stopping:
                         return
                     self._wait()
-                except (DiskFullError, OSError) as error:
+                except (DiskFullError, OSError, MemoryError) as error:
                     if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
                         raise
-                    self.starved = str(error)
+                    self.starved = str(error) or "not enough memory"
                     if self._stopping:
                         return
                     self._wake.wait(DISK_FULL_PAUSE_S)

@@ -17,6 +17,9 @@ from contextlib import suppress
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import FlushMode, StoreConfig
 
+HUNGRY_MS = 100
+"""Pause after a want of memory."""
+
 
 class Signal:
     """An event for one who waits: a single lock, a fraction of the cost of threading.Event."""
@@ -159,19 +162,25 @@ class LogFlusher:
         sync_mode = self._config.flush is FlushMode.SYNC
         try:
             while not self._stopping:
-                if sync_mode:
-                    self._wait_for_waiters()
-                    synced = self._log.flush()
-                else:
-                    self._wake.wait(self._pause_s())
-                    self._wake.clear()
-                    synced = self._commit_and_flush()
-                self._tell_waiters()
-                if synced:
-                    self._on_progress()
+                try:
+                    self._round(sync_mode)
+                except MemoryError:  # no sync has failed
+                    self._clock.sleep_ms(HUNGRY_MS)
         except Exception as error:
             self._on_failure(error)
             self.give_up()
+
+    def _round(self, sync_mode: bool) -> None:
+        if sync_mode:
+            self._wait_for_waiters()
+            synced = self._log.flush()
+        else:
+            self._wake.wait(self._pause_s())
+            self._wake.clear()
+            synced = self._commit_and_flush()
+        self._tell_waiters()
+        if synced:
+            self._on_progress()
 
     def give_up(self) -> None:
         """Nothing will be synced any more: tell those who wait, now and later."""

@@ -80,8 +80,8 @@ class Housekeeper:
             while not self._stop.wait(pause):
                 try:
                     self.round()
-                except OSError as error:
-                    if error.errno not in NO_DESCRIPTOR:
+                except (OSError, MemoryError) as error:
+                    if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
                         raise  # else nothing was synced, and the next round tries again
         except Exception as error:
             self._fail(error)

@@ -1,0 +1,80 @@
+"""A process that may have no more memory for a while: puts are refused, and then go on."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import PATIENCE_S, bodies, eventually, put_all, small_config
+
+from firetrail import FlushMode, Message, Store
+from firetrail.store import flush
+from firetrail.store.commitlog import CommitLog
+from firetrail.store.housekeeping import Housekeeper
+
+
+@contextmanager
+def no_mappings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", refuse)
+        yield
+
+
+def test_at_the_next_file_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(root, small_config()) as store:
+        put_all(store, [b"first"])
+        taken = 0
+        with no_mappings(monkeypatch), pytest.raises(MemoryError, match="no memory to map"):
+            for _ in range(50):
+                store.put(Message("T", b"x" * 500))
+                taken += 1
+        put_all(store, [b"last"])
+        assert bodies(store) == [b"first", *[b"x" * 500] * taken, b"last"]
+
+
+def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(root, small_config(log=1 << 16, units=4)) as store:
+        put_all(store, [b"%d" % number for number in range(4)])
+        with no_mappings(monkeypatch):
+            store.put(Message("T", b"4"))
+            eventually(lambda: "no memory to map" in store.refusal)
+        eventually(lambda: store.try_put(Message("T", b"last")).ok)
+        assert store.wait_dispatched(PATIENCE_S)
+        assert bodies(store) == [b"0", b"1", b"2", b"3", b"4", b"last"]
+
+
+@pytest.mark.parametrize("mode", FlushMode)
+def test_in_the_background(root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode) -> None:
+    """Neither who syncs nor who keeps house gives up: no sync has failed."""
+    monkeypatch.setattr(flush, "HUNGRY_MS", 1)
+    failures = []
+
+    def hungry(self: Any, *_: Any, **__: Any) -> None:
+        failures.append(type(self))
+        raise MemoryError
+
+    config = small_config(
+        flush=mode,
+        sync_flush_timeout_ms=500,
+        flush_interval_ms=10,
+        flush_least_pages=0,
+        consume_queue_flush_interval_ms=10,
+    )
+    with Store.open(root, config) as store:
+        put_all(store, [b"first"])
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitLog, "flush", hungry)
+            patch.setattr(Housekeeper, "round", hungry)
+            store.try_put(Message("T", b"second"))
+            eventually(lambda: {CommitLog, Housekeeper} <= set(failures))
+        put_all(store, [b"last"])
+        assert bodies(store) == [b"first", b"second", b"last"]
