@@ -218,6 +218,28 @@ def test_a_topic_is_deleted_everywhere() -> None:
     assert len(brokers.asked) == 2
 
 
+def test_changes_that_nobody_makes_are_not_made() -> None:
+    """A name server that has just begun knows no broker yet."""
+
+    async def test() -> None:
+        server = NameServer(NameServerConfig(listen_port=0))
+        port = await server.start()
+        try:
+            async with Admin(f"127.0.0.1:{port}") as admin:
+                for change in (
+                    admin.create_topic("T1"),
+                    admin.delete_topic("T1"),
+                    admin.create_group("G1"),
+                    admin.delete_group("G1"),
+                ):
+                    with pytest.raises(RequestError, match="no broker is there"):
+                        await change
+        finally:
+            await server.stop()
+
+    asyncio.run(test())
+
+
 def test_stats_of_all_brokers_are_one() -> None:
     queues = {"a": A, "b": B}
     brokers = Brokers(

@@ -25,6 +25,7 @@ from tests.torture.failing import (
     start_fails,
 )
 from tests.torture.killing import kill_loop
+from tests.torture.mutants import BUGS, caught
 from tests.torture.soaking import soak
 from tests.torture.spoiling import spoil
 from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
@@ -129,6 +130,10 @@ def _soak(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(soak(folder, seed, SOAK_S))
 
 
+def _seeded_bugs(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(caught(folder, seed, list(BUGS)[seed % len(BUGS)]))
+
+
 PARTS: dict[str, Part] = {
     "kill": _kill,
     "failed sync": _failed_sync,
@@ -143,6 +148,7 @@ PARTS: dict[str, Part] = {
     "memory": _memory,
     "spoil": _spoil,
     "soak": _soak,
+    "seeded bugs": _seeded_bugs,
     "power loss of an append": _power_loss_of_an_append,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,

@@ -38,25 +38,31 @@ REFUSALS = ("code 1", "code 14")
 async def sync_fails(folder: Path, seed: int, mode: str, site: str, skip: int) -> Counter[str]:
     """One sync fails. Then nothing is acknowledged any more, reads go on, a restart has all."""
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
-        failed = stage.faults.add(Operation.SYNC, errno.EIO, match=site, skip=skip, times=1)
-        await stage.until(failed, f"sync {skip} of {site or 'anything'} failed")
-        where = _site_of(failed.path, stage.broker.store)
-        figures = Counter({"syncs failed": 1, f"of {where}": 1})
-        if where in STORED:
-            await _refuses(stage)
-            figures += _after(stage, failed, mode, where)
-            if not stage.broker.is_running or not await stage.check_reads(behind=True):
-                raise Violation("nothing can be read after a failed sync")
-        elif where.endswith(".json"):
-            await _saves_again(stage, where)
-            await stage.takes_messages()
-        stage.load.check()
+        figures = await check_failed_sync(stage, mode, site, skip)
         await stage.kill()
         stage.faults.heal()
         await stage.start()
         await stage.takes_messages()
         await stage.finish()
         return figures + stage.load.figures()
+
+
+async def check_failed_sync(stage: Scene, mode: str, site: str, skip: int) -> Counter[str]:
+    """What comes of it while the broker runs; figures."""
+    failed = stage.faults.add(Operation.SYNC, errno.EIO, match=site, skip=skip, times=1)
+    await stage.until(failed, f"sync {skip} of {site or 'anything'} failed")
+    where = _site_of(failed.path, stage.broker.store)
+    figures = Counter({"syncs failed": 1, f"of {where}": 1})
+    if where in STORED:
+        await _refuses(stage)
+        figures += _after(stage, failed, mode, where)
+        if not stage.broker.is_running or not await stage.check_reads(behind=True):
+            raise Violation("nothing can be read after a failed sync")
+    elif where.endswith(".json"):
+        await _saves_again(stage, where)
+        await stage.takes_messages()
+    stage.load.check()
+    return figures
 
 
 def _site_of(path: str, store: Path) -> str:

@@ -128,6 +128,17 @@ class Admin:
         answer = await self._session.ask_name_server(code, header)
         return WipedResponse.decode(answer.fields).wipe_topic_count
 
+    async def _masters_to_change(self, cluster: str | None = None) -> dict[str, str]:
+        """The same; RequestError if there are none: a change that nobody makes is not made."""
+        masters = await self.masters(cluster)
+        if not masters:
+            what = f"no master in the cluster {cluster}" if cluster else "no broker is there"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+        return masters
+
+    async def _addresses(self) -> Iterable[str]:
+        return (await self._masters_to_change()).values()
+
     async def _everywhere(
         self,
         code: RequestCode,
@@ -173,10 +184,7 @@ class Admin:
         header = CreateTopicHeader(
             topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), "SINGLE_TAG", 0, order, attributes
         )
-        masters = await self.masters(cluster)
-        if not masters:
-            what = f"no master in the cluster {cluster}" if cluster else "no broker is there"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+        masters = await self._masters_to_change(cluster)
         code = RequestCode.UPDATE_AND_CREATE_TOPIC
         await self._everywhere(code, header, addresses=masters.values())
         await self._known(topic, masters)
@@ -196,7 +204,8 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, on brokers and name servers."""
-        await self._everywhere(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+        code = RequestCode.DELETE_TOPIC_IN_BROKER
+        await self._everywhere(code, TopicHeader(topic), addresses=await self._addresses())
         for address in self._session.name_servers:
             header = DeleteRouteHeader(topic)
             await self._session.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
@@ -239,12 +248,13 @@ class Admin:
         """Make a consumer group, or change it, on every master."""
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._everywhere(code, body=config.encode())
+        await self._everywhere(code, body=config.encode(), addresses=await self._addresses())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Delete a consumer group, and its offsets."""
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        await self._everywhere(code, DeleteGroupHeader(group, offsets))
+        header = DeleteGroupHeader(group, offsets)
+        await self._everywhere(code, header, addresses=await self._addresses())
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is, in one topic or in all that it consumes."""
