@@ -92,7 +92,7 @@ def _power_loss_of_a_broker(folder: Path, seed: int) -> Counter[str]:
 def _power_loss_of_an_append(folder: Path, seed: int) -> Counter[str]:
     drawn = _drawn(seed)
     config = tiny_config("sync", property_crc=drawn.random() < 0.5)
-    checker = bulk_survey(config, seed, drawn, images_per_moment=2)
+    checker = bulk_survey(config, seed, drawn)
     return Counter({"crash images of bulk appends": checker.images})
 
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ class Warm(Forge):
             if who == "all":
                 self._kill_all(driver)
             else:
-                os.kill(held, signal.SIGKILL)
+                kill_if_there(held)
         done = self.ended_well()
+        self.faults.heal()
         if not place and not done:
             raise Violation(f"I5: {job} does not end: {self.failure}")
         try:
@@ -88,14 +90,20 @@ class Warm(Forge):
     def _kill_all(self, driver: int) -> None:
         """The driver and all workers; Spark must not repeat their tasks."""
         context = self.spark.sparkContext
-        os.kill(driver, signal.SIGKILL)
+        kill_if_there(driver)
         context.cancelAllJobs()
         while True:
             for process in _workers():
-                os.kill(process, signal.SIGKILL)
+                kill_if_there(process)
             if not context.statusTracker().getActiveJobsIds():
                 return
             time.sleep(0.005)
+
+
+def kill_if_there(process: int) -> None:
+    """Kill a process that may have ended by itself meanwhile."""
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _workers() -> list[int]:
@@ -151,13 +159,13 @@ class Victim:
         if who == "executor":
             executor = self._executor_of(held)
             if executor is not None:
-                os.kill(executor, signal.SIGKILL)
+                kill_if_there(executor)
             else:
                 who = "all"
         if who == "all":
             self.end()
         else:
-            os.kill(held, signal.SIGKILL)
+            kill_if_there(held)
 
     def _executor_of(self, process: int) -> int | None:
         """The Java process above it that was started by one."""
@@ -177,10 +185,7 @@ class Victim:
         """Nothing of it is left."""
         while alive := list(_in_session(self._process.pid)):
             for process in alive:
-                try:
-                    os.kill(process, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+                kill_if_there(process)
             self._process.poll()
             time.sleep(0.005)
 

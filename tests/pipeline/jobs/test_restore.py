@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +13,8 @@ from tests.stores import copy_of, overwrite, records, truncate
 from firetrail import Message, Store
 from firetrail.errors import LakeError, StoreError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.pipeline.jobs import archive as archive_module
+from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import archive, archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.fsck.check import check_store
@@ -183,3 +186,38 @@ def test_killed_before_it_was_done(
     restore(spark, lake, back)
     assert records(back) == records(root)
     assert not left.exists()
+
+
+def test_an_attempt_that_comes_late(
+    root: Path, lake: Path, back: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark took a worker for dead; it goes on when another has done its task, and then dies."""
+    fill = module._fill
+
+    def run_tasks(
+        spark: object, function: Callable[[Any], Any], tasks: list[Any], **_: object
+    ) -> list[Any]:
+        done = [function(task) for task in tasks]
+        if function is fill:
+            with monkeypatch.context() as patch, pytest.raises(Killed):
+                patch.setattr(module, "_rows", dies)
+                function(tasks[0])
+        return done
+
+    put(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_module, "run_tasks", run_tasks)
+        patch.setattr(module, "run_tasks", run_tasks)
+        alone: Any = None
+        archive(alone, root, lake, compaction=False)
+        restore(alone, lake, back)
+    assert log_bytes(back) == log_bytes(root)
+    assert not list(back.glob("parts*"))
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+def dies(*_: object) -> None:
+    raise Killed

@@ -4,7 +4,8 @@ A range of an archive begins where a log file began and has no gap, so every rec
 old place: file by file, each by a task of its own, without sorting. Records come out byte for byte
 as they were archived, and with them all their fields, physical offsets, message ids and what
 refers to them. Queues, index and marks are then derived by the store itself, which looks at every
-record's checksum. The new folder appears when everything is in it.
+record's checksum. Every attempt at a task writes to a file of its own, so one that Spark took for
+dead and that went on spoils nothing. The new folder appears when everything is in it.
 
 Not in an archive: what a broker keeps in ``config/`` (topics, consumer offsets), the bytes behind
 the end mark of a log file, and the next queue offset of queues whose messages were all deleted
@@ -19,6 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,12 +129,13 @@ def _write_log(
     """Verify the files and write the segments; how many."""
     files = [f for f in manifest.files if f.start < chosen.end and f.end > chosen.start]
     size = manifest.store.segment_size
-    folder = making / COMMIT_LOG
-    System().files.make_folder(folder)
+    folder, parts = making / COMMIT_LOG, making / f"parts-{uuid4().hex}"
+    for made in (folder, parts):
+        System().files.make_folder(made)
     tasks = [
         _Fill(
             lake,
-            str(folder / segment_name(base)),
+            str(parts),
             base,
             min(chosen.end - base, size),
             size,
@@ -145,10 +148,14 @@ def _write_log(
     done = run_tasks(
         spark, _fill, tasks, name=f"restore {lake.place}", progress=on_plan(len(tasks))
     )
-    if sum(done) != chosen.messages:
+    messages = sum(filled.messages for filled in done)
+    if messages != chosen.messages:
         raise LakeError(
-            f"{lake.place}: {sum(done)} messages in its files, {chosen.messages} in its manifest"
+            f"{lake.place}: {messages} messages in its files, {chosen.messages} in its manifest"
         )
+    for task, filled in zip(tasks, done, strict=True):
+        Path(filled.path).rename(folder / segment_name(task.base))
+    shutil.rmtree(parts)
     System().files.sync_folder(folder)
     return len(tasks)
 
@@ -185,14 +192,21 @@ class _Verify(NamedTuple):
 
 
 class _Fill(NamedTuple):
-    """Write one file of the log."""
+    """Write one file of the log, in a folder where every attempt has a file of its own."""
 
     lake: Lake
-    path: str
+    folder: str
     base: int
     end: int  # position behind the last record; the file's size if the log goes on behind it
     size: int
     files: tuple[DataFile, ...]
+
+
+class _Filled(NamedTuple):
+    """What one attempt has written."""
+
+    path: str
+    messages: int
 
 
 def _verify(task: _Verify) -> None:
@@ -211,10 +225,11 @@ def _verify(task: _Verify) -> None:
         )
 
 
-def _fill(task: _Fill) -> int:
-    """Write the records of a segment to their places; how many there are."""
+def _fill(task: _Fill) -> _Filled:
+    """Write the records of a segment to their places, durably."""
     messages = behind = 0
-    with open(task.path, "wb+") as file:
+    path = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
+    with open(path, "xb+") as file:
         file.truncate(task.size)
         System().files.allocate(file.fileno(), 0, task.end)  # or a full disk would be a signal
         with mmap.mmap(file.fileno(), task.size) as mapping:
@@ -230,7 +245,7 @@ def _fill(task: _Fill) -> int:
             finally:
                 del writer  # or the mapping could not be closed
         System().files.sync(file.fileno())
-    return messages
+    return _Filled(str(path), messages)
 
 
 def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
