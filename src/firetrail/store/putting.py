@@ -102,7 +102,7 @@ class Drafter:
         if match is None or level == 0 or transaction not in (0, layout.TRANSACTION_COMMIT):
             return message
         clamped = self._config.delay_levels.clamp(level)
-        properties = message.encode_properties()
+        properties = without_crc(message.encode_properties())  # as in the draft
         start, end = match.span(1)
         properties = properties[:start] + b"%d" % clamped + properties[end:]
         if not properties.endswith(b"\x02"):
