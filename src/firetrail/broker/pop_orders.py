@@ -38,6 +38,11 @@ class Batch:
     counts: dict[int, int] = field(default_factory=dict)
     """How often each was popped before."""
     done: set[int] = field(default_factory=set)
+    began: int = field(init=False)
+    """From when the time counts: the pop, unless the clock was set back behind it."""
+
+    def __post_init__(self) -> None:
+        self.began = self.pop_time
 
     @property
     def next(self) -> int:
@@ -47,10 +52,17 @@ class Batch:
 
     def free_at(self) -> int:
         """When the last of what is open becomes visible; 0 if nothing is open."""
-        end = self.pop_time + self.invisible_ms
+        end = self.began + self.invisible_ms
         return max(
             (self.visible.get(o, end) for o in self.offsets if o not in self.done), default=0
         )
+
+    def clock_shows(self, now: int) -> None:
+        """If the clock was set back behind the pop, let all times begin anew, and be as long."""
+        late = self.began - now
+        if late > 0:
+            self.began = now
+            self.visible = {offset: until - late for offset, until in self.visible.items()}
 
 
 class Orders:
@@ -79,8 +91,9 @@ class Orders:
         batch = self._find(group, queue)
         if batch is None or (attempt and attempt == batch.attempt):
             return False
-        # A clock that was set back opens it: nobody knows how long it would be closed.
-        return batch.pop_time <= self._now_ms() < batch.free_at()
+        now = self._now_ms()
+        batch.clock_shows(now)
+        return now < batch.free_at()
 
     def note(self, group: str, queue: Queue, batch: Batch) -> None:
         """Messages are popped: the queue is closed."""
