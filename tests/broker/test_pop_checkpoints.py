@@ -255,6 +255,26 @@ def test_notes_of_java_without_the_newer_members(tmp_path: Path) -> None:
     on(tmp_path, after)
 
 
+def test_a_damaged_message_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def test(parts: Parts) -> None:
+        for body in (b"damaged", b"good"):
+            parts.store.put(Message("T", body))
+        assert parts.store.wait_dispatched()
+        parts.pop(0)
+        parts.pop(1)
+        log = tmp_path / "commitlog" / ("0" * 20)
+        with log.open("r+b") as file:
+            file.seek(log.read_bytes().index(b"damaged"))
+            file.write(b"D")
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"good"]
+
+    on(tmp_path, test)
+    assert "a popped message is damaged and does not come again" in caplog.text
+
+
 def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> None:
     def running(parts: Parts) -> None:
         parts.put(2)

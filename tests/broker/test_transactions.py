@@ -184,17 +184,40 @@ def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path
 
 class TestQuestions:
     def test_after_the_clock_was_set_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither at once, nor only when the clock is where it was."""
+
         async def test(talk: Talk) -> None:
             await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             transactions = talk.broker._transactions
             yesterday = transactions._now_ms() - 86_400_000
-            monkeypatch.setattr(transactions, "_now_ms", lambda: yesterday)
+            for later, halves in ((0, 1), (999, 1), (1000, 2)):
+                monkeypatch.setattr(transactions, "_now_ms", lambda: yesterday + later)  # noqa: B023
+                await talk.broker.check_transactions()
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                assert stored(talk, HALF_TOPIC) == [b"body"] * halves
+
+        running(test, config=BrokerConfig(transaction_timeout_ms=1000))
+
+    def test_a_damaged_one_holds_up_no_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(talk: Talk) -> None:
+            first = await begin(talk)
+            await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            log = tmp_path / "commitlog" / ("0" * 20)
+            with log.open("r+b") as file:
+                file.seek(log.read_bytes().index(b"body"))
+                file.write(b"B")
+            await asyncio.sleep(0.01)
             await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+            assert talk.broker.store.max_offset(HALF_TOPIC, 0) == 3
+            assert await end(talk, first, COMMIT) != 0
 
-        running(test)
+        running(test, tmp_path, config=IMPATIENT)
+        assert "a half message is damaged and given up" in caplog.text
 
     def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
         asked: list[Command] = []

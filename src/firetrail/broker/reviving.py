@@ -15,7 +15,7 @@ from firetrail.broker.groups import GroupTable
 from firetrail.broker.pop_checkpoints import Checkpoint, Checkpoints
 from firetrail.broker.repeating import repeat
 from firetrail.broker.topics import TopicTable
-from firetrail.errors import IllegalMessageError
+from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
 from firetrail.format.properties import (
@@ -94,11 +94,19 @@ class Reviving:
             return
         offsets = sorted(point.open)
         for offset in offsets:
-            unit = self._store.unit(point.topic, point.queue_id, offset)
-            record = self._store.at(unit.physical_offset) if unit is not None else None
-            if record is not None:  # retention may have deleted it
+            record = self._message(point, offset)
+            if record is not None:
                 self._again(point, record)
         self._checkpoints.ack(point, offsets, wait=False)
+
+    def _message(self, point: Checkpoint, offset: int) -> Record | None:
+        """A message, None if retention has deleted it or, which is reported, it is damaged."""
+        unit = self._store.unit(point.topic, point.queue_id, offset)
+        try:
+            return self._store.at(unit.physical_offset) if unit is not None else None
+        except StoreDamagedError as error:
+            _log.error("a popped message is damaged and does not come again: %s", error)
+            return None
 
     def _again(self, point: Checkpoint, record: Record) -> None:
         name = point.topic

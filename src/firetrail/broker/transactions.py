@@ -20,7 +20,7 @@ from firetrail.broker.copying import copied
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.own_records import own_records
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
-from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.ids import decode_message_id, encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -247,13 +247,21 @@ class Transactions:
                 await asyncio.sleep(0)
             if half.offset not in self._open or half.ending is not None:
                 continue  # it has ended meanwhile, or is about to
-            record = self._store.at(half.physical_offset)
-            age_ms = now - half.store_time
+            record = self._stored(half)
+            half.store_time = min(half.store_time, now)  # if the clock was set back
             if record is None:
-                self._forget(half)  # retention has deleted it
-            elif age_ms >= self._patience(record) or age_ms < 0:  # the clock was set back
+                self._forget(half)
+            elif now - half.store_time >= self._patience(record):
                 await self._ask(half, record)
         self._save_progress()
+
+    def _stored(self, half: Half) -> Record | None:
+        """Its record, None if retention has deleted it or, which is reported, it is damaged."""
+        try:
+            return self._store.at(half.physical_offset)
+        except StoreDamagedError as error:
+            _log.error("a half message is damaged and given up: %s", error)
+            return None
 
     def _halves(self) -> list[Half]:
         return list({half.offset: half for half in self._open.values()}.values())
