@@ -88,14 +88,17 @@ class Warm(Forge):
         return place
 
     def _kill_all(self, driver: int) -> None:
-        """The driver and all workers; Spark must not repeat their tasks."""
+        """The driver and all workers; Spark must not repeat their tasks, nor go on with them."""
         context = self.spark.sparkContext
+        executors = context._jsc.sc().statusTracker()
         kill_if_there(driver)
         context.cancelAllJobs()
         while True:
+            busy = sum(one.numRunningTasks() for one in executors.getExecutorInfos())
+            jobs = context.statusTracker().getActiveJobsIds()
             for process in _workers():
                 kill_if_there(process)
-            if not context.statusTracker().getActiveJobsIds():
+            if not jobs and not busy:
                 return
             time.sleep(0.005)
 
