@@ -16,6 +16,7 @@ from tests.client.clusters import until
 from tests.crash.files_check import UNIT, Raw, readable
 
 from firetrail.broker.broker import Broker
+from firetrail.broker.own_records import own_records
 from firetrail.client import (
     Message,
     Producer,
@@ -25,7 +26,11 @@ from firetrail.client import (
     by_sql,
     by_tags,
 )
+from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.store import reading, served
+from firetrail.store.results import GetStatus
+from firetrail.store.served import ServedStore
 
 COUNT, VICTIM = 5, 2
 ALL = [b"body %d" % number for number in range(COUNT)]
@@ -34,9 +39,11 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 def flip(path: Path, at: int, mask: int = 0x80) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= mask
-    path.write_bytes(content)
+    with path.open("r+b") as file:
+        file.seek(at)
+        old = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([old ^ mask]))
 
 
 def body(root: Path, record: Raw) -> None:
@@ -122,6 +129,25 @@ def test_a_reader_gets_on(
 
     asyncio.run(test())
     assert "left out" in caplog.text
+
+
+def test_one_read_passes_over_some_damaged_units_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is looked through for each: many at once would keep all others waiting."""
+    monkeypatch.setattr(served, "PASSED_OVER_MAX", 2)
+    monkeypatch.setattr(reading, "search", lambda *place: None)
+    with ServedStore.open(tmp_path, SMALL) as store:
+        for body in ALL:
+            store.put(StoredMessage("T", body))
+        assert store.wait_dispatched()
+        units = tmp_path / "consumequeue/T/0" / f"{0:020}"
+        for number in range(3):
+            flip(units, number * UNIT.size)
+        store._engine.reader.forget_cursors()
+        result = store.get_hashed("T", 0, 0)
+        assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 2)
+        assert [record.body for record in own_records(store, "T", 0, 0)] == ALL[3:]
 
 
 @pytest.mark.parametrize("damage", [unit_offset, unit_size])

@@ -317,3 +317,14 @@ def test_no_damaged_unit_hides_those_before_it(queue: ConsumeQueue, damaged: int
     assert queue.min_offset(0) == 0
     first = queue.min_offset(unit(4).physical_offset)
     assert first == 4 or (first == 5 and damaged == 4) or (first < 4 and damaged < 4)
+
+
+@pytest.mark.parametrize("damaged", range(UNITS - 2))
+def test_no_damaged_units_hide_those_before_them(queue: ConsumeQueue, damaged: int) -> None:
+    """The same with zeros, in the places of three."""
+    queue.append(0, units(0, UNITS))
+    at = damaged * UNIT_SIZE
+    queue.files.segments[0].view[at : at + 3 * UNIT_SIZE] = bytes(3 * UNIT_SIZE)
+    assert queue.min_offset(0) == 0
+    first = queue.min_offset(unit(4).physical_offset)
+    assert first == 4 or (first < 4 and damaged < 4)

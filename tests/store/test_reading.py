@@ -74,28 +74,59 @@ class TestStatuses:
         assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 5)
         assert result.buffers == []
 
-    def test_the_record_is_gone(self, open_store: OpenStore) -> None:
-        """The log was cut by another hand; the queue does not know yet."""
+    def test_the_record_is_gone(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its file went after the queue's beginning was looked up."""
         store = open_store(units=1000)
         put_all(store, numbered(60, 200))
         log = store._engine.log.queue
         queue = store._engine.queues.open("T", 0)
-        assert queue.min_offset(log.min_offset) == 0
+        looked_up, early = queue.min_offset, [0]
+
+        def too_early(log_min: int) -> int:
+            return early.pop() if early else looked_up(log_min)
+
+        monkeypatch.setattr(queue, "min_offset", too_early)
         log.retire_first(0)
-        known = (log.min_offset, 0)
-        queue._min = known  # as read just before the file went
-        first = next(m.queue_offset for m in store.read("T", offset=20))
         result = store.get("T", 0, 0, 5)
         assert result.status is GetStatus.FOUND, "it goes on behind what is missing"
         assert result.next_offset > 5
-        assert first == 20
         # With nothing left behind it either, that is all there is to say.
         while len(log.segments) > 1:
             log.retire_first(0)
-        queue._min = (log.min_offset, 0)
+        early.append(0)
         part = store._engine.reader
         part._config = store.config.replace(max_filter_bytes=20 * 5)
         assert answer(store, 0, count=5) == ("MESSAGE_WAS_REMOVING", 5)
+
+    @pytest.mark.parametrize(
+        ("unit", "count", "is_cut"),
+        [
+            (bytes(20), 5, False),
+            (bytes(20), 5, True),
+            (b"\xff" * 20, 5, False),
+            (b"\xff" * 20, 5, True),
+            (bytes(11) + b"\x50" + bytes(8), 1, True),
+        ],
+    )
+    def test_the_log_has_what_damaged_units_are_for(
+        self, open_store: OpenStore, unit: bytes, count: int, is_cut: bool
+    ) -> None:
+        """Also several in a row, and where the log does not begin at 0 any more."""
+        store = beheaded(open_store) if is_cut else open_store()
+        if not is_cut:
+            put_all(store, numbered(100, 100))
+        numbers = [m.queue_offset for m in store.read("T")]
+        queue = store._engine.queues.open("T", 0)
+        for number in range(90, 90 + count):
+            segment = queue.files.find(number * 20)
+            assert segment is not None
+            at = number * 20 - segment.base
+            segment.view[at : at + 20] = unit
+        store._engine.reader.forget_cursors()
+        queue.forget_positions()
+        assert [m.queue_offset for m in store.read("T")] == numbers
 
     @pytest.mark.parametrize(
         ("offset", "queue", "status"),

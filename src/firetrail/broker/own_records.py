@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from firetrail.errors import FormatError
 from firetrail.format.record import Record, decode_message
-from firetrail.store.results import GetStatus
 from firetrail.store.served import ServedStore
 
 _log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ def own_records(store: ServedStore, topic: str, queue_id: int, offset: int) -> I
     """
     while True:
         result = store.get_hashed(topic, queue_id, offset)
-        if result.status is not GetStatus.FOUND:
+        if result.next_offset <= offset:
             return
         for buffer in result.buffers:
             try:

@@ -80,27 +80,40 @@ class ConsumeQueue:
     def min_offset(self, log_min: int) -> int:
         """Queue offset of the first unit whose record the log, which begins at ``log_min``, has.
 
-        Looked up when the log's beginning has moved, by bisection; else known. A damaged unit that
-        points before the log's beginning hides nothing: then, the unit before it does not.
+        Looked up when the log's beginning has moved, by bisection; else known. Units that no record
+        can have say nothing, and one that points before the log's beginning hides nothing: then,
+        the unit before it does not.
         """
         known = self._min
         if known is not None and known[0] == log_min:
             return known[1]
         first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
-
-        def holds(unit: ConsumeQueueUnit) -> bool:
-            return log_min == 0 or unit.physical_offset >= log_min
-
-        offset = self.first_where(first, end, holds)
+        offset = self._first_in_log(first, end, log_min)
         while offset - 1 > first and self._is_in_log(offset - 2, log_min):
-            offset = self.first_where(first, offset - 1, holds)
+            offset = self._first_in_log(first, offset - 1, log_min)
         if offset < end:  # or the next message decides
             self._min = log_min, offset
         return offset
 
+    def _first_in_log(self, low: int, high: int, log_min: int) -> int:
+        while low < high:
+            at = middle = (low + high) // 2
+            while at < high and (unit := self.unit(at)) is not None and not is_possible(unit):
+                at += 1
+            if at == high or self._is_in_log(at, log_min):
+                high = middle
+            else:
+                low = at + 1
+        return low
+
     def _is_in_log(self, offset: int, log_min: int) -> bool:
         unit = self.unit(offset)
-        return unit is not None and PRE_BLANK.size != unit.size and unit.physical_offset >= log_min
+        return (
+            unit is not None
+            and is_possible(unit)
+            and unit.size != PRE_BLANK.size
+            and unit.physical_offset >= log_min
+        )
 
     @property
     def last_unit(self) -> ConsumeQueueUnit | None:
@@ -279,6 +292,11 @@ class ConsumeQueue:
     def close(self) -> None:
         """Close the files."""
         self.files.close()
+
+
+def is_possible(unit: ConsumeQueueUnit) -> bool:
+    """Whether a record could stand where the unit says; if not, it is damaged."""
+    return unit.size > 0 and unit.physical_offset >= 0
 
 
 def _units_written(segment: Segment) -> int:

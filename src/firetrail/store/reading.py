@@ -19,7 +19,7 @@ from firetrail.format.layout import UNIT
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
-from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.consumequeue import ConsumeQueue, is_possible
 from firetrail.store.indexes import Index
 from firetrail.store.logread import record_at, search, store_time_at
 from firetrail.store.queues import QueueKey, QueueTable
@@ -27,6 +27,8 @@ from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_me
 
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = (1 << 63) - 1
+NEIGHBOURS = 1024
+"""Units on each side that are looked at for a good one where some are damaged."""
 
 
 class Boundary(Enum):
@@ -54,6 +56,13 @@ def _damaged(units: Segment, at: int) -> StoreDamagedError:
         f"a unit that points to no record, of {size} bytes",
         "firetrail fsck --repair rebuild-derived makes the queue from the log",
     )
+
+
+def _near(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
+    """Where the record of the first good one of some units stands, in ``start`` to ``end``."""
+    units = (queue.unit(number) for number in numbers)
+    places = (unit.physical_offset for unit in units if unit is not None and is_possible(unit))
+    return next((place for place in places if start <= place < end), default)
 
 
 class Reader:
@@ -188,7 +197,7 @@ class Reader:
                 if selection.position > at:
                     at = selection.position
                     continue
-            if not 0 <= record < self._log.min_offset:
+            if (units.base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
                     break  # the next get begins here
                 return self._without_unit(queue, units, offset, low, high, tags)
@@ -222,11 +231,8 @@ class Reader:
         Raises StoreDamagedError if it is not there, or they are far from each other.
         """
         start, end = self._log.min_offset, self._log.readable_offset
-        before, after = queue.unit(offset - 1), queue.unit(offset + 1)
-        if before is not None and start <= before.physical_offset < end:
-            start = before.physical_offset
-        if after is not None and start <= after.physical_offset < end:
-            end = after.physical_offset
+        start = _near(queue, range(offset - 1, offset - NEIGHBOURS, -1), start, end, start)
+        end = _near(queue, range(offset + 1, offset + NEIGHBOURS), start, end, end)
         found = search(self._log, start, end, queue.topic, queue.queue_id, offset)
         if found is None:
             raise _damaged(units, offset * UNIT.size - units.base)

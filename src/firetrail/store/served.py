@@ -13,8 +13,11 @@ from firetrail.store.changing import check_changes
 from firetrail.store.flush import ThreadWaiter
 from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
-from firetrail.store.results import GetResult, PutResult
+from firetrail.store.results import GetResult, GetStatus, PutResult
 from firetrail.store.store import Store
+
+PASSED_OVER_MAX = 8
+"""Damaged units that one read passes over: the log was looked through for each of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +62,10 @@ class ServedStore(Store):
     ) -> GetResult:
         """As :meth:`get`, for who has the hashes of the tags already.
 
-        A unit of the queue that is damaged is reported and passed over: consumers get on.
+        A unit of the queue that is damaged is reported and passed over: consumers get on. After
+        some of them the answer is empty, and who asks goes on behind them.
         """
-        while True:
+        for _ in range(PASSED_OVER_MAX):
             try:
                 return self._statistics.noted(self._get(topic, queue_id, offset, max_count, tags))
             except StoreDamagedError as error:
@@ -69,6 +73,8 @@ class ServedStore(Store):
                     "%s, queue %d: message %d is left out: %s", topic, queue_id, offset, error
                 )
                 offset += 1
+        first, end = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """The stored bytes of the message that begins at this offset of the log."""
