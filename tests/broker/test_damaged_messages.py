@@ -35,6 +35,8 @@ from firetrail.store.served import ServedStore
 COUNT, VICTIM = 5, 2
 ALL = [b"body %d" % number for number in range(COUNT)]
 GOOD = [body for number, body in enumerate(ALL) if number != VICTIM]
+ROOM = 76
+"""Bytes in a property that make every record 256 bytes long."""
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
@@ -68,7 +70,8 @@ def unit_size(root: Path, record: Raw) -> None:
 async def made(root: Path) -> None:
     async with Broker.running(root, store=SMALL) as broker, Producer(broker.namesrv) as producer:
         for number in range(COUNT):
-            message = Message("T", b"body %d" % number, tags="A", properties={"n": str(number)})
+            properties = {"n": str(number), "room": "." * ROOM}
+            message = Message("T", b"body %d" % number, tags="A", properties=properties)
             await producer.send(message, order_key="one queue")
 
 
@@ -85,13 +88,19 @@ def with_property(topic: str) -> object:
     return by_sql(topic, "n >= 0")
 
 
+def size_of_three(root: Path, record: Raw) -> None:
+    """The record is of 256 bytes: now it says 768, up to the end of the last."""
+    assert record.size == 256
+    flip(root / "commitlog" / f"{0:020}", record.offset + 2, 0x02)
+
+
 def both(root: Path, record: Raw) -> None:
     """Neither the unit nor the record leads to the message."""
     unit_offset(root, record)
     body(root, record)
 
 
-@pytest.mark.parametrize("damage", [body, size, both])
+@pytest.mark.parametrize("damage", [body, size, size_of_three, both])
 @pytest.mark.parametrize("wanted", ["*", with_property], ids=["all", "sql"])
 def test_a_push_consumer_gets_on(
     tmp_path: Path,
@@ -117,7 +126,7 @@ def test_a_push_consumer_gets_on(
     assert "left out" in caplog.text
 
 
-@pytest.mark.parametrize("damage", [body, size, both])
+@pytest.mark.parametrize("damage", [body, size, size_of_three, both])
 def test_a_reader_gets_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Raw], None]
 ) -> None:

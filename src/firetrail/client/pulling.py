@@ -72,15 +72,16 @@ class Puller:
     ) -> Pulled:
         """Messages from ``offset`` on. If there are none, waits up to ``wait_s`` for one."""
         answer = await self.ask(queue, offset, subscription, count=count, wait_s=wait_s)
-        messages, all_read = decode_good(queue, answer.records)
-        next_offset = answer.next_offset
-        if not all_read and messages:
-            next_offset = messages[-1].queue_offset + 1
-        elif not all_read and count > 1:  # alone, nothing stands behind it
-            return await self.pull(queue, offset, subscription, count=1)
+        messages, before = decode_good(queue, answer.records)
+        if before is not None and count > 1:
+            # Only those before the damaged one, or that alone: where to go on is the broker's word.
+            fewer = min(max(before, 1), count - 1)
+            return await self.pull(queue, offset, subscription, count=fewer)
         if subscription.expression_type == BY_TAG:
             messages = list(filter(wanted_by(subscription), messages))
-        return Pulled(messages, next_offset, answer.min_offset, answer.max_offset, answer.moved)
+        return Pulled(
+            messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved
+        )
 
     async def ask(
         self,

@@ -75,13 +75,15 @@ class Received:
         return Received(self.queue, self.record._replace(reconsume_times=times))
 
 
-def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], bool]:
+def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], int | None]:
     """As :func:`decode_all`, for consumers, who get on: what is damaged is reported and left out.
 
-    Also whether that is all: what stands behind a record whose size is wrong cannot be read.
+    Also, if anything is, how many messages stand before it; those behind it may not be all, for its
+    size can be wrong.
     """
     view = memoryview(raw)
     found: list[Received] = []
+    before = None
     at = 0
     while at < len(view):
         size = int.from_bytes(view[at : at + 4], "big")
@@ -89,10 +91,11 @@ def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], bool]:
             found.append(Received(queue, decode_received(view[at : at + size])))
         except FormatError as error:
             _log.error("%s: a message is damaged and left out: %s", queue, error)
-            if not RECORD_SIZE_MIN <= size <= len(view) - at:
-                return found, False
+            before = len(found) if before is None else before
+            if size < RECORD_SIZE_MIN:
+                break
         at += size
-    return found, True
+    return found, before
 
 
 def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:
