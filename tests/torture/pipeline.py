@@ -6,6 +6,7 @@ tests.torture.pipeline JOB [WHO]`` walks through all places of one job on Spark.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import functools
 import itertools
@@ -280,12 +281,23 @@ def kill_a_job(seed: int) -> Counter[str]:
     return Counter({f"{name}: {who} killed": 1})
 
 
-def main(job: str, who: str = "all", first: str = "0", step: str = "1") -> None:
-    """Walk through all boundaries of a job on Spark, and say which they are."""
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.pipeline", description=__doc__)
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("who", choices=WHO, nargs="?", default="all", help="is killed")
+    parser.add_argument("--first", type=int, default=0, help="boundary to begin with")
+    parser.add_argument("--step", type=int, default=1, help="2 for every other boundary")
+    args = parser.parse_args()
+    walk(args.job, args.who, args.first, args.step)
+
+
+def walk(job: str, who: str, first: int, step: int) -> None:
+    """Kill a job before each of its boundaries on Spark, and say which they are."""
     kills = 0
     with scratch() as below:
         warm().prepare(job)
-        for number in itertools.count(int(first), int(step)):
+        for number in itertools.count(first, step):
             begun = time.monotonic()
             if is_cold(job, who):
                 place = kill_once(job, below / str(number), number, who, warm().spark)
@@ -301,4 +313,4 @@ def main(job: str, who: str = "all", first: str = "0", step: str = "1") -> None:
 if __name__ == "__main__":
     from tests.torture import pipeline  # by its name, under which tasks find it, too
 
-    pipeline.main(*sys.argv[1:])
+    pipeline.main()
