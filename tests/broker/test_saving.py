@@ -154,3 +154,23 @@ def test_want_of_memory_loses_no_change(tmp_path: Path, monkeypatch: pytest.Monk
         await saver.stop()
 
     asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_nobody_waits_for_a_write_that_fails_while_stopping(tmp_path: Path) -> None:
+    class Failing(Slow):
+        def save(self, value: dict[str, Any]) -> None:
+            time.sleep(0.05)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def test() -> None:
+        saver = Saver(Failing(tmp_path), dict)
+        saver.changed()
+        await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(saver.saved())  # while it is being written
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="Input/output error"):
+            await saver.stop()
+        with pytest.raises(RequestError, match="Input/output error"):
+            await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(test())

@@ -40,3 +40,18 @@ def test_at_the_next_file_of_a_queue(machine: Machine, root: Path, operation: st
         found = bodies(store)
         assert found[:5] == [b"0", b"1", b"2", b"3", b"4"] and found[-1] == b"last"
         assert store.log_range > accepted
+
+
+def test_at_the_name_of_a_new_queue_while_files_are_deleted(machine: Machine, root: Path) -> None:
+    """It was a failed sync to who deletes: nothing more was taken."""
+    with Store.open(root, small_config(), system=machine.system) as store:
+        put_all(store, [b"%d" % number * 500 for number in range(20)])
+        store.flush()
+        machine.files.fail("sync_folder", errno.EMFILE, "consumequeue")
+        put_all(store, [b"new"], topic="U")
+        store.delete_expired(forced=True)
+        machine.files.heal()
+        put_all(store, [b"last"], topic="U")
+        assert bodies(store, "U") == [b"new", b"last"]
+        store.delete_expired(forced=True)
+        assert store.log_range[0] > 0

@@ -16,6 +16,7 @@ from tests.helpers import PATIENCE_S, bodies, eventually, put_all, small_config
 from firetrail import FlushMode, Message, Store
 from firetrail.store import flush
 from firetrail.store.commitlog import CommitLog
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.housekeeping import Housekeeper
 
 
@@ -78,3 +79,26 @@ def test_in_the_background(root: Path, monkeypatch: pytest.MonkeyPatch, mode: Fl
             eventually(lambda: {CommitLog, Housekeeper} <= set(failures))
         put_all(store, [b"last"])
         assert bodies(store) == [b"first", b"second", b"last"]
+
+
+def test_between_a_unit_and_the_note_that_it_is_not_synced(root: Path) -> None:
+    """It was there already the next time, and so nobody synced it."""
+
+    class Hungry(set[ConsumeQueue]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused = 0
+
+        def add(self, queue: ConsumeQueue) -> None:
+            if not self.refused:
+                self.refused += 1
+                raise MemoryError
+            super().add(queue)
+
+    config = small_config(consume_queue_flush_interval_ms=3_600_000)
+    with Store.open(root, config) as store:
+        queues = store._engine.queues
+        queues.dirty = dirty = Hungry()
+        store.put(Message("T", b"x"))
+        assert store.wait_dispatched(PATIENCE_S)
+        assert dirty.refused and dirty == {queues.open("T", 0)}

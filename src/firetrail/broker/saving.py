@@ -80,7 +80,7 @@ class Saver:
                 await asyncio.to_thread(self._write, self._content())
             except Exception as error:  # of the disk, or want of memory: what is changed stays so
                 self.is_dirty = True
-                self._tell(before, error)
+                self._tell(len(self._waiting), error)  # all: who stops does not try again
                 if self._stopping:
                     raise
                 _log.error("%s: cannot be saved, tried again soon: %r", self._file.path, error)

@@ -91,8 +91,9 @@ class Step:
         while self._run < len(self.runs):
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            if written := queue.append(run.offset, run.units):
-                queues.dirty.add(queue)
+            written = queue.append(run.offset, run.units)
+            queues.dirty.add(queue)  # also if nothing: want of memory may have come between them
+            if written:
                 end = run.offset + len(run.units) // UNIT.size
                 self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
             self._run += 1

@@ -147,7 +147,8 @@ class Housekeeper:
             if not self._failed:
                 self.flush_derived()
         except OSError as error:
-            self._fail(error)
+            if error.errno not in NO_DESCRIPTOR:  # else the answer of the last time holds
+                self._fail(error)
         return self._dispatched_offset
 
     def remove_topic(self, topic: str) -> bool:
