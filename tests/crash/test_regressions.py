@@ -82,6 +82,30 @@ def test_names_made_just_before_a_kill_are_synced(folder: Path) -> None:
     assert Checker(folder, process.config).check(image, process.history, 1) == 1
 
 
+def test_recovery_makes_no_second_file_behind_a_name_that_can_vanish(folder: Path) -> None:
+    """Who was killed had made the first file of a queue; the next process went on with it."""
+    process = opened(folder, "async")
+    process.put(Message("orders", b"first"))
+    process.world.settle()
+    process.store._engine.dispatcher._advance = lambda: False  # type: ignore[method-assign]
+    for number in range(process.config.consume_queue_file_size // UNIT.size):
+        process.put(Message("orders", b"%d" % number))
+    process.flush()
+    process.kill()
+    again = Process(process.disk, process.config, process.history, seed=2)
+    again.record()
+    again.open()
+    again.kill()
+    first, second = QUEUE, f"consumequeue/orders/0/{process.config.consume_queue_file_size:020}"
+    checker = Checker(folder, process.config)
+    moments = [moment.snapshot for moment in again.moments if second in moment.snapshot.after]
+    assert moments
+    for snapshot in moments:
+        kept = [item for item in snapshot.pending(PAGE) if item.path != first]
+        count = len(process.history.messages)
+        assert checker.check(snapshot.image(PAGE, kept), process.history, count) == count
+
+
 def test_store_times_go_on_after_a_kill(folder: Path) -> None:
     """With everything flushed nothing is scanned, and the last store time was not known."""
     process = opened(folder)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
-from tests.helpers import Machine
+from tests.helpers import PATIENCE_S, Machine
 
 from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.queue import SegmentQueue
@@ -104,3 +105,31 @@ def test_without_a_descriptor_all_of_it_is_synced_the_next_time(
     synced(machine)
     new.sync()
     assert sorted(synced(machine)) == [tmp_path, tmp_path / "q"]
+
+
+def test_a_file_that_is_being_settled_is_waited_for(
+    machine: Machine, new: NewFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had synced the rest took its name for durable, too."""
+    files = queue(machine, new, tmp_path / "q")
+    files.roll().wrote_to(SIZE)
+    begun, go_on = threading.Event(), threading.Event()
+    sync_folder = machine.files.sync_folder
+
+    def slow(path: Path) -> None:
+        if path == tmp_path / "q":
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+        sync_folder(path)
+
+    monkeypatch.setattr(machine.files, "sync_folder", slow)
+    rolling, syncing = threading.Thread(target=files.roll), threading.Thread(target=new.sync)
+    rolling.start()
+    assert begun.wait(PATIENCE_S)
+    syncing.start()
+    syncing.join(0.1)
+    assert syncing.is_alive()
+    go_on.set()
+    for thread in (rolling, syncing):
+        thread.join()
+    assert len(files.segments) == 2

@@ -7,6 +7,7 @@ then has one change to write for all that was made since, where each would be on
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ class NewFiles:
         self._files = files
         self._segments: dict[Segment, None] = {}
         self._folders: dict[Path, None] = {}
+        self._syncing = threading.Lock()  # or one would count what another still syncs
 
     def make_folder(self, path: Path) -> None:
         """Create the folder and those above it."""
@@ -39,27 +41,30 @@ class NewFiles:
         self._segments[segment] = None
         self._folders[segment.path.parent] = None
 
+    def doubt(self, segment: Segment) -> None:
+        """Its file was there; who was killed may have made it, and not synced its name."""
+        self._segments[segment] = None
+
     def sync(self) -> None:
         """Make all of it durable: the length of each file first, or its name could last longer.
 
         Raises OSError. Except for want of a descriptor, that must not be tried again.
         """
-        segments = list(self._segments)
-        for segment in segments:
-            self._sync_file(segment)
-        for folder in list(self._folders):
-            self._sync_folder(folder)
-        for segment in segments:  # only now: see settle
-            self._segments.pop(segment, None)
+        with self._syncing:
+            segments = list(self._segments)
+            for segment in segments:
+                self._sync_file(segment)
+            for folder in list(self._folders):
+                self._sync_folder(folder)
+            for segment in segments:
+                del self._segments[segment]
 
     def settle(self, segment: Segment) -> None:
-        """Make one file durable with its name in its folder, as the next one beside it needs it.
-
-        Also while :meth:`sync` is at it, which may not have come to the folder yet.
-        """
+        """Make one file durable with its name in its folder, as the next one beside it needs it."""
         if segment in self._segments:
-            self._sync_file(segment)
-            self._sync_folder(segment.path.parent)
+            with self._syncing:
+                self._sync_file(segment)
+                self._sync_folder(segment.path.parent)
 
     def _sync_file(self, segment: Segment) -> None:
         if segment.flushed == 0:

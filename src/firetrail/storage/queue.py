@@ -80,6 +80,8 @@ class SegmentQueue:
                 )
             )
         self.segments = tuple(segments)
+        if self.torn and self.writable and self._new_files is not None and len(segments) == 1:
+            self._new_files.doubt(segments[0])
 
     def _starts(self) -> list[int]:
         """Where the files in the folder start, in order."""
