@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,32 @@ def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path
     running(before, tmp_path)
     running(after, tmp_path, config=IMPATIENT)
     running(again, tmp_path, config=IMPATIENT)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_end_under_the_first_offset_after_a_question_and_a_restart(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    """It was taken for that of a transaction that had ended: answered, and nothing was stored."""
+    kept: list[Command] = []
+    killed = tmp_path / "killed"
+
+    async def before(talk: Talk) -> None:
+        kept.append(await begin(talk))
+        await asyncio.sleep(0.01)
+        await talk.broker.check_transactions()
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
+        assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+        shutil.copytree(tmp_path / "live", killed)
+
+    async def after(talk: Talk) -> None:
+        for _ in range(2):  # the second time, it has ended
+            assert await end(talk, kept[0], COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+            assert stored(talk, OP_TOPIC) == [b"0", b"1"]
+
+    running(before, tmp_path / "live", config=IMPATIENT)
+    running(after, killed if is_killed else tmp_path / "live")
 
 
 class TestQuestions:

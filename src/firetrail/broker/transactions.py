@@ -53,6 +53,8 @@ QUEUE = 0
 AT_ONCE = 64
 """Half messages that are looked at before others get their turn."""
 
+Identity = tuple[str, str]
+"""Producer group and unique key."""
 _NUMBER = re.compile("[0-9]{1,9}")
 
 _log = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class Transactions:
         self._config = config
         self._now_ms = now_ms
         self._open: dict[int, Half] = {}
+        self._loaded: dict[Identity | None, Half] = {}  # open at the start, and asked for before
         self._next = 0  # half messages before it are in _open, or have ended
         self.handlers: dict[int, Handler] = {
             RequestCode.END_TRANSACTION: self._end,
@@ -132,7 +135,7 @@ class Transactions:
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
             return request.answer()  # the producer does not know yet, and is asked again
         record = self._asked_for(header)
-        half = self._open.get(header.tran_state_table_offset)
+        half = self._open.get(header.tran_state_table_offset) or self._stored_again(record)
         if half is None:
             return request.answer()  # it has ended already
         if half.ending is None:
@@ -141,6 +144,13 @@ class Transactions:
             half.ending = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(half.ending)  # who says it again waits for the same end
         return request.answer()
+
+    def _stored_again(self, record: Record) -> Half | None:
+        """What is open of a half message that was asked for before a start, under other offsets."""
+        half = self._loaded.get(_identity(record))
+        if half is None or half.offset not in self._open or half.offset < record.queue_offset:
+            return None
+        return half
 
     async def _store_end(self, half: Half, committed: Message | None) -> None:
         try:
@@ -207,21 +217,27 @@ class Transactions:
     def load(self) -> None:
         """Find the half messages that are open, after a start."""
         self._next = self._progress(HALF_TOPIC)
-        newest: dict[tuple[str | None, ...], Half] = {}
+        newest: dict[Identity | None, Half] = {}
         for record in self._messages(HALF_TOPIC, self._next):
             checks = _number(record, TRANSACTION_CHECK_TIMES) or 0
             half = Half(record.queue_offset, record.physical_offset, record.store_time, checks)
-            key = record.properties.get(PGROUP), record.properties.get(UNIQ_KEY)
-            older = newest.get(key)
+            identity = _identity(record)
+            older = newest.get(identity)
             # Stored again to be asked for; a crash may have come before the older one's end mark.
-            if older is not None and key[1] and checks == older.checks + 1:
+            if older is not None and checks == older.checks + 1:
                 half.earlier = [*older.earlier, older.offset]
-            newest[key] = half
+            if identity is not None:
+                newest[identity] = half
             self._remember(half)
         for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
             for word in mark.body.split(b","):
                 if word.strip().isdigit():
                     self._ended(int(word))
+        self._loaded = {
+            identity: half
+            for identity, half in newest.items()
+            if half.checks and half.offset in self._open
+        }
 
     def _ended(self, offset: int) -> None:
         """An end mark names the offset: all of it has ended, or was stored again behind it."""
@@ -315,6 +331,13 @@ def _number(record: Record, name: str) -> int | None:
     """The number in a property, None if there is none: producers may write anything there."""
     text = record.properties.get(name, "")
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _identity(record: Record) -> Identity | None:
+    """What a half message has in common with what is stored of it again."""
+    properties = record.properties
+    unique = properties.get(UNIQ_KEY)
+    return (properties.get(PGROUP, ""), unique) if unique else None
 
 
 def _copy(record: Record, topic: str, properties: bytes) -> Message:
