@@ -122,7 +122,8 @@ class Transacting(Use):
         said = time.monotonic()
         await producer.end(begun, outcome)
         known.told = self._load.lives
-        self._load.told("end of a transaction", said)
+        if not known.asked:  # or it had ended before, and nothing needed the disk
+            self._load.told("end of a transaction", said)
 
     def _asked(self, message: Received) -> Outcome:
         """The broker asks what became of a transaction."""
