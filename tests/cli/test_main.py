@@ -96,6 +96,15 @@ def test_an_error_is_one_line(
     assert capsys.readouterr().err == f"firetrail: error: {error}\n"
 
 
+@pytest.mark.parametrize("text", ["no memory to map a file of 4096 bytes", ""])
+def test_so_is_want_of_memory(
+    text: str, failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.error = MemoryError(text)
+    assert cli.main(["fail"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == f"firetrail: error: {text or 'not enough memory'}\n"
+
+
 def test_a_bug_keeps_its_traceback(failing: SimpleNamespace) -> None:
     failing.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.helpers import PATIENCE_S, bodies, eventually, put_all, small_config
 
-from firetrail import FlushMode, Message, Store
+from firetrail import FlushFailedError, FlushMode, Message, Store
 from firetrail.store import flush
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.consumequeue import ConsumeQueue
@@ -102,3 +102,19 @@ def test_between_a_unit_and_the_note_that_it_is_not_synced(root: Path) -> None:
         store.put(Message("T", b"x"))
         assert store.wait_dispatched(PATIENCE_S)
         assert dirty.refused and dirty == {queues.open("T", 0)}
+
+
+def test_at_a_clean_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(root, small_config())
+    put_all(store, [b"x"])
+
+    def hungry(self: Housekeeper) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Housekeeper, "flush_derived", hungry)
+        with pytest.raises(FlushFailedError):
+            store.close()
+    with Store.open(root, small_config()) as again:
+        assert not again.recovery.clean
+        assert bodies(again) == [b"x"]

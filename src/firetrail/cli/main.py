@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, ExitCode.PROBLEMS if damaged else ExitCode.USAGE)
     except BrokenPipeError:
         return _reader_gone()
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         return _fail(error, ExitCode.USAGE)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -82,7 +82,7 @@ def version_line() -> str:
 
 
 def _fail(error: Exception, code: ExitCode) -> ExitCode:
-    print(f"firetrail: error: {error}", file=sys.stderr)
+    print(f"firetrail: error: {str(error) or 'not enough memory'}", file=sys.stderr)
     return code
 
 

@@ -203,7 +203,7 @@ class Engine:
                 self.dispatcher.stop()
                 if self.failure is None and not self.dispatcher.behind:
                     self._note_clean()
-            except (OSError, StoreError) as error:
+            except (OSError, StoreError, MemoryError) as error:
                 self.fail(error)
         if self.failure is not None:
             raise FlushFailedError(
