@@ -20,6 +20,7 @@ from firetrail.client import (
     SimpleConsumer,
 )
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.format.layout import PROPERTY_CRC_MARK
 from firetrail.format.record import Record
 from firetrail.remoting.bodies import ConsumeFromWhere
@@ -140,3 +141,15 @@ def test_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> None:
         found = [*store.read("T"), *store.read("U")]
     assert len(found) == 6
     assert {m.raw_properties.count(PROPERTY_CRC_MARK) for m in found} == {int(sealed)}
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_delay_behind_an_old_checksum(tmp_path: Path, sealed: bool) -> None:
+    raw = b"__CRC32#\x010123456789\x02DELAY\x0199\x02a\x01b\x02"
+    with Store.open(tmp_path, SEALED.replace(property_crc=sealed)) as store:
+        store.put(StoredMessage("T", b"again", raw_properties=raw))
+        last = SEALED.delay_levels.max_level
+        assert store.wait_dispatched()
+        (record,) = store.read("SCHEDULE_TOPIC_XXXX", last - 1)
+    known = {"DELAY": str(last), "a": "b", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    assert {k: v for k, v in record.properties.items() if k != "__CRC32#"} == known

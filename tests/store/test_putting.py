@@ -191,16 +191,6 @@ class TestDelay:
     def test_of_transactions_only_the_committed(self, store: Store, kind: int, topic: str) -> None:
         assert stored(store, Message("T", b"x", delay_level=1, sys_flag=kind)).topic == topic
 
-    @pytest.mark.parametrize("sealed", [True, False])
-    def test_the_level_behind_an_old_checksum(self, open_store: OpenStore, sealed: bool) -> None:
-        store = open_store(property_crc=sealed)
-        raw = b"__CRC32#\x010123456789\x02DELAY\x0199\x02a\x01b\x02"
-        store.put(Message("T", b"again", raw_properties=raw))
-        assert store.wait_dispatched()
-        (record,) = store.read(SCHEDULE_TOPIC, 17)
-        known = {"DELAY": "18", "a": "b", "REAL_TOPIC": "T", "REAL_QID": "0"}
-        assert {k: v for k, v in record.properties.items() if k != "__CRC32#"} == known
-
     def test_with_other_levels(self, open_store: OpenStore) -> None:
         from firetrail.format.delay import DelayLevels
 
