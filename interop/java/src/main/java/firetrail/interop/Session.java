@@ -52,10 +52,15 @@ final class Session implements AutoCloseable {
     }
 
     static Session open(String root, Options options) throws Exception {
-        DefaultMessageStore store = Line.create(configure(root, options));
+        DefaultMessageStore store = create(configure(root, options));
         load(store, root);
         store.start();
         return new Session(store, options.has("kill"));
+    }
+
+    /** One at a time: the constructor of its statistics fills a map that all stores share. */
+    private static synchronized DefaultMessageStore create(MessageStoreConfig config) throws Exception {
+        return Line.create(config);
     }
 
     static void load(DefaultMessageStore store, String root) {
