@@ -234,6 +234,7 @@ def _java(name: str, line: str, *options: str) -> Side:
         commands = "read", f"read --tags {TAG}", *queries
         found = []
         for surveyed in Java(line).survey(roots, *commands, sizes=sizes, options=options):
+            assert "no end" not in surveyed.failure, surveyed.failure  # that says nothing
             read, tagged, *by_key = [*surveyed.answers, [], []]
             found.append(
                 Served(

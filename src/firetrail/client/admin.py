@@ -129,7 +129,7 @@ class Admin:
         return WipedResponse.decode(answer.fields).wipe_topic_count
 
     async def _masters_to_change(self, cluster: str | None = None) -> dict[str, str]:
-        """The same; RequestError if there are none: a change that nobody makes is not made."""
+        """The masters; RequestError if there are none: a change that nobody makes is not made."""
         masters = await self.masters(cluster)
         if not masters:
             what = f"no master in the cluster {cluster}" if cluster else "no broker is there"

@@ -139,8 +139,10 @@ class BulkAppend:
         """Append messages of one queue: the items of a client batch (``format.batch``)."""
         if (topic, queue_id) not in self._next:
             check_topic(topic)
-        encoded = topic.encode()
-        items = without_crcs(items)
+        self._add((topic, queue_id), without_crcs(items), sys_flag)
+
+    def _add(self, key: QueueKey, items: bytes | memoryview, sys_flag: int) -> None:
+        encoded = key[0].encode()
         count, size, largest = self._measure(items, encoded)
         if largest > self.config.max_record_size:
             raise IllegalMessageError(
@@ -150,10 +152,10 @@ class BulkAppend:
         if segment is None or segment.wrote + size + _HEAD > segment.size:
             if count > 1:
                 for item in _split(memoryview(items)):
-                    self.add(topic, queue_id, item, sys_flag)
+                    self._add(key, item, sys_flag)
                 return
             segment = self._roll(segment)
-        self._write(segment, (topic, queue_id), encoded, items, count, size, sys_flag)
+        self._write(segment, key, encoded, items, count, size, sys_flag)
 
     def _measure(self, items: bytes | memoryview, topic: bytes) -> tuple[int, int, int]:
         hosts = 2 * len(self._store_host)
