@@ -14,7 +14,7 @@ _print_exc = traceback.print_exc
 
 def print_exc() -> None:
     """Print the error that is being handled, unless it is that nobody listens any more."""
-    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+    if not isinstance(sys.exc_info()[1], ConnectionError):  # closed, or reset
         _print_exc()
 
 
