@@ -18,6 +18,13 @@ def print_exc() -> None:
         _print_exc()
 
 
+def hush_planner() -> None:
+    """The same in the workers of the daemon that Spark plans with, which is always its own."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == daemon.__name__:
+        traceback.print_exc = print_exc  # type: ignore[assignment]
+
+
 if __name__ == "__main__":
     traceback.print_exc = print_exc  # type: ignore[assignment]
     daemon.manager()

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.daemon import hush_planner
 from firetrail.pipeline.sink import batch_writer, stream_writer
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.options import View, parse_options, parse_shape
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 # Spark refuses a reader with pushFilters unless the flag spark.sql.python.filterPushdown.enabled is
 # set, and does not tell the data source. If it is, planning runs in this program of Spark's.
 _PUSHDOWN_PROGRAM = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+hush_planner()
 
 
 class RocketMqDataSource(DataSource):
