@@ -15,6 +15,7 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.receipts import ORDERED
 from firetrail.store.config import FlushMode
 
 LONG = 10_000
@@ -339,5 +340,18 @@ def test_one_of_many_that_wait_looks_for_all(monkeypatch: pytest.MonkeyPatch) ->
         found = [message for answer in waiting for message in popped(await answer)]
         assert sorted(int(message.body) for message in found) == list(range(100))
         assert looks <= 400
+
+    running(test)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_receipts_of_the_grpc_proxy_have_further_words(ordered: bool) -> None:
+    async def test(talk: Talk) -> None:
+        await fill(talk, "T1", b"0", b"1")
+        first, second = await pop(talk, order=ordered)
+        assert (first.receipt.revive_queue == ORDERED) is ordered
+        done = await ack(talk, first, extraInfo=f"{first.receipt.encode()} 3608")
+        longer = await change(talk, second, 60_000, extraInfo=f"{second.receipt.encode()} 0 3608")
+        assert (done.code, longer.code) == (0, 0)
 
     running(test)

@@ -16,8 +16,14 @@ def test_there_and_back() -> None:
     assert receipt.encode() == text
 
 
+@pytest.mark.parametrize("more", ["3608", "0 3608", "words of a later version"])
+def test_further_words_are_ignored(more: str) -> None:
+    text = "17 1700000000000 60000 3 1 broker-a 2 19"
+    assert Receipt.decode(f"{text} {more}") == Receipt.decode(text)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "1 2 3", "a b c d 0 broker 1 2", "1 2 3 4 0 broker 1", "1 2 3 4 0 broker 1 2 3"]
+    "text", ["", "1 2 3", "a b c d 0 broker 1 2", "1 2 3 4 0 broker 1", "1 2 3 4 0 broker 1 x"]
 )
 def test_what_is_none(text: str) -> None:
     with pytest.raises(RequestError, match="is not the receipt of a message"):

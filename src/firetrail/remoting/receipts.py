@@ -6,7 +6,8 @@
 
 ``start`` is the offset that the pop began at. They are RocketMQ's "extra info", and stand in the
 property ``POP_CK``. A pop is answered with what the receipts of its messages have in common; the
-client puts them together.
+client puts them together. RocketMQ's gRPC proxy appends the commit log offset as a ninth word;
+further words are ignored, as RocketMQ's broker does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Receipt(NamedTuple):
         try:
             start, time, invisible, revive = map(int, words[:4])
             retry, broker_name = words[4:6]
-            queue_id, offset = map(int, words[6:])
+            queue_id, offset = map(int, words[6:8])
         except ValueError:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"{text!r:.200} is not the receipt of a message"
