@@ -198,6 +198,29 @@ def test_lag(ask: Any, namesrv: str) -> None:
     assert [line["topic"] for line in ask("lag", "G", "--json").lines] == ["Lag"] * len(told)
 
 
+def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
+    """Its lag is not negative, and the reason is said."""
+    ask("group", "create", "GB")
+    ask("send", "Beyond", "1", "--order-key", "one")
+    settle(namesrv, "Beyond", 1)
+
+    async def commit() -> None:
+        async with PullConsumer(namesrv, "GB") as consumer:
+            for queue in await consumer.queues("Beyond"):
+                if await consumer.offsets.end(queue):
+                    await consumer.commit(queue, 1152)
+
+    asyncio.run(commit())
+    told = ask("lag", "GB", "Beyond", "--json").lines
+    assert sorted((line["lag"], line["ahead"]) for line in told)[-1] == (0, 1151)
+    *_, total, reason = ask("lag", "GB", "Beyond").out.splitlines()
+    assert total.split() == ["total", "1", "0"]
+    assert "GB is 1151 beyond the end; the queue became shorter" in reason
+    assert "firetrail reset GB Beyond last sets it back" in reason
+    ask("reset", "GB", "Beyond", "last")
+    assert "beyond" not in ask("lag", "GB", "Beyond").out
+
+
 def test_watching_lag(ask: Any, namesrv: str) -> None:
     """Again and again, with the time; Ctrl-C ends it by the shell's convention."""
     ask("topic", "create", "Watched", "--queues", "1")

@@ -22,13 +22,14 @@ from firetrail.broker.assigning import Assigning
 from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.files import ConfigFile
+from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
 from firetrail.broker.inspecting import Inspecting
 from firetrail.broker.java_timer import take_over
 from firetrail.broker.locks import Locks
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.overruns import log_overruns, overshoot_in
 from firetrail.broker.pop_checkpoints import Checkpoints
 from firetrail.broker.pop_orders import Orders
 from firetrail.broker.popping import Popping
@@ -205,12 +206,15 @@ class Broker:
             since = self.topics.version.timestamp
             self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        self.offsets = OffsetTable(progress("consumerOffset.json"), store, self.topics)
+        self.offsets = OffsetTable(progress(CONSUMER_OFFSETS), store, self.topics)
+        overshoot = overshoot_in(store)
+        overruns = self.offsets.set_back(overshoot)
         self.clients = Clients(self.topics, self.groups, loop.time, config)
         self._holding = Holding(store, loop)
         self._traffic = Traffic(store, loop.time)
         self._locks = Locks(loop.time)
-        self._schedule = Schedule(progress("delayOffset.json"), store, levels, now_ms)
+        self._schedule = Schedule(progress(DELAY_OFFSETS), store, levels, now_ms)
+        overruns += self._schedule.set_back(overshoot)
         self._transactions = Transactions(
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
@@ -226,9 +230,8 @@ class Broker:
         if not store.recovery.clean:
             self.groups.recover(checkpoints.pops())
         take_over(store, self.topics, self.offsets, checkpoints, self._folder)
-        self._orders = Orders(
-            file("consumerOrderInfo.json"), self.topics, self.groups, self.offsets, now_ms
-        )
+        self._orders = Orders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
+        log_overruns(overruns + self._orders.set_back(overshoot))
         self._reviving = Reviving(store, self.topics, self.groups, checkpoints, now_ms)
         self._statistics = StatisticsAnswers(
             store,

@@ -27,6 +27,11 @@ from firetrail.storage.system import System
 CHECKSUM = "firetrailCrc"
 """The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
 
+CONSUMER_OFFSETS = "consumerOffset.json"
+DELAY_OFFSETS = "delayOffset.json"
+ORDERS = "consumerOrderInfo.json"
+"""The files that hold positions in queues."""
+
 Table = TypeVar("Table", bound=Body)
 
 _log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import check_group
+from firetrail.broker.overruns import Overrun, Overshoot, set_back_groups
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import QUEUES_MAX, TopicTable
 from firetrail.errors import RequestError
@@ -48,6 +49,13 @@ class OffsetTable:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.saver.note_change()
+
+    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+        """Set offsets back that are beyond the end of their queues."""
+        overruns = set_back_groups(self._offsets, overshoot)
+        if overruns:
+            self.saver.note_change()
+        return overruns
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Offsets by topic and queue id."""

@@ -14,6 +14,7 @@ from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Queue
 from firetrail.broker.offsets import OffsetTable
+from firetrail.broker.overruns import Overrun, Overshoot, drop_orders
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import RequestError
@@ -109,6 +110,13 @@ class Orders:
         self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
         self._offsets.commit(group, *queue, batch.next)
         self.saver.note_change()
+
+    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+        """Forget pops of messages that their queues no longer have."""
+        overruns = drop_orders(self._batches, lambda batch: max(batch.offsets), overshoot)
+        if overruns:
+            self.saver.note_change()
+        return overruns
 
     def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
         """The offsets of a pop, none if it was not the last one."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from firetrail.broker.copying import copied
 from firetrail.broker.files import ConfigFile
+from firetrail.broker.overruns import Overrun, Overshoot, set_back_delays
 from firetrail.broker.repeating import repeat
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import HALF_TOPIC
@@ -49,6 +50,13 @@ class Schedule:
     def content(self) -> DelayOffsets:
         """The next queue offset of each level."""
         return DelayOffsets(dict(sorted(self._next.items())))
+
+    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+        """Set levels back that are beyond the end of their queues."""
+        overruns = set_back_delays(self._next, overshoot)
+        if overruns:
+            self.saver.note_change()
+        return overruns
 
     def start(self) -> None:
         """Begin to deliver."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from firetrail.broker.overruns import set_back_files
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -14,6 +15,7 @@ from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
 from firetrail.store.problems import Problem
 from firetrail.store.repair import Repair, repair_store
+from firetrail.store.view import StoreView
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.
@@ -24,7 +26,9 @@ and index that are behind the log, are what recovery is for. Exit code 0: nothin
 
 Repairs, of a store that is not in use; what they remove is kept in a folder repair-<time> of it:
   rebuild-derived  make consume queues and index anew from the log
-  truncate-log     end the log at its first damage, then rebuild-derived"""
+  truncate-log     end the log at its first damage, then rebuild-derived
+Afterwards the positions of consumer groups, delay levels and ordered pops that are beyond the end
+of their queue are set back to it."""
 EXAMPLES = """\
   firetrail fsck data
   firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'
@@ -48,7 +52,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Repair if asked to, check, and say what was done and found."""
     repaired: list[str] = []
     if args.repair is not None:
-        repaired = repair_store(System(), args.store, Repair(args.repair), args.delay_levels)
+        repaired = repair_store(
+            System(), args.store, Repair(args.repair), args.delay_levels, finish=_set_back
+        )
     with open_view(args.store) as view:
         progress = Progress("checking", view.end - view.log.min_offset)
         try:
@@ -61,6 +67,10 @@ def run(args: argparse.Namespace) -> ExitCode:
     else:
         print("\n".join([*repaired, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def _set_back(view: StoreView) -> list[str]:
+    return set_back_files(view.system, view.root, view.queue_end)
 
 
 def show(report: CheckReport) -> list[str]:

@@ -16,7 +16,8 @@ from firetrail.client import Admin, MessageQueue, PullConsumer
 
 DESCRIPTION = """\
 Print, for each queue of a topic, up to where a group has consumed and how many messages are left;
-without a topic, for all that the group has consumed from.
+without a topic, for all that the group has consumed from. A group that is beyond the end of a queue
+has a lag of 0 there, and a line says so; it is the field "ahead" of --json.
 
 With --watch, again every two seconds until you press Ctrl-C."""
 EXAMPLES = """\
@@ -40,7 +41,12 @@ class Lag(NamedTuple):
     @property
     def left(self) -> int:
         """Messages that are yet to be consumed."""
-        return self.end - max(self.committed or 0, self.first)
+        return max(self.end - max(self.committed or 0, self.first), 0)
+
+    @property
+    def ahead(self) -> int:
+        """How far the group is beyond the end of the queue: it would skip so many new messages."""
+        return max((self.committed or 0) - self.end, 0)
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -108,6 +114,7 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
                 "committed": lag.committed,
                 "end": lag.end,
                 "lag": lag.left,
+                "ahead": lag.ahead,
             }
             print(json.dumps(found), flush=True)
         return
@@ -129,4 +136,11 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
     ]
     total = ("total", "", "", "", sum(lag.end for lag in lags), sum(lag.left for lag in lags))
     heads = ("TOPIC", "BROKER", "QUEUE>", "COMMITTED>", "END>", "LAG>")
-    print("\n".join(table(heads, [*rows, total])), flush=True)
+    warnings = [
+        f"{lag.queue.topic} queue {lag.queue.queue_id} of {lag.queue.broker_name}: {args.group} is "
+        f"{lag.ahead} beyond the end; the queue became shorter, or the offset was set by hand. "
+        f"firetrail reset {args.group} {lag.queue.topic} last sets it back"
+        for lag in lags
+        if lag.ahead
+    ]
+    print("\n".join([*table(heads, [*rows, total]), *warnings]), flush=True)

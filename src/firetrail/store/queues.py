@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firetrail.errors import StoreClosedError
-from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id
+from firetrail.format.names import (
+    CONSUME_QUEUE,
+    OFFSET_MAX,
+    is_folder_name,
+    parse_queue_id,
+    parse_segment_name,
+    queue_folder,
+    segment_name,
+)
+from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.system import System
@@ -69,6 +78,34 @@ class QueueTable:
         if queue is None and (topic, queue_id) in self._known:
             return self.open(topic, queue_id)
         return queue
+
+    def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a queue has a unit right before ``offset``, or had one that has expired.
+
+        A queue that is not in use is not opened for it: a start asks this for every position of
+        every group, and one read of 20 bytes is a fraction of what opening a queue costs.
+        """
+        queue = self.loaded.get((topic, queue_id))
+        if queue is not None:
+            return offset <= queue.max_offset
+        at = (offset - 1) * UNIT_SIZE
+        if at < 0:
+            return True
+        if (topic, queue_id) not in self._known or at > OFFSET_MAX:
+            return False
+        folder = self._root / queue_folder(topic, queue_id)
+        base = at - at % self._file_size
+        files = self._system.files
+        try:
+            descriptor = files.open(folder / segment_name(base), writable=False)
+        except FileNotFoundError:
+            starts = (parse_segment_name(name) for name in files.names(folder))
+            return any(start is not None and start > at for start in starts)
+        try:
+            content = files.read_at(descriptor, at - base, UNIT_SIZE)
+            return len(content) == UNIT_SIZE and decode_unit(content).is_written
+        finally:
+            files.close(descriptor)
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, a new and empty one if there is none."""

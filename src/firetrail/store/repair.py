@@ -71,18 +71,21 @@ def repair_store(
     delays: DelayLevels,
     make: Rebuild = rebuild,
     on_progress: Callable[[int], None] = lambda done: None,
+    finish: Callable[[StoreView], list[str]] = lambda view: [],
 ) -> list[str]:
     """Repair a store that is not in use; what was done, a sentence each.
 
-    ``make`` makes the queues and the index, and tells ``on_progress``. Raises StoreLockedError if
-    the store is in use, and StoreError if the repair would not help.
+    ``make`` makes the queues and the index, and tells ``on_progress``. ``finish`` is called with
+    the repaired store while its lock is still held, and says what it did. Raises StoreLockedError
+    if the store is in use, and StoreError if the repair would not help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
-        return _Work(system, root, partial(make, delays=delays, on_progress=on_progress)).run(
-            choice
-        )
+        work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
+        done = work.run(choice)
+        with StoreView.open(root, system=system, exclusive=True) as view:
+            return done + finish(view)
     finally:
         lock.release()
 

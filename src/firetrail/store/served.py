@@ -96,6 +96,10 @@ class ServedStore(Store):
         queue = self._engine.queues.find(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
+    def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a queue has a message right before ``offset``, or had one that has expired."""
+        return self._engine.queues.reaches(topic, queue_id, offset)
+
     def stored_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
         """Bytes in the log of the messages from queue offset ``first`` to before ``end``."""
         queue = self._engine.queues.find(topic, queue_id)

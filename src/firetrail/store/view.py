@@ -213,6 +213,13 @@ class StoreView:
                 self.queue_faults[pair] = Problem(queue_folder(*pair), 0, None, kind, str(error))
         return tails
 
+    def queue_end(self, topic: str, queue_id: int) -> int | None:
+        """Queue offset behind the last unit; 0 without such a queue, None if it is damaged."""
+        if (topic, queue_id) in self.queue_faults:
+            return None
+        tail = self.tails.get((topic, queue_id))
+        return tail.max_offset if tail is not None else 0
+
     def open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue of its own, for a look at it; close it. Raises StoreError if it is damaged."""
         try:
