@@ -1,8 +1,9 @@
-"""RocketMQ's own name server, broker and ``mqadmin``, as processes of the tests."""
+"""RocketMQ's own name server, broker, proxy and ``mqadmin``, as processes of the tests."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,10 @@ START_S = 60
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
+PROXY_LINE = "proxy"
+STARTED = {PROXY: "startup successfully"}
+"""What servers print when they serve, if it is not ``boot success``."""
 
 BROKER_CONF = """\
 brokerClusterName=DefaultCluster
@@ -119,6 +124,22 @@ class Servers:
             yield f"127.0.0.1:{port}"
 
     @contextmanager
+    def proxy(self, namesrv: str) -> Iterator[str]:
+        """The gRPC proxy in cluster mode, of the line ``proxy``; its address."""
+        port = free_port()
+        conf = self.folder / "rmq-proxy.json"
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "grpcServerPort": port,
+            "remotingListenPort": port + 1,
+            "namesrvAddr": namesrv,
+            "transactionHeartbeatPeriodSecond": 1,
+        }
+        conf.write_text(json.dumps(settings))
+        with self._running(PROXY, "-pm", "cluster", "-n", namesrv, "-pc", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    @contextmanager
     def our_broker(self, namesrv: str, name: str) -> Iterator[str]:
         """``firetrail broker`` with the same configuration and the same store; its address."""
         port, conf = self._configured(name)
@@ -165,7 +186,8 @@ class Servers:
             self.pids[main] = process.pid
             try:
                 deadline = time.monotonic() + START_S
-                while "boot success" not in said.read_text(errors="replace"):
+                started = STARTED.get(main, "boot success")
+                while started not in said.read_text(errors="replace"):
                     alive = process.poll() is None and time.monotonic() < deadline
                     assert alive, f"{main} did not start: {said.read_text()[-3000:]}"
                     time.sleep(0.05)

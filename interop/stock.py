@@ -71,11 +71,10 @@ _GO = (["go", "mod", "tidy"], ["go", "build", "-o", "client", "."])
 _GO_EXAMPLE = HERE.parent / "examples" / "clients" / "go"
 _NODE = ("package.json", "said.js", "ali_ons.js", "rocketmq_nodejs.js")
 _PIP = ["venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+_PYTHON = ([sys.executable, "-m", "venv", "--clear", "venv"], [*_PIP, "-r", "requirements.txt"])
 _RECIPES = {
-    "cpp": _Recipe(
-        [HERE / "cpp" / "requirements.txt"],
-        [[sys.executable, "-m", "venv", "--clear", "venv"], [*_PIP, "-r", "requirements.txt"]],
-    ),
+    "cpp": _Recipe([HERE / "cpp" / "requirements.txt"], _PYTHON),
+    "grpc": _Recipe([HERE / "grpc" / "requirements.txt"], _PYTHON),
     "node": _Recipe(
         [HERE / "node" / name for name in _NODE],
         [["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]],

@@ -1,0 +1,93 @@
+"""A released gRPC client at RocketMQ's own proxy 5.3.3, in front of Firetrail's broker.
+
+The proxy runs in cluster mode: every call of the client becomes requests of the remoting protocol
+to Firetrail's name server and broker. What the proxy adds to a receipt, its commit log offset, is
+part of every acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from interop.servers import PROXY_LINE, Servers
+from interop.stock import (
+    Event,
+    all_delivered,
+    bodies,
+    client_environment,
+    firetrail_up,
+    lag,
+    of,
+    run_client,
+    same_messages,
+)
+
+from firetrail.client import Admin
+from firetrail.remoting.bodies import SubscriptionGroupConfig
+
+CLIENT = Path(__file__).parent / "grpc" / "client.py"
+CONF = """\
+listenPort=0
+transactionTimeOut=1000
+transactionCheckInterval=1000
+transactionCheckMax=1000
+"""
+NORMAL = [f"normal{n}" for n in range(6)]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    folder = tmp_path_factory.mktemp("proxy")
+    made = client_environment("grpc")
+    servers = Servers(PROXY_LINE, folder)
+    with firetrail_up(folder, CONF) as namesrv:
+        asyncio.run(prepared(namesrv))
+        with servers.proxy(namesrv) as address:
+            said = run_client([made / "venv" / "bin" / "python", CLIENT, address], folder)
+        groups = {"GrpcOrderly": "GrpcFifo", "GrpcPush": "GrpcNormal", "GrpcSimple": "GrpcNormal"}
+        left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in groups.items()}
+        assert left == dict.fromkeys(groups, 0)
+    return said
+
+
+async def prepared(namesrv: str) -> None:
+    """Topics with their types, and a group that consumes in order: gRPC clients make neither."""
+    async with Admin(namesrv) as admin:
+        for kind in ("Normal", "Fifo", "Transaction"):
+            attributes = f"+message.type={kind.upper()}"
+            await admin.create_topic(f"Grpc{kind}", 4, attributes=attributes)
+        for group in ("GrpcPush", "GrpcSimple", "GrpcHalves"):
+            await admin.create_group(group)
+        orderly = SubscriptionGroupConfig("GrpcOrderly", consume_message_orderly=True)
+        await admin.create_group(orderly)
+
+
+def test_everything_sent_is_received(events: list[Event]) -> None:
+    all_delivered(events, "push", NORMAL)
+    assert len(of(events, "got", "push")) == len(NORMAL)  # once: acknowledgements are taken
+    assert {event["words"] for event in of(events, "got", "push")} == {9}
+    assert same_messages(events, "id") >= len(NORMAL)
+
+
+def test_order(events: list[Event]) -> None:
+    for key in "0123":
+        got = [body for body in bodies(events, "got", "fifo") if body.startswith(f"{key}-")]
+        assert got == [f"{key}-{n:02}" for n in range(5)]
+
+
+def test_a_failure_in_order_comes_again(events: list[Event]) -> None:
+    got = [event for event in of(events, "got", "fifo") if event["body"] == "again"]
+    assert [event["group"] for event in got] == ["order-0"] * 2
+
+
+def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
+    all_delivered(events, "simple", NORMAL[::2])
+    times = [event["times"] for event in of(events, "got", "simple") if event["body"] == "normal0"]
+    assert times == [1, 2]
+
+
+def test_transactions(events: list[Event]) -> None:
+    all_delivered(events, "halves", ["commit", "unknown"])
+    all_delivered(events, "check", ["unknown"])
