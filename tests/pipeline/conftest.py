@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two cores; quick to start, rather than quick for long."""
-    os.environ["PYTHONPATH"] = str(ROOT)  # tasks may be functions of the tests' modules
+    # Tasks may be functions of the tests' modules, and run the sources that are tested.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     started = session(
         "local[2]",
         **{

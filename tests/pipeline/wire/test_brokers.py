@@ -14,13 +14,13 @@ from tests.pipeline.wire.talk import create, received, run
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin
-from firetrail.errors import ConfigError, RequestError
+from firetrail.errors import ConfigError, PipelineError, RequestError
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.splits import WireSplit
-from firetrail.pipeline.wire import loop
-from firetrail.pipeline.wire.loop import patiently
+from firetrail.pipeline.wire import patience
+from firetrail.pipeline.wire.patience import Patience
 from firetrail.pipeline.wire.reading import read_wire
 from firetrail.pipeline.wire.sending import Sender
 from firetrail.pipeline.wire.stream import WireStreamReader
@@ -85,9 +85,9 @@ def test_queues_are_counted_over_both(namesrv: str) -> None:
 class TestPatience:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(loop, "PAUSE_S", 0.0)
+        monkeypatch.setattr(patience, "PAUSE_S", 0.0)
 
-    def outcome(self, *errors: Exception) -> int:
+    def outcome(self, *errors: Exception, limit_ms: int = 60_000) -> int:
         left = list(errors)
 
         async def ask() -> int:
@@ -95,14 +95,16 @@ class TestPatience:
                 raise left.pop(0)
             return 7
 
-        return run(lambda: patiently(ask))
+        return run(lambda: Patience("127.0.0.1:1", limit_ms).ask(ask, "asking", "T"))
 
     def test_what_passes(self) -> None:
         busy = RequestError(ResponseCode.SYSTEM_BUSY, "busy")
-        assert self.outcome(ConnectionResetError(), TimeoutError(), busy) == 7
+        gone = RequestError(ResponseCode.TOPIC_NOT_EXIST, "its broker is away")
+        assert self.outcome(ConnectionResetError(), TimeoutError(), busy, gone) == 7
 
     def test_what_does_not(self) -> None:
         with pytest.raises(RequestError, match="no such"):
-            self.outcome(RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such"))
-        with pytest.raises(ConnectionResetError):
-            self.outcome(*[ConnectionResetError()] * loop.TRIES)
+            self.outcome(RequestError(ResponseCode.NO_PERMISSION, "no such"))
+        what = "asking failed: the name server cannot be reached .* after 1 attempts in .*Reset"
+        with pytest.raises(PipelineError, match=what):
+            self.outcome(ConnectionResetError(), limit_ms=0)

@@ -92,8 +92,9 @@ class TestOffsets:
         assert read(reader, start, reader.latestOffset(start, ALL)) == list(range(41))
 
     def test_loss(self, broker: BackgroundBroker) -> None:
-        reader = reader_of(broker, subscribe="T")
-        lenient = reader_of(broker, subscribe="T", failOnDataLoss="false")
+        at_once = {"subscribe": "T", "retryTimeoutMs": "0"}
+        reader = reader_of(broker, **at_once)
+        lenient = reader_of(broker, **at_once, failOnDataLoss="false")
         name = home(reader)
         beyond = {"T": {f"{name}/0": 90, f"{name}/1": 20}}
         with pytest.raises(DataLostError, match="ends at 20, but was read up to 90"):

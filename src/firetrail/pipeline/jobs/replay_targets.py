@@ -24,10 +24,11 @@ from firetrail.errors import StoreError
 from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.source.options import GROUP
-from firetrail.pipeline.wire.cluster import reached
-from firetrail.pipeline.wire.loop import Loop, patiently
-from firetrail.pipeline.wire.sending import SEND_S, Parcel, send_in_order
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
+from firetrail.pipeline.wire.sending import CONNECT, SEND_S, Parcel, find_queues, send_in_order
 from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import Permission
 from firetrail.storage.system import System
 from firetrail.store.bulk import BulkAppend, Ticket, committed_number
 from firetrail.store.config import StoreConfig
@@ -106,13 +107,13 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._files = System().files
         self._loop = Loop()
         self._producer = Producer(namesrv, GROUP, retries=1, timeout_s=SEND_S)
+        self._patience = Patience(namesrv, need=Permission.WRITE)
         self._homes: set[str] = set()
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
         try:
-            with reached(self._namesrv):
-                self._loop.run(self._open())
+            self._loop.run(self._patience.ask(self._open, CONNECT))
             self._note(self.done())  # nothing is sent if that cannot be noted
         except BaseException:
             self.__exit__()
@@ -151,22 +152,21 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
 
     def commit(self, number: int, pieces: Iterable[Piece]) -> bool:
         """Send them, then note the number."""
-        with reached(self._namesrv):
-            self._loop.run(self._send(list(pieces)))
+        self._loop.run(self._send(list(pieces)))
         self._note(number)
         return True
 
     async def _send(self, pieces: list[Piece]) -> None:
         parcels: dict[MessageQueue, list[Parcel]] = {}
         for piece in pieces:
-            queues = await patiently(lambda topic=piece.topic: self._producer.queues(topic))  # type: ignore[misc]
+            queues = await find_queues(self._producer, piece.topic, self._patience)
             parcel = parcels.setdefault(queues[piece.queue_id % len(queues)], [])
             if piece.sys_flag:
                 single = (encode_batch([item]) for item in decode_batch(piece.items))
                 parcel += [Parcel(piece.topic, items, piece.sys_flag) for items in single]
             else:
                 parcel.append(Parcel(piece.topic, piece.items))
-        await send_in_order(self._producer, parcels)
+        await send_in_order(self._producer, parcels, self._patience)
 
     def is_home(self, store_host: str) -> bool:
         """By the address of a broker."""

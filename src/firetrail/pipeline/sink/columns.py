@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.source.options import GROUP
+from firetrail.pipeline.source.options import GROUP, RETRY_MS
 from firetrail.storage.system import System
 from firetrail.store.broker_conf import did_you_mean
 from firetrail.store.config import StoreConfig
@@ -27,7 +27,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """Columns by name, and the types of each; the first two are needed."""
 REQUIRED = ("topic", "body")
 OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", "checkpointLocation")
-WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "checkpointLocation")
+WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "retryTimeoutMs", "checkpointLocation")
 QUEUES_MAX = 1024
 
 
@@ -54,6 +54,8 @@ class WireSinkOptions:
     """Rows without a queue id are spread over so many queues, in turn; None for all."""
     writer_id: str | None
     """Whose rows have ids, by which readers know one that was written twice."""
+    retry_ms: int
+    """How long each request is retried."""
 
 
 def check_columns(schema: StructType) -> None:
@@ -111,6 +113,7 @@ def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkO
         given.get("group") or GROUP,
         None if queues is None else _queues(queues),
         _writer_id(given, stream),
+        _retry_ms(given.get("retryTimeoutMs", str(RETRY_MS))),
     )
 
 
@@ -141,6 +144,12 @@ def _writer_id(given: Mapping[str, str], stream: bool) -> str | None:
 def _queues(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= QUEUES_MAX:
         raise ConfigError("queues", text, f"must be a number from 1 to {QUEUES_MAX}")
+    return int(text)
+
+
+def _retry_ms(text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError("retryTimeoutMs", text, "must be a number of ms from 0 on")
     return int(text)
 
 

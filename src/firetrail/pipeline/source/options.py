@@ -26,6 +26,8 @@ Offsets = dict[str, dict[int, int]]
 
 GROUP = "FIRETRAIL_SPARK"
 """Under which brokers know those who read or write; consumers of that name do not exist."""
+RETRY_MS = 120_000
+"""Default of ``retryTimeoutMs``; Kafka's producers have the same as ``delivery.timeout.ms``."""
 
 
 class QueueName(NamedTuple):
@@ -77,6 +79,8 @@ class ReadOptions:
     namesrv: str = ""
     """Where brokers are found, instead of a path; several are separated by semicolons."""
     group: str = GROUP
+    retry_ms: int = RETRY_MS
+    """How long each request to a name server or broker is retried."""
     view: View = View.QUEUE
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
@@ -211,6 +215,7 @@ OPTIONS = (
     Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("group", "group", _text, "a consumer group"),
+    Option("retryTimeoutMs", "retry_ms", _time, "a number of ms from 0 on"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
     Option("subscribe", "subscribe", _list, "topics, separated by commas"),
     Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression of topics"),
@@ -241,6 +246,7 @@ _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "key")
 _TOGETHER = (
     ("path", "namesrv"),
     ("path", "group"),
+    ("path", "retryTimeoutMs"),
     ("subscribe", "subscribePattern"),
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),

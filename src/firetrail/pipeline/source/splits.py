@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.options import RETRY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class WireSplit:
     group: str
     ranges: tuple[BrokerRange, ...]
     wanted: Wanted = EVERYTHING
+    retry_ms: int = RETRY_MS
 
 
 StoreSplit = LogSplit | UnitSplit | PlaceSplit

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.admin import Admin
@@ -16,8 +15,10 @@ from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.record import Record, decode_received
 from firetrail.pipeline.source.options import QueueName, ReadOptions
+from firetrail.pipeline.source.plan import LOGGER
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
-from firetrail.pipeline.wire.loop import Loop, patiently
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import ResponseCode
 
@@ -48,34 +49,37 @@ def name_of(queue: MessageQueue) -> QueueName:
     return QueueName(queue.broker_name, queue.queue_id)
 
 
-@contextmanager
-def reached(namesrv: str) -> Iterator[None]:
-    """Raise what tells that nobody answers as an error that names whom was asked."""
-    try:
-        yield
-    except TimeoutError as error:
-        what = "no answer in time; do the name server and its brokers run?"
-        raise PipelineError(f"namesrv={namesrv}: {what}") from error
-    except OSError as error:
-        what = f"{error}; is a name server there, and are its brokers reached from here?"
-        raise PipelineError(f"namesrv={namesrv}: {what}") from error
+async def gathered(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]]) -> list[Found]:
+    """The answers for all items, in their order, some asked for at once."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Item) -> Found:
+        async with room:
+            return await ask(item)
+
+    return await asyncio.gather(*map(one, items))
+
+
+def _not_listed(topic: str) -> RequestError:
+    what = f"the name server lists no broker for queues of topic {topic}"
+    return RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
 
 
 class Cluster:
     """A look at the queues of a cluster, as they are now. Use it as a context manager."""
 
-    def __init__(self, namesrv: str, group: str) -> None:
-        self._namesrv = namesrv
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._patience = Patience(options.namesrv, options.retry_ms)
         self._loop = Loop()
-        self._admin = Admin(namesrv)
-        self._session = Session(namesrv)
-        self._puller = Puller(self._session, group)
+        self._admin = Admin(options.namesrv)
+        self._session = Session(options.namesrv)
+        self._puller = Puller(self._session, options.group)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
         try:
-            with reached(self._namesrv):
-                self._loop.run(self._open())
+            self._loop.run(self._patience.ask(self._open, "connecting to the cluster"))
         except BaseException:
             self.__exit__()
             raise
@@ -93,41 +97,66 @@ class Cluster:
         await self._session.close()
         await self._admin.__aexit__()
 
-    def _each(self, items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]]) -> list[Found]:
+    def _each(
+        self,
+        items: Iterable[Item],
+        ask: Callable[[Item], Awaitable[Found]],
+        queue_of: Callable[[Item], MessageQueue],
+    ) -> list[Found]:
         """The answers for all items, in their order."""
 
-        async def all_of_them() -> list[Found]:
-            room = asyncio.Semaphore(AT_ONCE)
+        async def one(item: Item) -> Found:
+            queue = queue_of(item)
+            return await self._patience.ask(
+                lambda: ask(item),
+                f"reading topic {queue.topic}",
+                queue.topic,
+                broker=queue.broker_name,
+            )
 
-            async def one(item: Item) -> Found:
-                async with room:
-                    return await patiently(lambda: ask(item))
-
-            return await asyncio.gather(*map(one, items))
-
-        with reached(self._namesrv):
-            return self._loop.run(all_of_them())
+        return self._loop.run(gathered(items, one))
 
     # -- queues -------------------------------------------------------------------------------
 
-    def queues(self, options: ReadOptions, bounds: Bounds) -> list[MessageQueue]:
-        """The queues to be read from, in the order of their names."""
-        with reached(self._namesrv):
-            topics = self._loop.run(self._admin.topics())
-        check_topics_in(topics, options)
-        wanted = [t for t in topics if options.follows(t)]
-        if bounds.topics is not None:
-            wanted = [topic for topic in wanted if topic in bounds.topics]
-        found = self._each(wanted, self._queues_of)
-        return [q for queues in found for q in queues if is_in(bounds, q.topic, q.queue_id)]
+    def queues(self, bounds: Bounds, known: Iterable[str] = ()) -> list[MessageQueue]:
+        """The queues to be read from, in the order of their names.
 
-    async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        Topics that are ``known`` to exist are waited for if the name server does not list them.
+        """
+
+        async def ask() -> list[MessageQueue]:
+            topics = await self._admin.topics()
+            if not topics:  # every broker has some
+                what = "no broker is registered with the name server"
+                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, what)
+            for topic in known:
+                if topic not in topics:
+                    raise _not_listed(topic)
+            check_topics_in(topics, self._options)
+            wanted = [t for t in topics if self._options.follows(t)]
+            if bounds.topics is not None:
+                wanted = [topic for topic in wanted if topic in bounds.topics]
+            # One that was deleted meanwhile, or whose broker has gone, is not listed next time.
+            found = await gathered(wanted, self._admin.queues)
+            return [q for queues in found for q in queues if is_in(bounds, q.topic, q.queue_id)]
+
+        return self._loop.run(self._patience.ask(ask, "listing the topics"))
+
+    def await_queues(self, needed: Mapping[str, Collection[QueueName]]) -> None:
+        """Wait until these queues are listed; give up silently when the time for that is over."""
+
+        async def ask() -> None:
+            for topic, names in needed.items():
+                listed = {name_of(queue) for queue in await self._admin.queues(topic)}
+                if not listed.issuperset(names):
+                    raise _not_listed(topic)
+
         try:
-            return await self._admin.queues(topic)
-        except RequestError as error:
-            if error.code == ResponseCode.TOPIC_NOT_EXIST:  # deleted meanwhile
-                return []
-            raise
+            self._loop.run(self._patience.ask(ask, "waiting for queues"))
+        except PipelineError as error:
+            if not isinstance(error.__cause__, RequestError):
+                raise
+            LOGGER.warning("%s", error)
 
     def ends(self, queues: Iterable[MessageQueue]) -> list[Ends]:
         """Where queues begin and end now."""
@@ -136,7 +165,7 @@ class Cluster:
             low = max(await self._admin.offsets.lowest(queue), 0)
             return Ends(queue, low, max(await self._admin.offsets.end(queue), low))
 
-        return self._each(queues, ask)
+        return self._each(queues, ask, lambda queue: queue)
 
     # -- single messages ----------------------------------------------------------------------
 
@@ -152,7 +181,7 @@ class Cluster:
                 count += 1
             return (end - begin) * (len(records) // max(count, 1))
 
-        return self._each(queues, ask)
+        return self._each(queues, ask, lambda asked: asked[0])
 
     def cut(
         self,
@@ -180,7 +209,7 @@ class Cluster:
                 end = await self._first(queue, begin, end, lambda r: r.physical_offset >= places[1])
             return begin, end
 
-        return self._each(ranges, ask)
+        return self._each(ranges, ask, lambda asked: asked[0])
 
     async def _first(
         self, queue: MessageQueue, begin: int, end: int, test: Callable[[Record], bool]

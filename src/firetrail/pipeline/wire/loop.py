@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
-
 Result = TypeVar("Result")
-
-TRIES = 6
-PAUSE_S = 0.2
-"""Before the second try; twice as long before each further one: six seconds in all."""
-PASSING = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""What a broker may do better a moment later."""
 
 
 class Loop:
@@ -42,20 +33,3 @@ class Loop:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for the result of a coroutine; what it raises is raised here."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-async def patiently(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Ask, and ask again when there was no answer or the broker was busy.
-
-    Only for what may be done twice.
-    """
-    for attempt in range(TRIES):
-        try:
-            return await ask()
-        except (OSError, TimeoutError, RequestError) as error:
-            if isinstance(error, RequestError) and error.code not in PASSING:
-                raise
-            if attempt == TRIES - 1:
-                raise
-            await asyncio.sleep(PAUSE_S * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")

@@ -29,8 +29,8 @@ def plan_wire(
     options: ReadOptions, bounds: Bounds, wanted: Wanted
 ) -> tuple[list[WireSplit], list[str]]:
     """The splits of a batch read."""
-    with Cluster(options.namesrv, options.group) as cluster:
-        queues = cluster.queues(options, bounds)
+    with Cluster(options) as cluster:
+        queues = cluster.queues(bounds)
         check_queues(queues, options)
         asked = [_asked_for(ends, options, bounds) for ends in cluster.ends(queues)]
         since = max(options.starting_timestamp, bounds.times[0])
@@ -87,5 +87,7 @@ def split_parts(parts: Sequence[Part], options: ReadOptions, wanted: Wanted) -> 
             queue = parts[number].queue
             taken = QueueRange(queue.topic, queue.queue_id, begin, end)
             ranges.append(BrokerRange(queue.broker_name, taken))
-        splits.append(WireSplit(options.namesrv, options.group, tuple(ranges), wanted))
+        splits.append(
+            WireSplit(options.namesrv, options.group, tuple(ranges), wanted, options.retry_ms)
+        )
     return splits

@@ -25,8 +25,8 @@ from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.splits import BrokerRange, WireSplit
 from firetrail.pipeline.source.units import Chooser
-from firetrail.pipeline.wire.cluster import reached
-from firetrail.pipeline.wire.loop import PAUSE_S, TRIES, Loop, patiently
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue
 from firetrail.remoting.codes import ResponseCode
 from firetrail.store.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, explain
@@ -40,6 +40,10 @@ HELD_BYTES = 64 << 20
 """Of answers that wait for their turn; the next one in turn may go beyond it."""
 BATCH_BYTES = 4 << 20
 """Of records, from which on they become a batch."""
+IDLE_MAX = 6
+"""Answers in a row with which a broker does not go on."""
+IDLE_S = 0.2
+"""The pause after each of them."""
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -62,7 +66,7 @@ def read_wire(
     decoder = _Decoder(
         Gatherer(fields(columns), decompress=decompress, lenient=permissive), check, permissive
     )
-    with Loop() as loop, reached(split.namesrv):
+    with Loop() as loop:
         fetcher = Fetcher(split, allow_loss)
         loop.run(fetcher.open())
         try:
@@ -98,6 +102,7 @@ class Fetcher:
     def __init__(self, split: WireSplit, allow_loss: bool) -> None:
         self._session = Session(split.namesrv)
         self._puller = Puller(self._session, split.group)
+        self._patience = Patience(split.namesrv, split.retry_ms)
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss
@@ -110,7 +115,7 @@ class Fetcher:
 
     async def open(self) -> None:
         """Find the cluster, and begin."""
-        await self._session.open()
+        await self._patience.ask(self._session.open, "connecting to the cluster")
         self._begin_more()
 
     async def close(self) -> None:
@@ -170,10 +175,10 @@ class Fetcher:
                 if answer.next_offset <= at:
                     break
             idle = idle + 1 if answer.next_offset <= at else 0
-            if idle == TRIES:
+            if idle == IDLE_MAX:
                 raise PipelineError(f"queue {part}: the broker does not go on from offset {at}")
             if idle:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(IDLE_S)
             at = max(at, answer.next_offset)
         return found
 
@@ -181,9 +186,14 @@ class Fetcher:
         async def ask() -> Answer:
             await self._session.route(queue.topic)
             wanted = by_tags(queue.topic, self._tags)
-            return await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
+            try:
+                return await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
+            except (OSError, TimeoutError):
+                self._session.forget_route(queue.topic)  # it may come back elsewhere
+                raise
 
-        return await patiently(ask)
+        what = f"reading topic {queue.topic}"
+        return await self._patience.ask(ask, what, queue.topic, broker=queue.broker_name)
 
 
 def _is_lost(answer: Answer, at: int) -> bool:

@@ -28,9 +28,10 @@ from firetrail.format.names import check_topic
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
-from firetrail.pipeline.wire.cluster import reached
-from firetrail.pipeline.wire.loop import Loop, patiently
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
 from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import Permission
 from firetrail.store.config import StoreConfig
 from firetrail.store.putting import Drafter
 
@@ -38,6 +39,7 @@ SINK_ROW = "SINK_ROW"
 """Property with the id of a row."""
 SEND_S = 10.0
 """Time for the answer to a batch: a broker may wait for its disk."""
+CONNECT = "connecting to the cluster"
 
 
 class RowIds:
@@ -79,14 +81,15 @@ class Sender:
         self._drafter = Drafter(self._config)
         self._turn = first_turn
         self._queues: dict[str, list[MessageQueue]] = {}
+        self._patience = Patience(options.namesrv, options.retry_ms, Permission.WRITE)
         self.messages = 0
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Send all rows, and wait until brokers have stored them."""
         options = self._options
-        with Loop() as loop, reached(options.namesrv):
+        with Loop() as loop:
             producer = Producer(options.namesrv, options.group, retries=1, timeout_s=SEND_S)
-            loop.run(producer.open())
+            loop.run(self._patience.ask(producer.open, CONNECT))
             try:
                 for batch in batches:
                     topics = pc.unique(batch.column("topic").drop_null()).to_pylist()
@@ -103,7 +106,7 @@ class Sender:
             if topic in self._queues:
                 continue
             check_topic(topic)
-            found = await patiently(lambda topic=topic: producer.queues(topic))  # type: ignore[misc]
+            found = await find_queues(producer, topic, self._patience)
             most = self._options.queues or len(found)
             if most > len(found):
                 remedy = f"topic {topic} has {len(found)}; add some with 'firetrail topic'"
@@ -183,20 +186,30 @@ class Sender:
         for number, parcel in pieces:
             queue = self._queues[parcel.topic][number]
             by_queue.setdefault(queue, []).append(parcel)
-        await send_in_order(producer, by_queue)
+        await send_in_order(producer, by_queue, self._patience)
+
+
+async def find_queues(producer: Producer, topic: str, patience: Patience) -> list[MessageQueue]:
+    """The queues of a topic that take messages."""
+    return await patience.ask(
+        lambda: producer.queues(topic), f"writing to topic {topic}", topic, is_known=False
+    )
 
 
 async def send_in_order(
-    producer: Producer, parcels: Mapping[MessageQueue, Sequence[Parcel]]
+    producer: Producer, parcels: Mapping[MessageQueue, Sequence[Parcel]], patience: Patience
 ) -> None:
     """Send what is for each queue, one behind the other, and to all queues at once."""
 
     async def in_order(queue: MessageQueue, some: Sequence[Parcel]) -> None:
         for parcel in some:
-            await patiently(
+            await patience.ask(
                 lambda parcel=parcel: producer.send_encoded(  # type: ignore[misc]
                     parcel.topic, parcel.items, queue=queue, sys_flag=parcel.sys_flag
-                )
+                ),
+                f"writing to topic {parcel.topic}",
+                parcel.topic,
+                broker=queue.broker_name,
             )
 
     tasks = [asyncio.ensure_future(in_order(*some)) for some in parcels.items()]

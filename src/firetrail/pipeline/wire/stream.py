@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
@@ -24,13 +24,13 @@ class WireStreamReader(StreamReader):
     """Follows queues of brokers. Each look asks the name server anew for topics and queues."""
 
     def _cluster(self) -> Cluster:
-        return Cluster(self._options.namesrv, self._options.group)
+        return Cluster(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: at the end, unless the options say otherwise."""
         options = self._options
         with self._cluster() as cluster:
-            queues = cluster.queues(options, NO_BOUNDS)
+            queues = cluster.queues(NO_BOUNDS)
             check_queues(queues, options)
             all_ends = cluster.ends(queues)
             if options.starting_timestamp > TIME_MIN:
@@ -48,7 +48,7 @@ class WireStreamReader(StreamReader):
         """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
         begun = _parse(start)
         with self._cluster() as cluster:
-            all_ends = self._ends(cluster)
+            all_ends = self._ends(cluster, set(begun).intersection(self._options.subscribe or ()))
             ends = _highs(all_ends)
             if self._target is not None:
                 ends = cut_to(ends, _parse(self._target))
@@ -70,7 +70,9 @@ class WireStreamReader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of one micro-batch."""
         with self._cluster() as cluster:
-            parts = self._between(self._ends(cluster), _parse(start), _parse(end))
+            begun, stop = _parse(start), _parse(end)
+            cluster.await_queues(_unread(begun, stop))
+            parts = self._between(self._ends(cluster), begun, stop)
             parts = measured(cluster, parts)
         parts = [part for part in parts if part.begin < part.end]
         splits = split_parts(parts, self._options, Wanted(tags=self._options.tags))
@@ -81,8 +83,8 @@ class WireStreamReader(StreamReader):
         name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
         return resolve(name, edge, ends.low, ends.high, ends.high, self._options)
 
-    def _ends(self, cluster: Cluster) -> list[Ends]:
-        return cluster.ends(cluster.queues(self._options, NO_BOUNDS))
+    def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[Ends]:
+        return cluster.ends(cluster.queues(NO_BOUNDS, known))
 
     def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[Part]:
         """What is between two offsets, also where that is nothing.
@@ -105,6 +107,16 @@ class WireStreamReader(StreamReader):
 
 def _parse(offsets: dict[str, Any]) -> Offsets:
     return parse_offsets_by(QueueName.parse, offsets)
+
+
+def _unread(start: Offsets, end: Offsets) -> dict[str, list[QueueName]]:
+    """The queues that have messages between two offsets, by topic."""
+    found: dict[str, list[QueueName]] = {}
+    for topic, by_queue in end.items():
+        for name, stop in by_queue.items():
+            if start.get(topic, {}).get(name, 0) < stop:
+                found.setdefault(topic, []).append(name)
+    return found
 
 
 def _highs(all_ends: list[Ends]) -> Offsets:

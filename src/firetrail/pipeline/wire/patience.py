@@ -1,0 +1,176 @@
+"""Retrying requests to a cluster that is away for a while, and saying why in the end.
+
+A broker that is restarted is away for seconds, and a name server forgets its topics meanwhile. So a
+request that got no answer, and one for a topic that is known to exist, is retried until a limit has
+passed: the option ``retryTimeoutMs``. What a broker refuses for good is raised at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from firetrail.client.admin import Admin
+from firetrail.errors import PipelineError, RequestError
+from firetrail.pipeline.source.options import RETRY_MS
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import Permission, ResponseCode
+
+Result = TypeVar("Result")
+
+UNKNOWN_TOPIC_S = 30.0
+"""How long a topic may be missing that was not seen before, while brokers are registered: brokers
+register with a name server that was restarted within this time."""
+PAUSE_S = 0.2
+"""Before the second attempt; twice as long before each further one, up to the next constant."""
+PAUSE_MAX_S = 2.0
+PROBED_MAX = 16
+"""Brokers that the search for a cause connects to."""
+PASSING = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
+)
+"""Answers that may be different a moment later. SYSTEM_ERROR is also what the client raises for a
+broker that is in no route."""
+
+_log = logging.getLogger(__name__)
+
+
+class Patience:
+    """Repeats requests to the cluster of some name servers for at most ``limit_ms`` each."""
+
+    def __init__(
+        self, namesrv: str, limit_ms: int = RETRY_MS, need: Permission = Permission.READ
+    ) -> None:
+        self._namesrv = namesrv
+        self._limit_s = limit_ms / 1000
+        self._need = need
+
+    async def ask(
+        self,
+        ask: Callable[[], Awaitable[Result]],
+        what: str,
+        topic: str = "",
+        *,
+        broker: str = "",
+        is_known: bool = True,
+    ) -> Result:
+        """The answer to a request that may be repeated.
+
+        ``what`` describes the request in errors. ``is_known`` says that the topic was there
+        before, so that the lack of a route means that its broker is away. Raises PipelineError
+        with the cause if the limit passes, and what a broker said if it does not help to wait.
+        """
+        clock = asyncio.get_running_loop().time
+        begun, attempts = clock(), 0
+        while True:
+            attempts += 1
+            try:
+                return await ask()
+            except (OSError, TimeoutError, RequestError) as error:
+                last = error
+            elapsed = clock() - begun
+            if not await self._is_worth_waiting(last, elapsed, is_known):
+                if isinstance(last, RequestError) and not _is_retried(last):
+                    raise last
+                break
+            if attempts == 1:
+                where = f"namesrv={self._namesrv}: {what}: {_text(last)}"
+                _log.warning("%s; retrying for up to %g s", where, self._limit_s)
+            pause = min(PAUSE_S * 2 ** (attempts - 1), PAUSE_MAX_S) * random.uniform(0.5, 1.0)
+            await asyncio.sleep(min(pause, max(self._limit_s - elapsed, 0)))
+        cause = await _cause(self._namesrv, topic, broker, self._need)
+        raise PipelineError(
+            f"namesrv={self._namesrv}: {what} failed: {cause or 'see the last error'}; gave up "
+            f"after {attempts} attempts in {elapsed:.1f} s (option retryTimeoutMs); last error: "
+            f"{_text(last)}"
+        ) from last
+
+    async def _is_worth_waiting(self, error: Exception, elapsed: float, is_known: bool) -> bool:
+        if elapsed >= self._limit_s:
+            return False
+        if not isinstance(error, RequestError) or error.code in PASSING:
+            return True
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        return is_known or elapsed < UNKNOWN_TOPIC_S or not await _any_broker(self._namesrv)
+
+
+def _is_retried(error: RequestError) -> bool:
+    return error.code in PASSING or error.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+# -- why --------------------------------------------------------------------------------------
+
+
+async def _any_broker(namesrv: str) -> bool:
+    """Whether a name server can be asked, and knows a broker."""
+    try:
+        async with Admin(namesrv) as admin:
+            return bool(await admin.masters())
+    except (OSError, TimeoutError, RequestError):
+        return False
+
+
+async def _cause(namesrv: str, topic: str, broker: str, need: Permission) -> str:
+    """Why requests fail, as a look at the cluster shows it now; empty if nothing is wrong."""
+    admin = Admin(namesrv)
+    try:
+        async with admin:
+            masters = await admin.masters()
+            if not masters:
+                return (
+                    "no broker is registered with the name server; start one, or check its "
+                    "namesrvAddr"
+                )
+            if broker and broker not in masters:
+                return f"broker {broker} is not registered with the name server; start it"
+            asked = {broker: masters[broker]} if broker else masters
+            for name, address in list(asked.items())[:PROBED_MAX]:
+                if refusal := await _refusal(address):
+                    return (
+                        f"broker {name} at {address} cannot be reached ({refusal}); check that it "
+                        "runs, and that its brokerIP1 can be reached from here"
+                    )
+            return await _topic_cause(admin, topic, sorted(masters), need) if topic else ""
+    except (OSError, TimeoutError, RequestError) as error:
+        return (
+            f"the name server cannot be reached ({_text(error)}); check the address and that it "
+            "runs"
+        )
+
+
+async def _refusal(address: str) -> str:
+    """Why no connection to a broker can be made; empty if one can."""
+    client = Client()
+    try:
+        await client.connect(address)
+        return ""
+    except (OSError, TimeoutError) as error:
+        return _text(error)
+    finally:
+        await client.close()
+
+
+async def _topic_cause(admin: Admin, topic: str, brokers: list[str], need: Permission) -> str:
+    try:
+        route = await admin.route(topic)
+    except RequestError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return (
+            f"none of the registered brokers ({', '.join(brokers)}) has the topic {topic}; create "
+            f"it, let the brokers do so with autoCreateTopicEnable, or start the broker that has it"
+        )
+    if not any(data.perm & need for data in route.queue_datas):
+        kind = "written" if need is Permission.WRITE else "read"
+        return f"no queue of the topic {topic} may be {kind}; change the topic's permission"
+    return ""

@@ -1,0 +1,64 @@
+"""A broker in a process of its own, to be killed and started again at the same address."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from tests.torture.process import free_ports
+
+
+class BrokerProcess:
+    """``firetrail up`` on ``folder/store``, or ``firetrail broker`` for another name server."""
+
+    def __init__(self, folder: Path, namesrv: str = "", conf: str = "") -> None:
+        port, own = free_ports(2)
+        self.namesrv = namesrv or f"127.0.0.1:{own}"
+        self._conf = folder / "broker.conf"
+        self._conf.write_text(f"mappedFileSizeCommitLog=8388608\nvip_channel=false\n{conf}")
+        kind = "broker" if namesrv else "up"
+        where = ["--namesrv", namesrv] if namesrv else ["--namesrv-port", str(own)]
+        arguments = [kind, str(folder / "store"), "-c", str(self._conf), "--port", str(port)]
+        self._command = [sys.executable, "-m", "firetrail.cli.main", *arguments, *where]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("store"):
+                return
+        raise AssertionError(f"exit code {self._process.wait()}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    @contextmanager
+    def away(self, seconds: float) -> Iterator[None]:
+        """Killed at the beginning, and started again a while later."""
+        self.kill()
+        back = threading.Timer(seconds, self.start)
+        back.start()
+        try:
+            yield
+        finally:
+            back.join()

@@ -1,0 +1,226 @@
+"""Brokers that are away for a while or for good: source and sink wait, then say why."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.helpers import small_config
+from tests.pipeline.wire.processes import BrokerProcess
+from tests.pipeline.wire.talk import create, received, run, send
+
+from firetrail import Message
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import Admin
+from firetrail.errors import ConfigError, PipelineError
+from firetrail.format.hosts import parse_host
+from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.sink.columns import parse_wire_options
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import plan_batch
+from firetrail.pipeline.source.splits import WireSplit
+from firetrail.pipeline.wire import patience, sending
+from firetrail.pipeline.wire.reading import read_wire
+from firetrail.pipeline.wire.sending import RowIds, Sender
+from firetrail.pipeline.wire.stream import WireStreamReader
+from firetrail.remoting.codes import Permission
+
+AWAY_S = 1.0
+ROWS = 3000
+GAVE_UP = r"gave up after \d+ attempts in \d+\.\d s \(option retryTimeoutMs\); last error: "
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker with its name server, and a topic T of two queues."""
+    with BrokerProcess(tmp_path) as started:
+        create(started.namesrv, "T", 2)
+        yield started
+
+
+def sender_to(namesrv: str, ids: RowIds | None = None, **options: str) -> Sender:
+    return Sender(parse_wire_options({"namesrv": namesrv} | options, stream=False), ids)
+
+
+def rows(first: int, behind: int, topic: str = "T") -> pa.RecordBatch:
+    numbers = range(first, behind)
+    return pa.RecordBatch.from_pydict(
+        {"topic": [topic for _ in numbers], "body": [str(number) for number in numbers]}
+    )
+
+
+def refusal(namesrv: str, topic: str = "T") -> str:
+    """What the sink says about a broker that stays away."""
+    with pytest.raises(PipelineError, match=GAVE_UP) as caught:
+        sender_to(namesrv, retryTimeoutMs="300").send([rows(0, 1, topic)])
+    assert f"namesrv={namesrv}: " in str(caught.value)
+    return str(caught.value)
+
+
+class TestSink:
+    @pytest.mark.slow
+    def test_away_before_a_write(self, process: BrokerProcess) -> None:
+        with process.away(AWAY_S):
+            sender_to(process.namesrv).send([rows(0, 10)])
+        assert sorted(int(m.body) for m in received(process.namesrv, "T", 10)) == list(range(10))
+
+    @pytest.mark.slow
+    def test_killed_in_the_middle_of_a_write(
+        self, process: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Batches are under way while it is killed; repetitions are known by their ids."""
+        monkeypatch.setattr(sending, "CHUNK_BYTES", 4096)
+        underway = threading.Event()
+
+        def restart() -> None:
+            underway.wait()
+            process.kill()
+            process.start()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(0, 100)
+            underway.set()
+            for first in range(100, ROWS, 100):
+                yield rows(first, first + 100)
+            killer.join()
+            yield rows(ROWS, ROWS + 100)
+
+        killer = threading.Thread(target=restart)
+        killer.start()
+        sender_to(process.namesrv, RowIds("w", 0, 0)).send(batches())
+        killer.join()
+        found = received(process.namesrv, "T", ROWS + 100)
+        by_id = {m.properties["SINK_ROW"]: int(m.body) for m in found}
+        assert sorted(by_id.values()) == list(range(ROWS + 100)), "nothing lost, each once by id"
+
+    @pytest.mark.slow
+    def test_spark(self, spark: SparkSession, process: BrokerProcess) -> None:
+        frame = spark.range(0, 100, 1, 2).selectExpr("'T' as topic", "string(id) as body")
+        writer = frame.write.format("rocketmq").option("namesrv", process.namesrv).mode("append")
+        with process.away(AWAY_S), original_errors():
+            writer.save()
+        assert len(received(process.namesrv, "T", 100)) == 100
+        process.kill()
+        what = "the name server cannot be reached"
+        with pytest.raises(PipelineError, match=what), original_errors():
+            writer.option("retryTimeoutMs", "100").save()
+
+    def test_stays_away(self, tmp_path: Path) -> None:
+        nobody = BrokerProcess(tmp_path).namesrv
+        assert (
+            f"namesrv={nobody}: connecting to the cluster failed: the name server cannot be reached"
+            in refusal(nobody)
+        )
+
+    def test_option(self) -> None:
+        with pytest.raises(ConfigError, match="must be a number of ms from 0 on"):
+            parse_wire_options({"namesrv": "h:1", "retryTimeoutMs": "2m"}, stream=False)
+        with pytest.raises(ConfigError, match="must be a number of ms from 0 on"):
+            parse_options({"namesrv": "h:1", "retryTimeoutMs": "-1"})
+        with pytest.raises(ConfigError, match="only one of the two"):
+            parse_options({"path": "data", "retryTimeoutMs": "1"})
+        assert parse_wire_options({"namesrv": "h:1"}, stream=False).retry_ms == 120_000
+
+
+class TestCauses:
+    """With a name server that is there: what the error names."""
+
+    @pytest.fixture
+    def strict(self, tmp_path: Path) -> Iterator[str]:
+        """The name server of a broker that makes no topics by itself."""
+        config = BrokerConfig(auto_create_topics=False)
+        with BackgroundBroker(tmp_path / "a", config, small_config()) as broker:
+            yield broker.namesrv
+
+    def test_a_topic_that_nobody_makes(self, strict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = "none of the registered brokers (broker-a) has the topic nix; create it"
+        assert text in refusal(strict, "nix")
+        monkeypatch.setattr(patience, "UNKNOWN_TOPIC_S", 0.1)
+        with pytest.raises(PipelineError, match=re.escape(text)):
+            sender_to(strict).send([rows(0, 1, "nix")])  # sooner than after two minutes
+
+    def test_a_topic_that_is_not_writable(self, broker: BackgroundBroker) -> None:
+        async def make() -> None:
+            async with Admin(broker.namesrv) as admin:
+                await admin.create_topic("R", 1, perm=Permission.READ)
+
+        run(make)
+        assert "no queue of the topic R may be written" in refusal(broker.namesrv, "R")
+
+    def test_a_broker_that_cannot_be_reached(self, tmp_path: Path) -> None:
+        """It tells clients another address than it listens on."""
+        elsewhere = small_config().replace(store_host=parse_host("127.0.0.9:10911"))
+        with BackgroundBroker(tmp_path, store=elsewhere) as broker:
+            text = refusal(broker.namesrv.replace("127.0.0.9", "127.0.0.1"))
+        assert "broker broker-a at 127.0.0.9:" in text
+        assert "cannot be reached" in text
+
+    @pytest.mark.slow
+    def test_a_broker_that_the_name_server_has_forgotten(self, tmp_path: Path, strict: str) -> None:
+        """It was killed, its name server goes on: it is waited for, and named if it stays away."""
+        (tmp_path / "b").mkdir()
+        conf = "brokerName=broker-b\nbrokerClusterName=b\nautoCreateTopicEnable=false\n"
+        with BrokerProcess(tmp_path / "b", strict, conf) as process:
+            run(lambda: create_in_cluster_b(strict, "only-b"))
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                yield rows(0, 10, "only-b")
+                process.kill()
+                yield rows(10, 20, "only-b")
+
+            with pytest.raises(PipelineError, match=GAVE_UP) as caught:
+                sender_to(strict, retryTimeoutMs="300").send(batches())
+            assert "broker broker-b is not registered with the name server" in str(caught.value)
+            with process.away(AWAY_S):
+                sender_to(strict).send([rows(10, 20, "only-b")])
+            assert len(received(strict, "only-b", 20)) == 20
+
+
+async def create_in_cluster_b(namesrv: str, topic: str) -> None:
+    async with Admin(namesrv) as admin:
+        while "broker-b" not in await admin.masters():
+            await asyncio.sleep(0.01)
+        await admin.create_topic(topic, 1, cluster="b")
+
+
+class TestSource:
+    @pytest.mark.slow
+    def test_batch(self, process: BrokerProcess) -> None:
+        send(process.namesrv, [Message("T", b"%d" % n, queue_id=n % 2) for n in range(100)])
+        options = parse_options({"namesrv": process.namesrv, "subscribe": "T"})
+        with process.away(AWAY_S):
+            splits = plan_batch(options).splits
+        with process.away(AWAY_S):
+            found = [row for split in splits for row in bodies(split)]
+        assert sorted(found) == list(range(100))
+
+    @pytest.mark.slow
+    def test_stream(self, process: BrokerProcess) -> None:
+        send(process.namesrv, [Message("T", b"%d" % n, queue_id=n % 2) for n in range(100)])
+        given = {"namesrv": process.namesrv, "subscribe": "T", "startingOffsets": "earliest"}
+        reader = WireStreamReader(parse_options(given, stream=True), ["body"])
+        start = reader.initialOffset()
+        with process.away(AWAY_S):
+            end = reader.latestOffset(start, ReadAllAvailable())
+        with process.away(AWAY_S):
+            parts = reader.partitions(start, end)
+        found = [row for part in parts for row in bodies(part.value)]
+        assert sorted(found) == list(range(100))
+
+    def test_stays_away(self, tmp_path: Path) -> None:
+        nobody = BrokerProcess(tmp_path).namesrv
+        with pytest.raises(PipelineError, match=f"name server cannot be reached .*{GAVE_UP}"):
+            plan_batch(parse_options({"namesrv": nobody, "retryTimeoutMs": "300"}))
+
+
+def bodies(split: object) -> list[int]:
+    assert isinstance(split, WireSplit)
+    return [int(body.as_py()) for batch in read_wire(split) for body in batch.column("body")]
