@@ -58,7 +58,7 @@ def message(topic, body, group=None, tag="TagA"):
 def facts(received):
     return {
         "body": received.body.decode(),
-        "keys": list(received.keys)[0],
+        "keys": next(iter(received.keys)),
         "tags": received.tag,
         "id": received.message_id,
         "times": received.delivery_attempt,
@@ -69,6 +69,8 @@ def facts(received):
 
 
 class Checker(TransactionChecker):
+    """Commits every message that it is asked about."""
+
     def check(self, message):
         say(got="check", body=message.body.decode())
         return TransactionResolution.COMMIT

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, records, running
+from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, running
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
     ConsumerRunningInfo,
@@ -24,6 +25,7 @@ from firetrail.remoting.bodies import (
     ConsumerOffsets,
     GroupList,
     KVTable,
+    MessageModel,
     MessageQueue,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -33,7 +35,7 @@ from firetrail.remoting.bodies import (
     TopicList,
 )
 from firetrail.remoting.client import Client
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.codes import Language, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 
@@ -225,6 +227,64 @@ class TestResets:
             assert ResetOffsetList.decode(flat).offset_table[0].topic == "T1"
             await other.close()
 
+        pushed = BrokerConfig(server_side_reset=False)
+        handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
+        running(test, config=pushed, client_handlers=handlers)
+
+    def test_the_next_pull_is_told(self) -> None:
+        """As by 5.3: nothing is pushed to consumers, however often offsets are reset."""
+
+        def take(connection: Connection, request: Command) -> None:
+            pytest.fail("the consumer was told")
+
+        async def test(talk: Talk) -> None:
+            await sent(talk, 3)
+            await talk.beat("CG", "c1", {"T1": "*"})
+            await commit(talk, 3)
+            await self.reset(talk, queueId=0, offset=2)
+            await self.reset(talk, queueId=0, offset=1)
+            await commit(talk, 3)  # of who does not know yet
+            assert talk.broker.offsets.get("CG", "T1", 0) == 1
+            answer = await talk.pull("T1", 3)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "1")
+            assert [r.body for r in records((await talk.pull("T1", 1)).content)] == [b"1", b"2"]
+            await commit(talk, 2)
+            assert talk.broker.offsets.get("CG", "T1", 0) == 2
+            await self.reset(talk, queueId=0, offset=0)
+            assert (await talk.pull("T1", 0)).code == 0  # it is there already
+            flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
+            await talk.pull("T1", 3, sysFlag=flags, commitOffset=3)
+            assert talk.broker.offsets.get("CG", "T1", 0) == 3
+
+        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
+
+    def test_a_pull_that_waits_is_told_at_once(self) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 1)
+            await talk.beat("CG", "c1", {"T1": "*"})
+            waits = asyncio.create_task(
+                talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
+            )
+            while not talk.broker._holding._held:
+                await asyncio.sleep(0.01)
+            await self.reset(talk)
+            assert (await waits).fields["nextBeginOffset"] == "0"
+
+        running(test)
+
+    def test_members_of_a_broadcast_are_told(self) -> None:
+        told = asyncio.Event()
+
+        def take(connection: Connection, request: Command) -> None:
+            told.set()
+
+        async def test(talk: Talk) -> None:
+            await sent(talk, 1)
+            await talk.beat("CG", "c1", message_model=MessageModel.BROADCASTING)
+            await self.reset(talk)
+            await told.wait()
+
         running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
 
     def test_a_group_takes_over_the_offsets_of_another(self) -> None:
@@ -263,6 +323,48 @@ def test_questions_that_a_consumer_answers() -> None:
         RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
     }
     running(test, client_handlers=handlers)
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
+)
+def test_a_consumer_that_leaves_instead_of_answering(
+    code: RequestCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[Command] = []
+
+    def leave(connection: Connection, request: Command) -> None:
+        asked.append(request)
+        connection.abort()
+
+    async def test(talk: Talk) -> None:
+        (stored,) = await sent(talk, 1)
+        consumer = Client({code: leave})
+        await talk.beat("CG", "c1", client=consumer)
+        secrets = {"AccessKey": "admin", "Signature": "signed", "SecurityToken": "token"}
+        who = {"consumerGroup": "CG", "clientId": "c1", "msgId": stored.fields["msgId"]}
+        answer = await talk.ask(code, **who, **secrets)
+        assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+        assert answer.remark == "the consumer <c1> not online: it disconnected before it answered"
+        assert asked[0].fields["consumerGroup"] == "CG"
+        assert not asked[0].fields.keys() & secrets
+        await consumer.close()
+
+    running(test)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_broadcast_group_that_is_online_has_no_backlog() -> None:
+    async def test(talk: Talk) -> None:
+        await sent(talk, 3)
+        broadcast = MessageModel.BROADCASTING
+        await talk.beat("CG", "c1", {"T1": "*"}, message_model=broadcast)
+        for topic in (None, "T1"):
+            fields = {"consumerGroup": "CG", "topic": topic}
+            answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
+            assert ConsumeStats.decode(answer.content).offset_table == {}
+
+    running(test)
 
 
 def test_a_code_that_nobody_knows() -> None:

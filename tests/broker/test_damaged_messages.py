@@ -35,7 +35,7 @@ from firetrail.store.served import ServedStore
 COUNT, VICTIM = 5, 2
 ALL = [b"body %d" % number for number in range(COUNT)]
 GOOD = [body for number, body in enumerate(ALL) if number != VICTIM]
-ROOM = 76
+ROOM = 37
 """Bytes in a property that make every record 256 bytes long."""
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 

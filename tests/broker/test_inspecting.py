@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, running
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, running
 from tests.broker.test_admin import commit, sent
 
 from firetrail.format.config_json import INT64_MAX
@@ -129,6 +129,21 @@ class TestQueues:
         running(test)
 
 
+NUMBERS = """
+    msgPutTotalTodayNow msgGetTotalTodayNow msgPutTotalTodayMorning msgGetTotalTodayMorning
+    msgPutTotalYesterdayMorning msgGetTotalYesterdayMorning bootTimestamp brokerVersion
+    sendThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueHeadWaitTimeMills
+    pullThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize pullThreadPoolQueueSize
+    sendThreadPoolQueueSize sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+    queryThreadPoolQueueCapacity commitLogMinOffset commitLogMaxOffset dispatchMaxBuffer
+    consumeQueueDiskRatio commitLogDiskRatio pageCacheLockTimeMills getMessageEntireTimeMax
+    putMessageTimesTotal startAcceptSendRequestTimeStamp putMessageEntireTimeMax
+    earliestMessageTimeStamp remainTransientStoreBufferNumbs putMessageAverageSize
+    putMessageSizeTotal dispatchBehindBytes
+"""
+RATES = ("putTps", "getMissTps", "getTransferedTps", "getTotalTps", "getFoundTps")
+
+
 def test_producers_by_group() -> None:
     async def test(talk: Talk) -> None:
         await talk.beat(producer="PG1", client_id="p1")
@@ -212,7 +227,7 @@ def test_pulls_that_find_something_and_others() -> None:
 def test_totals_begin_anew_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 2)
-        statistics = talk.broker._statistics
+        statistics = talk.broker._runtime
         now_ms = statistics._now_ms
         monkeypatch.setattr(statistics, "_now_ms", lambda: now_ms() + 24 * 3_600_000)
         statistics.sample()
@@ -224,3 +239,40 @@ def test_totals_begin_anew_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None
         assert '"msgPutTotalTodayNow":"3"' in table
 
     running(test)
+
+
+def test_every_figure_that_exporters_parse() -> None:
+    """As rocketmq-exporter does, which checks nothing: one missing key costs all its metrics."""
+
+    async def test(talk: Talk) -> None:
+        await sent(talk, 3)
+        answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = KVTable.decode(answer.content).table
+        for name in NUMBERS.split():
+            float(table[name])
+        for name in RATES:
+            assert [float(rate) >= 0 for rate in table[name].split(" ")] == [True] * 3
+        words = table["commitLogDirCapacity"].split(" ")
+        assert (words[0], words[4]) == ("Total", "Free")
+        assert float(words[2]) > 0 <= float(words[6])
+        assert words[3].endswith("iB,")
+        assert words[7].endswith("iB.")
+        times = dict(part.split(":") for part in table["putMessageDistributeTime"].split(" "))
+        assert list(times)[:2] == ["[<=0ms]", "[0~10ms]"]
+        assert (len(times), sum(map(int, times.values()))) == (13, 3)
+        size = talk.broker.store.log_range[1]
+        assert table["putMessageSizeTotal"] == str(size)
+        assert float(table["putMessageAverageSize"]) == size / 3
+        assert table["sendThreadPoolQueueCapacity"] == "10000"
+        assert table["remainTransientStoreBufferNumbs"] == "2147483647"
+
+    running(test)
+
+
+def test_free_write_buffers() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert KVTable.decode(answer.content).table["remainTransientStoreBufferNumbs"] == "3"
+
+    store = SMALL.replace(write_buffer_pool=True, write_buffer_count=3)
+    running(test, store=store)

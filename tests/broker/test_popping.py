@@ -307,7 +307,8 @@ def test_one_that_cannot_come_again_holds_up_no_other(room: int) -> None:
     """Its properties leave no room for what is added to them."""
 
     async def test(talk: Talk) -> None:
-        taken = len("K\x01\x02CLUSTER\x01DefaultCluster\x02")
+        added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+        taken = len("K\x01\x02" + added)
         full = f"K\x01{'v' * (32_767 - taken - room)}\x02"
         await fill(talk, "T1", b"full", i=full)
         assert len(await pop(talk, invisibleTime=20)) == 1

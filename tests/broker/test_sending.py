@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ V1 = {
     "i": "properties",
 }
 
+ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+TIMER_REFUSED = "accurate timer message is not enabled, timerWheelEnable is false"
+"""What Java 5.3.3 answers without its timer wheel."""
+
 
 def test_what_is_sent_is_stored() -> None:
     async def test(talk: Talk) -> None:
@@ -40,13 +45,8 @@ def test_what_is_sent_is_stored() -> None:
         assert (record.topic, record.queue_id, record.body) == ("T1", 2, b"body")
         assert (record.flag, record.born_time) == (7, 1_700_000_000_000)
         assert record.born_host.ip == "127.0.0.1"
-        # The producer's wish to wait is not stored, the cluster is.
-        assert record.properties == {
-            "KEYS": "k1",
-            "TAGS": "A",
-            "UNIQ_KEY": "U1",
-            "CLUSTER": "DefaultCluster",
-        }
+        # The producer's wish to wait is not stored, what the broker adds is.
+        assert record.properties == {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "U1", **ADDED}
 
     running(test)
 
@@ -179,3 +179,64 @@ class TestRefusals:
             assert record is not None and record.topic == "%DLQ%CG"
 
         running(test)
+
+
+def test_region_and_trace_are_those_of_the_broker() -> None:
+    """A message that was stored before, as one that a consumer gives back, has them already."""
+
+    async def test(talk: Talk) -> None:
+        before = "MSG_REGION\x01Old\x02K\x01v\x02TRACE_ON\x01true\x02CLUSTER\x01Old\x02"
+        answer = await talk.send("T1", i=before)
+        assert {name: answer.fields[name] for name in ("MSG_REGION", "TRACE_ON")} == told
+        items = [BatchItem(0, b"0", b"K\x01v\x02"), BatchItem(0, b"1", b"")]
+        await talk.send("T1", encode_batch(items), m=True, i=None)
+        raw = [record.raw_properties.decode() for record in await talk.pull_until("T1", 3)]
+        added = "MSG_REGION\x01eu\x02TRACE_ON\x01false\x02CLUSTER\x01DefaultCluster\x02"
+        assert raw == [f"K\x01v\x02{added}", f"K\x01v\x02{added}", added]
+
+    told = {"MSG_REGION": "eu", "TRACE_ON": "false"}
+    running(test, config=BrokerConfig(region="eu", trace_on=False))
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_time_of_delivery_is_refused(name: str, batch: bool) -> None:
+    async def test(talk: Talk) -> None:
+        body = encode_batch([BatchItem(0, b"0", b"")]) if batch else b"0"
+        answer = await talk.send("T1", body, i=f"{name}\x015\x02", m=batch)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, TIMER_REFUSED)
+        assert talk.broker.store.log_range == (0, 0)
+
+    running(test)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    ["TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", "TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x015\x02"],
+)
+def test_what_is_none_for_the_timer(properties: str) -> None:
+    """A delay level wins over the time, and what was delivered may come again."""
+
+    async def test(talk: Talk) -> None:
+        assert (await talk.send("T1", i=properties)).code == ResponseCode.SUCCESS
+
+    running(test)
+
+
+@pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ"])
+def test_topics_of_java_that_need_other_files_take_no_messages(
+    attribute: str, tmp_path: Path
+) -> None:
+    name, _, value = attribute.partition("=")
+    topic = {"topicName": "C1", "attributes": {name: value}, "readQueueNums": 1, "perm": 6}
+    (tmp_path / "config").mkdir()
+    table = {"topicConfigTable": {"C1": topic | {"writeQueueNums": 1}}}
+    (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
+
+    async def test(talk: Talk) -> None:
+        answer = await talk.send("C1")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert f"it has {attribute}, which Firetrail does not support" in (answer.remark or "")
+        assert (await talk.send("T1")).code == ResponseCode.SUCCESS
+
+    running(test, tmp_path)

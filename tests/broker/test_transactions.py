@@ -29,7 +29,7 @@ async def begin(talk: Talk) -> Command:
     return await talk.send("T1", b"body", e=2, f=4, i=PROPERTIES)
 
 
-async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> int:
+async def ended(talk: Talk, half: Command, decision: int, group: str = "PG") -> Command:
     answer = await talk.ask(
         RequestCode.END_TRANSACTION,
         producerGroup=group,
@@ -38,7 +38,11 @@ async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> in
         commitOrRollback=decision,
     )
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
-    return answer.code
+    return answer
+
+
+async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> int:
+    return (await ended(talk, half, decision, group)).code
 
 
 def half_answer(queue_offset: int, message_id: str) -> Command:
@@ -97,7 +101,9 @@ def test_an_end_that_comes_twice_counts_once() -> None:
 def test_an_end_that_fits_no_half_message() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
-        assert await end(talk, half, COMMIT, group="other") == ResponseCode.SYSTEM_ERROR
+        refused = await ended(talk, half, COMMIT, group="other")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark == "The producer group wrong"  # and not which would be right
         plain = await talk.send("T1")
         assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
         half.fields = {**half.fields, "queueOffset": "7"}
@@ -346,7 +352,7 @@ class TestStrangeHalfMessages:
 
     def test_one_that_cannot_be_stored_again_holds_up_no_other(self) -> None:
         async def test(talk: Talk) -> None:
-            await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_670}\x02")
+            await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_631}\x02")
             await begin(talk)
             await asyncio.sleep(0.01)
             await talk.broker.check_transactions()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from tests.client.clusters import clustered, fill, until
 
-from firetrail.client import Admin, Message, Producer, PushConsumer
+from firetrail.client import Admin, Message, Producer, PushConsumer, Received
 from firetrail.errors import RequestError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.admin_bodies import (
@@ -39,6 +39,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import OffsetResponse
 from firetrail.remoting.server import Server
 
+FIRST = ConsumeFromWhere.FIRST_OFFSET
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)}, DataVersion(1, 1))
 
@@ -130,6 +131,31 @@ class TestFiretrail:
                 } == {0}
                 await admin.reset_offsets("G", "T", 0)
                 await until(lambda: len(heard) >= 16)
+
+        clustered(test)
+
+    def test_a_reset_counts_at_once(self) -> None:
+        """Also for a member that has not done with what was before it."""
+
+        async def test(namesrv: str) -> None:
+            heard: list[bytes] = []
+            done = asyncio.Event()
+
+            async def listen(message: Received) -> None:
+                heard.append(message.body)
+                if message.body == b"2" or heard.count(b"0") > 1:
+                    await done.wait()
+
+            async with Admin(namesrv) as admin:
+                await admin.create_topic("T", 1)
+                await fill(namesrv, "T", 3)
+                async with PushConsumer(namesrv, "G", listen, {"T": "*"}, start=FIRST) as consumer:
+                    await until(lambda: len(heard) >= 3)
+                    await admin.reset_offsets("G", "T", 0)
+                    await until(lambda: heard.count(b"0") > 1)
+                    (queue,) = await admin.queues("T")
+                    assert consumer.assigned[queue].offset == 0
+                    done.set()
 
         clustered(test)
 

@@ -46,6 +46,18 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 }
 
 
+def unsupported_value(attributes: Mapping[str, str]) -> str | None:
+    """``name=value`` of what keeps messages out of the topic, None if nothing does.
+
+    Such a topic is one that a Java broker has made, with a log or queues of another kind.
+    """
+    for name in ("cleanup.policy", "queue.type"):
+        value = attributes.get(name)
+        if value in ATTRIBUTES[name].known:
+            return f"{name}={value}"
+    return None
+
+
 def parse(text: str | None) -> dict[str, str]:
     """The changes that the field of a request asks for, by name with sign."""
     changes: dict[str, str] = {}

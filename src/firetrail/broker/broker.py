@@ -40,6 +40,7 @@ from firetrail.broker.registering import Registering
 from firetrail.broker.replying import Replying
 from firetrail.broker.resetting import Resetting
 from firetrail.broker.reviving import Reviving
+from firetrail.broker.runtime_info import RuntimeInfo
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.selecting import Selecting
 from firetrail.broker.sendback import SendingBack
@@ -91,7 +92,8 @@ class Broker:
         self._system = system or System()
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
-        self._server = Server(self._handlers, limits, on_closed=self._closed)
+        self._limits = limits or ServerLimits()
+        self._server = Server(self._handlers, self._limits, on_closed=self._closed)
         self._name_server = NameServer(name_server) if name_server is not None else None
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
@@ -243,6 +245,7 @@ class Broker:
             now_ms,
             self.address,
         )
+        self._runtime = RuntimeInfo(store, self._limits, now_ms)
         self._take_requests(system, checkpoints)
 
     def _take_requests(self, system: System, checkpoints: Checkpoints) -> None:
@@ -255,6 +258,7 @@ class Broker:
             sending,
             Replying(sending, self.clients, system.clock, self.address),
             Pulling(
+                store,
                 selecting,
                 self.topics,
                 self.groups,
@@ -294,6 +298,7 @@ class Broker:
             self._locks,
             self._transactions,
             self._statistics,
+            self._runtime,
             Inspecting(store, self.offsets, self.clients, self._traffic, config, now_ms),
             Administration(
                 store,
@@ -304,7 +309,7 @@ class Broker:
                 self.address,
             ),
             Changing(system, store, config, self._conf, self.topics.reconfigured),
-            Resetting(store, self.topics, self.offsets, self.clients, config),
+            Resetting(store, self.topics, self.offsets, self.clients, self._holding, config),
         )
         for part in parts:
             self._handlers.update(part.handlers)
@@ -350,7 +355,7 @@ class Broker:
             try:
                 self.clients.expire()
                 self._locks.expire()
-                self._statistics.sample()
+                self._runtime.sample()
                 await asyncio.to_thread(self._traffic.sample)
             except Exception:
                 _log.exception("who is gone, and what went in and out, is looked for again later")

@@ -59,7 +59,15 @@ class BrokerConfig:
     permission: int = IDENTITY(
         6, "brokerPermission", Whole(0, 7), "4 to let clients read, 2 to let them write."
     )
-    region: str = IDENTITY("DefaultRegion", "regionId", NAME, "Told to producers, for traces.")
+    region: str = IDENTITY(
+        "DefaultRegion",
+        "regionId",
+        NAME,
+        "Stored with every message as MSG_REGION.",
+    )
+    trace_on: bool = IDENTITY(
+        True, "traceOn", FLAG, "Stored as TRACE_ON: whether clients are to trace it."
+    )
 
     auto_create_topics: bool = TOPICS(
         True, "autoCreateTopicEnable", FLAG, "Make a topic when the first message for it comes."
@@ -97,6 +105,13 @@ class BrokerConfig:
         "Let consumers choose messages by SQL92. RocketMQ's default is false.",
     )
 
+    server_side_reset: bool = CONSUMING(
+        True,
+        "useServerSideResetOffset",
+        FLAG,
+        "Tell a group of a reset of its offsets in the answers to its pulls; false to push it to"
+        " its members, as RocketMQ before 5.3 does. Broadcast groups always get it pushed.",
+    )
     revive_queues: int = CONSUMING(
         8, "reviveQueueNum", Whole(1, 1024), "Queues of the topic that keeps what was popped."
     )
@@ -147,6 +162,7 @@ LIVE = frozenset(
         "offsets_interval_ms",
         "delay_interval_ms",
         "property_filter",
+        "server_side_reset",
         "reject_transactions",
         "transaction_timeout_ms",
         "transaction_check_interval_ms",

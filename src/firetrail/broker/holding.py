@@ -91,6 +91,12 @@ class Holding:
             planned.cancel()
         self._looks[group, queue] = self._loop.call_later(after_s, self._look, group, queue)
 
+    def wake(self, queue: Queue) -> None:
+        """Wake who waits for the queue, whether or not something has arrived."""
+        for held in list(self._held.get(queue, ())):
+            if held.wake(False):
+                self._drop(held)
+
     def _look(self, group: str, queue: Queue) -> None:
         del self._looks[group, queue]
         self._arrived([queue, (queue[0], ANY_QUEUE)])

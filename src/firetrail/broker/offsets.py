@@ -26,6 +26,7 @@ class OffsetTable:
         self._store = store
         self._topics = topics
         self._offsets = dict(file.load(ConsumerOffsets).offset_table)
+        self._resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of yet
         self.saver = Saver(file, self.content)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,
@@ -49,6 +50,20 @@ class OffsetTable:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.saver.note_change()
+
+    def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A member of the group says so: after a reset not before it was told of that."""
+        if not self._resets or (group, topic, queue_id) not in self._resets:
+            self.commit(group, topic, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An administrator says where the group goes on; its next pull is told."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets[group, topic, queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset of a reset that nobody was told of, to be told now; None if there is none."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:
         """Set offsets back that are beyond the end of their queues."""
@@ -86,6 +101,9 @@ class OffsetTable:
             if topic in (None, name) and group in (None, owner):
                 del self._offsets[f"{name}{_SEPARATOR}{owner}"]
                 self.saver.note_change()
+        for owner, name, queue_id in list(self._resets):
+            if topic in (None, name) and group in (None, owner):
+                del self._resets[owner, name, queue_id]
 
     def content(self) -> ConsumerOffsets:
         """All of it."""
@@ -134,5 +152,5 @@ class OffsetTable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] is illegal: no such queue"
             )
-        self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        self.confirm(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return request.answer()

@@ -80,6 +80,7 @@ class PopQueues:
 
     def begin(self, group: str, queue: Queue, mode: int) -> int:
         """Where the group is; a new one begins as it wants, or with all that is recent."""
+        self._offsets.take_reset(group, *queue)  # whoever pops begins there in any case
         offset = self._offsets.get(group, *queue)
         if offset is not None:
             return offset

@@ -16,8 +16,9 @@ from firetrail.remoting.bodies import MessageModel
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.headers import PullHeader
+from firetrail.remoting.headers import PullHeader, PullResponse
 from firetrail.store.results import GetResult, GetStatus
+from firetrail.store.served import ServedStore
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
 _FOUND = GetStatus.FOUND
@@ -45,6 +46,7 @@ class Pulling:
 
     def __init__(
         self,
+        store: ServedStore,
         selecting: Selecting,
         topics: TopicTable,
         groups: GroupTable,
@@ -54,6 +56,7 @@ class Pulling:
         config: BrokerConfig,
         traffic: Traffic,
     ) -> None:
+        self._store = store
         self._selecting = selecting
         self._topics = topics
         self._groups = groups
@@ -72,9 +75,11 @@ class Pulling:
         self._check(header)
         wanted = self._wanted(header)
         if header.sys_flag & _COMMIT:
-            self._offsets.commit(
+            self._offsets.confirm(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+        if (moved := self._moved(request, header)) is not None:
+            return moved
         offset = header.queue_offset
         result = self._get(header, offset, wanted)
         code = _code(result.status, offset)
@@ -143,6 +148,17 @@ class Pulling:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def _moved(self, request: Command, header: PullHeader) -> Command | None:
+        """The answer if an administrator has set the group elsewhere: where it goes on."""
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
+        if offset is None or offset == header.queue_offset:
+            return None
+        store = self._store
+        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        response = PullResponse(0, offset, first, end)
+        return request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", response.encode())
+
     def _get(self, header: PullHeader, offset: int, wanted: Wanted) -> GetResult:
         count = max(header.max_msg_nums, 1)
         topic = header.topic
@@ -183,6 +199,8 @@ class Pulling:
 
         Messages that it does not want are passed over: it need not look at them again.
         """
+        if (moved := self._moved(request, header)) is not None:
+            return moved
         while True:
             result = self._get(header, held.offset, wanted)
             code = _code(result.status, held.offset)

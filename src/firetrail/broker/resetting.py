@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
-from firetrail.broker.clients import Client, Clients
+from firetrail.broker.clients import Client, Clients, ConsumerGroup
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.holding import Holding
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import TopicTable
 from firetrail.errors import RequestError
@@ -23,7 +25,7 @@ from firetrail.remoting.admin_headers import (
     RunningInfoHeader,
 )
 from firetrail.remoting.answering import Handler
-from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.bodies import MessageModel, MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
@@ -35,6 +37,8 @@ NOW = -1
 """As a time to reset to: behind the newest message."""
 CLIENT_S = 10.0
 
+_log = logging.getLogger(__name__)
+
 
 class Resetting:
     """Answers INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and what consumers are asked."""
@@ -45,13 +49,15 @@ class Resetting:
         topics: TopicTable,
         offsets: OffsetTable,
         clients: Clients,
+        holding: Holding,
         config: BrokerConfig,
     ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
-        self._broker_name = config.name
+        self._holding = holding
+        self._config = config
         self.handlers: dict[int, Handler] = {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
             RequestCode.CLONE_GROUP_OFFSET: self._clone,
@@ -71,15 +77,25 @@ class Resetting:
             if header.queue_id in (None, -1, queue_id)
         ]
         table = {
-            MessageQueue(header.topic, self._broker_name, queue_id): self._wanted(header, queue_id)
+            MessageQueue(header.topic, self._config.name, queue_id): self._wanted(header, queue_id)
             for queue_id in queues
         }
         group = self._clients.consumers.get(header.group)
+        if group is not None and not self._is_pushed(group):
+            for queue, offset in table.items():
+                self._offsets.reset(header.group, header.topic, queue.queue_id, offset)
+                self._holding.wake((header.topic, queue.queue_id))
+            return request.answer(body=ResetOffsets(table).encode())
         for queue, offset in table.items():
             self._offsets.commit(header.group, header.topic, queue.queue_id, offset)
         for client in group.clients.values() if group is not None else ():
             _tell(client, header, table)
         return request.answer(body=ResetOffsets(table).encode())
+
+    def _is_pushed(self, group: ConsumerGroup) -> bool:
+        """Whether the members are told of a reset: each keeps its own offsets in a broadcast."""
+        broadcast = group.message_model is MessageModel.BROADCASTING
+        return broadcast or not self._config.server_side_reset
 
     def _wanted(self, header: ResetOffsetHeader, queue_id: int) -> int:
         """The offset that a time stands for; without force, never one that skips messages."""
@@ -116,11 +132,11 @@ class Resetting:
         ]
         asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode())
         answers = await asyncio.gather(
-            *(
-                client.connection.request(Command(asked.code, asked.fields), CLIENT_S)
-                for client in wanted
-            )
+            *(_answer_of(client, Command(asked.code, asked.fields)) for client in wanted)
         )
+        for answer in answers:
+            if answer.code != ResponseCode.SUCCESS:
+                _log.warning("%s: left out of the status of group %s", answer.remark, group.name)
         table = {
             client.client_id: ConsumerStatus.decode(answer.content).message_queue_table or {}
             for client, answer in zip(wanted, answers, strict=True)
@@ -131,7 +147,8 @@ class Resetting:
     async def _running_info(self, connection: Connection, request: Command) -> Command:
         header = RunningInfoHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id)
-        return await _pass_on(client, request, b"")
+        asked = Command(request.code, header.encode())
+        return _passed_back(request, await _answer_of(client, asked))
 
     async def _consume_directly(self, connection: Connection, request: Command) -> Command:
         header = ConsumeDirectlyHeader.decode(request.fields)
@@ -140,7 +157,8 @@ class Resetting:
         record = self._store.buffer_at(place)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no message {header.msg_id} here")
-        return await _pass_on(client, request, bytes(record))
+        asked = Command(request.code, header.encode(), bytes(record))
+        return _passed_back(request, await _answer_of(client, asked))
 
     def _client(self, group_name: str, client_id: str) -> Client:
         group = self._clients.consumers.get(group_name)
@@ -166,15 +184,22 @@ def _tell(client: Client, header: ResetOffsetHeader, table: dict[MessageQueue, i
     )
 
 
-async def _pass_on(client: Client, request: Command, body: bytes) -> Command:
-    """What the client answers to the request."""
+async def _answer_of(client: Client, asked: Command) -> Command:
+    """What the client answers, or in its place that it does not.
+
+    It is asked with the fields of the request's header only: those of an administrator who signs
+    his requests are not for consumers.
+    """
+    who = f"the consumer <{client.client_id:.255}>"
     try:
-        answer = await client.connection.request(
-            Command(request.code, request.fields, body), CLIENT_S
-        )
+        return await client.connection.request(asked, CLIENT_S)
     except TimeoutError:
-        raise RequestError(
-            ResponseCode.CONSUME_MSG_TIMEOUT,
-            f"the consumer {client.client_id} does not answer within {CLIENT_S:g} s",
-        ) from None
+        remark = f"{who} does not answer within {CLIENT_S:g} s"
+        return asked.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+    except ConnectionError:
+        remark = f"{who} not online: it disconnected before it answered"
+        return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+
+
+def _passed_back(request: Command, answer: Command) -> Command:
     return request.answer(answer.code, answer.remark, answer.fields, answer.content)

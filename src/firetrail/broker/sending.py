@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from functools import lru_cache
 from random import randrange
 
+from firetrail.broker.attributes import unsupported_value
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.topics import HALF_TOPIC, NOT_FOR_CLIENTS, TopicTable
@@ -20,7 +21,17 @@ from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.kernels.ids import join_ids
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
-from firetrail.format.properties import CLUSTER, UNIQ_KEY, get_property
+from firetrail.format.properties import (
+    CLUSTER,
+    DELAY,
+    MSG_REGION,
+    TIMER_OUT_MS,
+    TIMER_TIMES,
+    TRACE_ON,
+    UNIQ_KEY,
+    decode_properties,
+    get_property,
+)
 from firetrail.remoting.answering import Answer, Handler
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
@@ -35,6 +46,10 @@ _WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
 _WAITS = "\x02WAIT\x01true\x02"
 """How it stands where nearly every producer has it."""
 _TRANSACTION = "TRAN_MSG\x01true"
+_TIMER = "TIMER_DEL"
+"""The three properties that ask for a time of delivery begin so."""
+_ADDED = re.compile("(?:^|(?<=\x02))(?:MSG_REGION|TRACE_ON|CLUSTER)\x01[^\x02]*\x02")
+"""Properties that the broker sets; those of a message that was stored before give way."""
 _OFFSET_DIGITS = 16
 # Plain numbers: what an enum does with its operators and hashes shows in every send.
 _WRITE = int(Permission.WRITE)
@@ -68,9 +83,10 @@ class Sending:
         self._topics = topics
         self._groups = groups
         self._transactions = transactions
-        self._cluster = f"{CLUSTER}\x01{config.cluster}\x02"
+        self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
+        added = {**self._trace, CLUSTER: config.cluster}
+        self._added = "".join(f"{name}\x01{value}\x02" for name, value in added.items())
         self._id_start = encode_message_id(store.config.store_host, 0)[:-_OFFSET_DIGITS]
-        self._trace = {"MSG_REGION": config.region, "TRACE_ON": "true"}
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_v1,
             RequestCode.SEND_MESSAGE_V2: self._send_v2,
@@ -88,6 +104,13 @@ class Sending:
         topic = self._topics.get(header.topic)
         if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
             topic = self._admitted(header)
+        if topic.attributes and (unsupported := unsupported_value(topic.attributes)):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden: it has "
+                f"{unsupported}, which Firetrail does not support, and RocketMQ could not read "
+                "what is stored here; send to another topic, or to a broker of RocketMQ",
+            )
         queue_id = header.queue_id
         reconsume_times = header.reconsume_times or 0
         if reconsume_times and self._is_given_up(header, request.version):
@@ -98,6 +121,8 @@ class Sending:
         elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise _no_queue(topic, queue_id)
         properties, wait = self._properties(header.properties)
+        if _TIMER in properties:
+            _refuse_timer(properties)
         message: Message | Batch
         if header.batch:
             message = Batch(
@@ -160,7 +185,7 @@ class Sending:
     def _properties(self, text: str | None) -> tuple[str, bool]:
         """The properties as they are stored, and whether the producer waits for the disk."""
         if not text:
-            return self._cluster, True
+            return self._added, True
         if not text.endswith("\x02"):
             text += "\x02"
         wait = True
@@ -171,7 +196,9 @@ class Sending:
             if match is not None:
                 wait = match[1] != "false"
                 text = text[: match.start()] + text[match.end() :]
-        return text + self._cluster, wait
+        if "MSG_REGION\x01" in text or "TRACE_ON\x01" in text or "CLUSTER\x01" in text:
+            text = _ADDED.sub("", text)
+        return text + self._added, wait
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -208,6 +235,21 @@ class Sending:
             request.opaque,
             _RESPONSE,
             serialize=request.serialize,
+        )
+
+
+def _refuse_timer(properties: str) -> None:
+    """RequestError, as of a broker without timer wheel, for what its timer would take.
+
+    A delay level wins over the time, and what a timer has delivered is not for it again.
+    """
+    found = decode_properties(properties.encode("utf-8", "replace"))
+    level = found.get(DELAY, "")
+    delayed = level.isascii() and level.isdigit() and int(level) > 0
+    if not delayed and TIMER_OUT_MS not in found and not found.keys().isdisjoint(TIMER_TIMES):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
         )
 
 

@@ -1,11 +1,9 @@
-"""What can be said about topics, groups and the broker as a whole."""
+"""What can be said about topics, groups and who is connected."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import date, datetime
 
 from firetrail.broker.clients import LANGUAGES, Client, Clients
 from firetrail.broker.config import BrokerConfig
@@ -34,15 +32,18 @@ from firetrail.remoting.admin_headers import (
     TopicGroupHeader,
 )
 from firetrail.remoting.answering import Handler
-from firetrail.remoting.bodies import GroupList, KVTable, MessageQueue, TopicConfig, TopicList
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode, Version
+from firetrail.remoting.bodies import (
+    GroupList,
+    MessageModel,
+    MessageQueue,
+    TopicConfig,
+    TopicList,
+)
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import GroupHeader, TopicHeader
 from firetrail.store.served import ServedStore
-
-SAMPLES = 61
-"""Moments that are kept to tell rates from: ten minutes, ten seconds apart."""
 
 
 class StatisticsAnswers:
@@ -67,10 +68,6 @@ class StatisticsAnswers:
         self._config = config
         self._now_ms = now_ms
         self._address = address
-        self._started_ms = now_ms()
-        self._samples = deque([store.statistics()], maxlen=SAMPLES)
-        self._day = self._today()
-        self._mornings = deque([self._samples[0]] * 2, maxlen=2)
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,
@@ -81,18 +78,7 @@ class StatisticsAnswers:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
         }
-
-    def sample(self) -> None:
-        """Take note of the counters, for rates; called every ten seconds."""
-        self._samples.append(self._store.statistics())
-        if self._day != self._today():
-            self._day = self._today()
-            self._mornings.append(self._samples[-1])
-
-    def _today(self) -> date:
-        return datetime.fromtimestamp(self._now_ms() / 1000).date()
 
     # -- topics and groups --------------------------------------------------------------------
 
@@ -116,6 +102,9 @@ class StatisticsAnswers:
         header = ConsumeStatsHeader.decode(request.fields)
         group = header.consumer_group
         names = [header.topic] if header.topic else self._topic_names(group)
+        online = self._clients.consumers.get(group)
+        if online is not None and online.message_model is MessageModel.BROADCASTING:
+            names = []  # each member keeps its own offsets: nobody here knows how far they are
         return request.answer(body=self._stats_of(group, names).encode())
 
     def _stats_of(self, group: str, names: Iterable[str]) -> ConsumeStats:
@@ -227,65 +216,6 @@ class StatisticsAnswers:
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{name:.255}] not exist"
             )
         return request.answer(body=ProducerConnection(found).encode())
-
-    # -- the broker as a whole ----------------------------------------------------------------
-
-    def _runtime(self, connection: Connection, request: Command) -> Command:
-        store = self._store
-        first, end = store.log_range
-        now = store.statistics()
-        yesterday, today = self._mornings
-        record = store.at(first) if end > first else None
-        table = {
-            "brokerVersionDesc": Version(Version.V4_9_8).name,
-            "brokerVersion": str(int(Version.V4_9_8)),
-            "bootTimestamp": str(self._started_ms),
-            "runtime": f"{(self._now_ms() - self._started_ms) // 1000} s",
-            "brokerActive": "true",
-            "msgPutTotalYesterdayMorning": str(yesterday.put_messages),
-            "msgPutTotalTodayMorning": str(today.put_messages),
-            "msgPutTotalTodayNow": str(now.put_messages),
-            "msgGetTotalYesterdayMorning": str(yesterday.get_messages),
-            "msgGetTotalTodayMorning": str(today.get_messages),
-            "msgGetTotalTodayNow": str(now.get_messages),
-            "putMessageTimesTotal": str(now.put_calls),
-            "getMessageEntireTimeMax": "0",
-            "commitLogMinOffset": str(first),
-            "commitLogMaxOffset": str(end),
-            "dispatchBehindBytes": str(store.dispatch_behind),
-            "remainHowManyDataToFlush": f"{max(end - store.flushed_offset, 0)} B",
-            "earliestMessageTimeStamp": str(record.store_time if record is not None else -1),
-            "commitLogDiskRatio": f"{store.used_ratio():.4f}",
-            "consumeQueueDiskRatio": f"{store.used_ratio():.4f}",
-        }
-        zeros = (
-            "sendThreadPoolQueueSize pullThreadPoolQueueSize queryThreadPoolQueueSize"
-            " sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills"
-            " queryThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills"
-            " timerReadBehind timerOffsetBehind timerCongestNum"
-        )
-        table |= dict.fromkeys(zeros.split(), "0")
-        table |= {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0", **self._rates()}
-        return request.answer(body=KVTable(dict(sorted(table.items()))).encode())
-
-    def _rates(self) -> dict[str, str]:
-        """What happened a second, in the last ten seconds, the last minute and ten minutes.
-
-        Found, missed and total count pulls, "transfered" (both spellings are asked for) messages.
-        """
-        now = self._store.statistics()
-        samples = list(self._samples)
-        rates = [now.since(samples[max(len(samples) - back, 0)]) for back in (1, 6, SAMPLES)]
-        sent = [rate.get_messages for rate in rates]
-        found = {
-            "putTps": [rate.put_messages for rate in rates],
-            "getFoundTps": [rate.get_found for rate in rates],
-            "getMissTps": [rate.get_calls - rate.get_found for rate in rates],
-            "getTotalTps": [rate.get_calls for rate in rates],
-            "getTransferedTps": sent,
-            "getTransferredTps": sent,
-        }
-        return {name: " ".join(f"{each:.1f}" for each in values) for name, values in found.items()}
 
 
 def _connected(client: Client) -> ClientConnection:

@@ -168,15 +168,12 @@ class Transactions:
                 ResponseCode.SYSTEM_ERROR,
                 f"no prepared message at offset {header.commit_log_offset} of the log",
             )
-        group = record.properties.get(PGROUP)
-        if group != header.producer_group:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"the prepared message is of another group, {group}"
-            )
+        if record.properties.get(PGROUP) != header.producer_group:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if record.queue_offset != header.tran_state_table_offset:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the prepared message has the queue offset {record.queue_offset}, not "
+                f"the prepared message has another queue offset than "
                 f"{header.tran_state_table_offset}",
             )
         return record

@@ -92,6 +92,8 @@ class Assigned:
                 session.forget_route(self.queue.topic)
                 await asyncio.sleep(PAUSE_S)
                 continue
+            if pulled.moved:  # what is pending is no longer where the group stands
+                self._pending.clear()
             for message in pulled.messages:
                 self._pending[message.queue_offset] = message
             self._next = pulled.next_offset

@@ -55,6 +55,11 @@ class WriteBufferPool:
             self._system.files.lock_memory(buffer.memory)
 
     @property
+    def free(self) -> int:
+        """How many buffers have nothing that waits for its commit."""
+        return sum(buffer.is_committed for buffer in self._buffers)
+
+    @property
     def current(self) -> WriteBuffer:
         """The buffer that was reserved last. What was written to its segment since is in it."""
         return self._waiting[-1]

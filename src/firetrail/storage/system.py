@@ -278,6 +278,11 @@ class Files:
         available = used + stat.f_bavail
         return used / available if available else 0.0
 
+    def disk_space(self, path: Path) -> tuple[int, int]:
+        """Bytes of the file system that holds ``path``: all of them, and those that are free."""
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
+
     def lock(self, descriptor: int) -> bool:
         """Take the lock on byte 0 that RocketMQ takes; False if another process has it."""
         try:

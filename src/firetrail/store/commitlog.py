@@ -305,6 +305,11 @@ class CommitLog:
 
     # -- commit and flush ---------------------------------------------------------------------
 
+    @property
+    def free_buffers(self) -> int | None:
+        """Write buffers that wait for no commit; None if there are no buffers."""
+        return None if self._pool is None else self._pool.free
+
     def commit(self, least_pages: int = 0) -> bool:
         """Make what waits in write buffers readable; whether anything was."""
         if self._pool is None or self._active[0] is None:

@@ -117,6 +117,14 @@ class ServedStore(Store):
         """Used part of the file system that holds the store, from 0.0 to 1.0."""
         return self._engine.system.files.used_ratio(self._engine.root)
 
+    def disk_space(self) -> tuple[int, int]:
+        """Bytes of that file system: all of them, and those that are free."""
+        return self._engine.system.files.disk_space(self._engine.root)
+
+    def free_write_buffers(self) -> int | None:
+        """How many write buffers wait for nothing; None without a pool of them."""
+        return self._log.free_buffers
+
     def configure(self, **changes: Any) -> None:
         """Change settings while the store is open; ConfigError, and no change, if one cannot be."""
         self._engine.configure(check_changes(self.config, changes))

@@ -20,11 +20,19 @@ class Snapshot(NamedTuple):
     put_bytes: int
     put_refused: int
     put_latency: tuple[int, ...]
+    put_latency_max_ms: int
     get_calls: int
     get_messages: int
     get_bytes: int
     get_found: int
     """Calls that found something."""
+
+    def put_times_since(self, earlier: Snapshot) -> list[int]:
+        """How many puts of each latency class there were; the first has those that did not wait."""
+        pairs = zip(self.put_latency, earlier.put_latency, strict=True)
+        times = [now - then for now, then in pairs]
+        times[0] += max(self.put_calls - earlier.put_calls - sum(times), 0)
+        return times
 
     def since(self, earlier: Snapshot) -> Rates:
         """What happened a second between two moments."""
@@ -65,6 +73,7 @@ class Statistics:
         "get_found",
         "get_messages",
         "put_latency",
+        "put_latency_max_ms",
         "put_refused",
     )
 
@@ -72,6 +81,7 @@ class Statistics:
         self._puts = puts
         self.put_refused = 0
         self.put_latency = [0] * (len(PUT_LATENCY_BOUNDS_MS) + 1)
+        self.put_latency_max_ms = 0
         self.get_calls = 0
         self.get_messages = 0
         self.get_bytes = 0
@@ -89,6 +99,7 @@ class Statistics:
     def note_latency(self, seconds: float) -> None:
         """Note how long a put took."""
         latency_ms = int(seconds * 1000)
+        self.put_latency_max_ms = max(self.put_latency_max_ms, latency_ms)
         for number, bound in enumerate(PUT_LATENCY_BOUNDS_MS):
             if latency_ms <= bound:
                 self.put_latency[number] += 1
@@ -104,6 +115,7 @@ class Statistics:
             self._puts.bytes,
             self.put_refused,
             tuple(self.put_latency),
+            self.put_latency_max_ms,
             self.get_calls,
             self.get_messages,
             self.get_bytes,
