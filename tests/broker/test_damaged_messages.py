@@ -140,6 +140,33 @@ def test_a_reader_gets_on(
     assert "left out" in caplog.text
 
 
+def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the broker if no record begins there, by the consumer if it is the body."""
+
+    async def test() -> None:
+        await made(tmp_path)
+        stored = readable(tmp_path / "commitlog")
+        size(tmp_path, stored[1])
+        for number in (2, 3):
+            body(tmp_path, stored[number])
+        queue = stored[1].queue_id
+        async with asyncio.timeout(20), Broker.running(tmp_path, store=SMALL) as broker:
+            for _ in range(2):
+                async with PullConsumer(broker.namesrv) as consumer:
+                    queues = await consumer.queues("T")
+                    found = [m.body for each in queues async for m in consumer.read(each)]
+                    assert found == [ALL[0], ALL[4]]
+        lines = [r.getMessage() for r in caplog.records if "damaged and left out" in r.getMessage()]
+        by_broker = [line for line in lines if line.startswith(f"T queue {queue}: message 1 is ")]
+        by_consumer = f"T queue {queue} on broker-a: 2 messages from 2 on are damaged and left out"
+        assert len(by_broker) == 1  # not once for every consumer
+        assert [line.startswith(by_consumer) for line in lines if line not in by_broker] == [
+            True
+        ] * 2
+
+    asyncio.run(test())
+
+
 def test_one_read_passes_over_some_damaged_units_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ class Reviving:
         """A message, None if retention has deleted it or, which is reported, it is damaged."""
         unit = self._store.unit(point.topic, point.queue_id, offset)
         try:
-            return self._store.at(unit.physical_offset) if unit is not None else None
+            return self._store.stored(unit.physical_offset) if unit is not None else None
         except StoreDamagedError as error:
             _log.error("a popped message is damaged and does not come again: %s", error)
             return None

@@ -112,7 +112,7 @@ class Schedule:
     def _put_stored(self, physical_offset: int) -> bool:
         """Whether the message was there and could be read; all behind a damaged one are."""
         try:
-            record = self._store.at(physical_offset)
+            record = self._store.stored(physical_offset)
         except StoreDamagedError as error:
             _log.error("a delayed message is damaged and not delivered: %s", error)
             return False

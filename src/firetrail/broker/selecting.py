@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from firetrail.store.reading import tag_hashes
 from firetrail.store.results import GetResult, GetStatus
 from firetrail.store.served import ServedStore
 
-_log = logging.getLogger(__name__)
 SCANNED_MAX = 800
 """Messages that one request with a filter over properties looks at."""
 
@@ -65,9 +63,15 @@ class Selecting:
             result = self._store.get_hashed(topic, queue_id, offset, count)
             if result.status is not _FOUND:
                 return result
-            chosen = [
-                b for b in result.buffers if _is_wanted(b, wanted.properties, topic, queue_id)
-            ]
+            chosen = []
+            for number, buffer in enumerate(result.buffers):
+                try:
+                    properties = decode_message(buffer).properties
+                except FormatError:  # it has no properties
+                    self._store.note_damaged(topic, queue_id, offset, number)
+                    continue
+                if wanted.properties.matches(properties):
+                    chosen.append(buffer)
             offset = result.next_offset
             if chosen or offset >= min(end, result.max_offset):
                 return GetResult(
@@ -79,21 +83,6 @@ class Selecting:
                     sum(map(len, chosen)),
                     result.suggest_slave,
                 )
-
-
-def _is_wanted(buffer: memoryview, wanted: Filter, topic: str, queue_id: int) -> bool:
-    """Whether a filter wants a record; one that is damaged has no properties, and is reported."""
-    try:
-        return wanted.matches(decode_message(buffer).properties)
-    except FormatError as error:
-        _log.error(
-            "%s, queue %d: a message is damaged and left out of what a filter selects (%s); "
-            "firetrail fsck shows where it stands",
-            topic,
-            queue_id,
-            error,
-        )
-        return False
 
 
 @lru_cache(maxsize=4096)

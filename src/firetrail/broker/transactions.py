@@ -271,7 +271,7 @@ class Transactions:
     def _stored(self, half: Half) -> Record | None:
         """Its record, None if retention has deleted it or, which is reported, it is damaged."""
         try:
-            return self._store.at(half.physical_offset)
+            return self._store.stored(half.physical_offset)
         except StoreDamagedError as error:
             _log.error("a half message is damaged and given up: %s", error)
             return None

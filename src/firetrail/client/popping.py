@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
 ANSWER_S = 10.0
 """Time for an answer beyond the time that the broker may wait for messages."""
 
+_log = logging.getLogger(__name__)
 _NOTHING = (
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.POLLING_FULL,
@@ -84,7 +86,16 @@ class Popper:
         if answer.code != ResponseCode.SUCCESS:
             what = f"pop of {wanted.topic} on {broker_name}"
             raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
-        found, _ = decode_good(MessageQueue(wanted.topic, broker_name, ANY_QUEUE), answer.content)
+        queue = MessageQueue(wanted.topic, broker_name, ANY_QUEUE)
+        found, damaged = decode_good(queue, answer.content)
+        if damaged is not None:
+            _log.error(
+                "%s on %s: at least %d of the messages popped are damaged and left out: %s",
+                wanted.topic,
+                broker_name,
+                damaged.in_a_row,
+                damaged.error,
+            )
         return list(_with_receipts(found, PopResponse.decode(answer.fields)))
 
     async def is_something_there(self, broker_name: str, topic: str, wait_s: float) -> bool:

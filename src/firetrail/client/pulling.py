@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
-from firetrail.client.received import Received, decode_good
+from firetrail.client.received import Damaged, Received, decode_good
 from firetrail.client.session import Session
 from firetrail.client.subscription import wanted_by
 from firetrail.errors import RequestError
@@ -15,6 +16,8 @@ from firetrail.remoting.headers import PullHeader, PullResponse
 PULL_S = 10.0
 """Time for an answer beyond the time that the broker may wait for messages."""
 BATCH = 32
+
+_log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -60,6 +63,7 @@ class Puller:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self._announced: dict[MessageQueue, int] = {}  # damaged messages to come, already reported
 
     async def pull(
         self,
@@ -72,16 +76,41 @@ class Puller:
     ) -> Pulled:
         """Messages from ``offset`` on. If there are none, waits up to ``wait_s`` for one."""
         answer = await self.ask(queue, offset, subscription, count=count, wait_s=wait_s)
-        messages, before = decode_good(queue, answer.records)
-        if before is not None and count > 1:
+        messages, damaged = decode_good(queue, answer.records)
+        in_a_row = 1
+        while damaged is not None and count > 1:
             # Only those before the damaged one, or that alone: where to go on is the broker's word.
-            fewer = min(max(before, 1), count - 1)
-            return await self.pull(queue, offset, subscription, count=fewer)
+            in_a_row = damaged.in_a_row if damaged.before == 0 else 1
+            count = min(max(damaged.before, 1), count - 1)
+            answer = await self.ask(queue, offset, subscription, count=count)
+            messages, damaged = decode_good(queue, answer.records)
+        self._report(queue, answer.next_offset - 1, damaged, in_a_row)
         if subscription.expression_type == BY_TAG:
             messages = list(filter(wanted_by(subscription), messages))
         return Pulled(
             messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved
         )
+
+    def _report(
+        self, queue: MessageQueue, offset: int, damaged: Damaged | None, in_a_row: int
+    ) -> None:
+        """Log damaged messages that follow each other in one line, when the first of them comes."""
+        announced = self._announced.pop(queue, 0)
+        if damaged is None:
+            return
+        if announced == 0:
+            announced = in_a_row
+            which = "message %d is" if in_a_row == 1 else f"{in_a_row} messages from %d on are"
+            _log.error(
+                f"%s queue %d on %s: {which} damaged and left out: %s",
+                queue.topic,
+                queue.queue_id,
+                queue.broker_name,
+                offset,
+                damaged.error,
+            )
+        if announced > 1:
+            self._announced[queue] = announced - 1
 
     async def ask(
         self,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from firetrail.client.inflating import inflated
 from firetrail.errors import FormatError
@@ -14,8 +14,6 @@ from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import RETRY_TOPIC
 from firetrail.format.record import Record, decode_received
 from firetrail.remoting.bodies import MessageQueue
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,27 +73,40 @@ class Received:
         return Received(self.queue, self.record._replace(reconsume_times=times))
 
 
-def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], int | None]:
-    """As :func:`decode_all`, for consumers, who get on: what is damaged is reported and left out.
+class Damaged(NamedTuple):
+    """The first damaged messages in an answer."""
 
-    Also, if anything is, how many messages stand before it; those behind it may not be all, for its
-    size can be wrong.
+    before: int
+    """Good messages before them."""
+    in_a_row: int
+    """How many there are, one behind the other."""
+    error: FormatError
+    """What is wrong with the first."""
+
+
+def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], Damaged | None]:
+    """As :func:`decode_all`, for consumers, who get on: what is damaged is left out.
+
+    What is left out has to be reported by the caller, who knows where it stands. Good messages
+    behind it may not be all, for its size can be wrong.
     """
     view = memoryview(raw)
     found: list[Received] = []
-    before = None
+    damaged: Damaged | None = None
     at = 0
     while at < len(view):
         size = int.from_bytes(view[at : at + 4], "big")
         try:
             found.append(Received(queue, decode_received(view[at : at + size])))
         except FormatError as error:
-            _log.error("%s: a message is damaged and left out: %s", queue, error)
-            before = len(found) if before is None else before
+            if damaged is None:
+                damaged = Damaged(len(found), 1, error)
+            elif damaged.before == len(found):
+                damaged = damaged._replace(in_a_row=damaged.in_a_row + 1)
             if size < RECORD_SIZE_MIN:
                 break
         at += size
-    return found, before
+    return found, damaged
 
 
 def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:

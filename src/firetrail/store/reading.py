@@ -20,6 +20,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue, is_possible
+from firetrail.store.damage import damage_at
 from firetrail.store.indexes import Index
 from firetrail.store.logread import record_at, search, store_time_at
 from firetrail.store.queues import QueueKey, QueueTable
@@ -45,17 +46,6 @@ class QueryResult(NamedTuple):
     buffers: list[memoryview]
     index_time: int
     index_offset: int
-
-
-def _damaged(units: Segment, at: int) -> StoreDamagedError:
-    record, size, _ = _UNIT(units.view, at)
-    return StoreDamagedError(
-        str(units.path),
-        at,
-        record,
-        f"a unit that points to no record, of {size} bytes",
-        "firetrail fsck --repair rebuild-derived makes the queue from the log",
-    )
 
 
 def _near(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
@@ -200,7 +190,7 @@ class Reader:
             if (units.base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
                     break  # the next get begins here
-                return self._without_unit(queue, units, offset, low, high, tags)
+                return self._without_unit(queue, offset, low, high, tags)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
                 status = GetStatus.MESSAGE_WAS_REMOVING
@@ -220,7 +210,6 @@ class Reader:
     def _without_unit(
         self,
         queue: ConsumeQueue,
-        units: Segment,
         offset: int,
         low: int,
         high: int,
@@ -235,11 +224,25 @@ class Reader:
         end = _near(queue, range(offset + 1, offset + NEIGHBOURS), start, end, end)
         found = search(self._log, start, end, queue.topic, queue.queue_id, offset)
         if found is None:
-            raise _damaged(units, offset * UNIT.size - units.base)
+            raise damage_at(self._log, queue, offset)
         wanted = tags is None or java_hash(decode_message(found).tags or "") in tags
         status = GetStatus.FOUND if wanted else GetStatus.NO_MATCHED_MESSAGE
         buffers = [found] if wanted else []
         return GetResult(status, offset + 1, low, high, buffers, len(found) * wanted)
+
+    def damage(
+        self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
+    ) -> StoreDamagedError:
+        """What is wrong with a message: number ``number``, from 0, of a get from ``offset`` on."""
+        queue = self._queues.open(topic, queue_id)
+        return damage_at(self._log, queue, self.offset_of(topic, queue_id, offset, number, tags))
+
+    def offset_of(
+        self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
+    ) -> int:
+        """Queue offset of message ``number``, from 0, that a get from ``offset`` on finds."""
+        behind: int = self.get(topic, queue_id, offset, number + 1, tags).next_offset
+        return behind - 1
 
     # -- by place -----------------------------------------------------------------------------
 

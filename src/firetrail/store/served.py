@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.kernels.draft import Message
+from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.changing import check_changes
+from firetrail.store.damage import DamageReports, record_damage
+from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
 from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
@@ -19,11 +21,13 @@ from firetrail.store.store import Store
 PASSED_OVER_MAX = 8
 """Damaged units that one read passes over: the log was looked through for each of them."""
 
-_log = logging.getLogger(__name__)
-
 
 class ServedStore(Store):
     """A store that is open for a broker."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._damage_reports = DamageReports(engine.log.queue)
 
     def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
@@ -62,23 +66,52 @@ class ServedStore(Store):
     ) -> GetResult:
         """As :meth:`get`, for who has the hashes of the tags already.
 
-        A unit of the queue that is damaged is reported and passed over: consumers get on. After
-        some of them the answer is empty, and who asks goes on behind them.
+        A message that cannot be sent to anybody, because its unit leads nowhere or no record begins
+        there, is reported and passed over: consumers get on. After some of them the answer is
+        empty, and who asks goes on behind them. Bodies are not looked at.
         """
         for _ in range(PASSED_OVER_MAX):
             try:
-                return self._statistics.noted(self._get(topic, queue_id, offset, max_count, tags))
-            except StoreDamagedError as error:
-                _log.error(
-                    "%s, queue %d: message %d is left out: %s", topic, queue_id, offset, error
-                )
-                offset += 1
+                result = self._get(topic, queue_id, offset, max_count, tags)
+                bad = result.first_bad()
+                if bad > 0:
+                    result = self._get(topic, queue_id, offset, bad, tags)
+                if bad != 0:
+                    return self._statistics.noted(result)
+                offset = self.note_damaged(topic, queue_id, offset, 0, tags)
+            except StoreDamagedError:  # of the message at this very offset
+                self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
+            offset += 1
         first, end = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
+
+    def note_damaged(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        number: int,
+        tags: frozenset[int] | None = None,
+    ) -> int:
+        """Report message ``number``, from 0, of a get from ``offset`` on; its queue offset."""
+        offset = self._engine.reader.offset_of(topic, queue_id, offset, number, tags)
+        self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
+        return offset
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """The stored bytes of the message that begins at this offset of the log."""
         return self._engine.reader.at_offset(physical_offset)
+
+    def stored(self, physical_offset: int) -> Record | None:
+        """As :meth:`at`, of a message that was there: None if it has expired.
+
+        StoreDamagedError if no record begins where it was.
+        """
+        record = self.at(physical_offset)
+        segment = self._log.queue.find(physical_offset)
+        if record is None and segment is not None:
+            raise record_damage(segment, physical_offset)
+        return record
 
     def query_buffers(
         self,

@@ -23,6 +23,7 @@ from firetrail.errors import (
 from firetrail.format.record import Record, decode_message
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
+from firetrail.store.damage import LOG_REMEDY
 from firetrail.store.deriving import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
@@ -109,7 +110,12 @@ class Store(Puts):
         position = self.min_offset(topic, queue_id) if offset is None else offset
         while True:
             result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
-            for message in map(self._decoded, result.buffers):
+            for number, buffer in enumerate(result.buffers):
+                try:
+                    message = decode_message(buffer)
+                except FormatError as error:
+                    reader = self._engine.reader
+                    raise reader.damage(topic, queue_id, position, number, wanted) from error
                 if names is None or message.tags in names:
                     yield message
             if result.next_offset <= position or position >= result.max_offset:
@@ -181,7 +187,7 @@ class Store(Puts):
                 offset - segment.base + error.offset,
                 offset,
                 f"{error.field}: {error.detail}",
-                "see all that is damaged with 'firetrail fsck'; other messages can be read",
+                LOG_REMEDY,
             ) from error
 
     def offset_at(

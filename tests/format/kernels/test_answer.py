@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import fenced
 
-from firetrail.format.kernels.answer import GetStatus, QueueCursor
+from firetrail.format import layout
+from firetrail.format.kernels.answer import GetResult, GetStatus, QueueCursor
 from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 
 FIRST = 30  # queue offset of the first unit in the file
@@ -89,3 +90,48 @@ def test_answers_stay_inside(offset: int, size: int, count: int) -> None:
     if answer is not None:
         assert offset >= BASE and offset + size <= BASE + 150
         assert bytes(answer.buffers[0]) == LOG[offset - BASE : offset - BASE + size]
+
+
+class TestFirstBad:
+    """Which record has not the head of one of its size."""
+
+    SIZE = 91
+
+    def head(self, size: int, magic: int = layout.MAGIC_V1) -> bytes:
+        return (size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big")).ljust(91, b".")
+
+    def answers(self, records: list[bytes]) -> list[GetResult]:
+        """The same records as a cursor answers and as slices."""
+        log = b"".join(records)
+        units = [ConsumeQueueUnit(BASE + n * self.SIZE, self.SIZE, 0) for n in range(len(records))]
+        data = b"".join(map(encode_unit, units))
+        queue_file = SimpleNamespace(base=0, wrote=len(data), view=fenced(data))
+        log_file = SimpleNamespace(base=BASE, committed=len(log), view=fenced(log))
+        queue = SimpleNamespace(segments=(queue_file,), last=queue_file)
+        files = SimpleNamespace(segments=(log_file,), last=log_file)
+        found = QueueCursor(queue, queue_file, files, log_file, 0, 32, 10**6, 10**9).get(0, 32)
+        assert found is not None
+        slices = [memoryview(record) for record in records]
+        return [found, GetResult(GetStatus.FOUND, 9, 0, 9, slices, len(log))]
+
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    @pytest.mark.parametrize("bad", ["magic", "size", "zeros"])
+    def test_one(self, bad: str, number: int) -> None:
+        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)] * 2
+        records[number] = {
+            "magic": self.head(self.SIZE, layout.MAGIC_BLANK),
+            "size": self.head(self.SIZE + 1),
+            "zeros": bytes(91),
+        }[bad]
+        assert [answer.first_bad() for answer in self.answers(records)] == [number] * 2
+
+    def test_none(self) -> None:
+        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)]
+        assert [answer.first_bad() for answer in self.answers(records)] == [-1, -1]
+        assert GetResult(GetStatus.NO_MATCHED_MESSAGE, 9, 0, 9).first_bad() == -1
+
+    def test_too_short_for_a_head(self) -> None:
+        short = [memoryview(self.head(self.SIZE)), memoryview(b"1")]
+        assert GetResult(GetStatus.FOUND, 9, 0, 9, short, 92).first_bad() == 1
+        answer = cursor(UNITS).get(FIRST, 3)
+        assert answer is not None and answer.first_bad() == 0

@@ -21,8 +21,10 @@ from firetrail.format import layout
 from firetrail.format.record import Record, decode_message
 
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64
 
 COMPILED = cython.compiled
@@ -117,10 +119,72 @@ class GetResult:
             at += _UNIT
         return slices
 
+    def first_bad(self) -> int:
+        """Which record is the first without the head of one of its size; -1 if all have theirs.
+
+        A look at eight bytes of each, for those who send the records on as they are: a receiver
+        goes from one to the next by their sizes.
+        """
+        number: cython.Py_ssize_t = 0
+        at: cython.Py_ssize_t
+        start: cython.Py_ssize_t
+        if self.count == 0:
+            return -1
+        if self._buffers is not None:
+            for buffer in self._buffers:
+                if not _begins_well(buffer):
+                    return number
+                number += 1
+            return -1
+        view: cython.const[cython.uchar][::1] = self._units
+        log: cython.const[cython.uchar][::1] = self._log
+        units: cython.pointer(cython.const[cython.uchar])
+        records: cython.pointer(cython.const[cython.uchar])
+        if cython.compiled:
+            units = cython.address(view[0])
+            records = cython.address(log[0])
+        else:
+            units = view
+            records = log
+        while number < self.count:
+            at = self._first + number * _UNIT
+            start = load_i64(units, at) - self._base
+            if not _is_head(records, start, load_i32(units, at + _AT_SIZE)):
+                return number
+            number += 1
+        return -1
+
     def messages(self) -> Iterator[Record]:
         """The messages one after the other, each decoded and its body checked when asked for."""
         for buffer in self.buffers:
             yield decode_message(buffer)
+
+
+@cython.cfunc
+def _begins_well(buffer: cython.const[cython.uchar][::1]) -> cython.bint:
+    """Whether a slice begins as a record of its length."""
+    if len(buffer) < k.RECORD_MIN:
+        return False
+    source: cython.pointer(cython.const[cython.uchar])
+    if cython.compiled:
+        source = cython.address(buffer[0])
+    else:
+        source = buffer
+    return _is_head(source, 0, len(buffer))
+
+
+@cython.cfunc
+@cython.inline
+def _is_head(
+    records: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    size: cython.longlong,
+) -> cython.bint:
+    """Whether a record of ``size`` bytes, which are there, begins at ``at``."""
+    if size < k.RECORD_MIN or load_i32(records, at) != size:
+        return False
+    magic: cython.int = load_i32(records, at + k.AT_MAGIC)
+    return magic == k.MAGIC_V1 or magic == k.MAGIC_V2
 
 
 class QueueCursor:
