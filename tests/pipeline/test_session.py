@@ -41,11 +41,7 @@ def test_settings_for_an_active_session(spark: SparkSession) -> None:
 
 
 def test_what_the_data_source_needs(spark: SparkSession) -> None:
-    for key in (
-        "spark.python.unix.domain.socket.enabled",
-        "spark.sql.python.filterPushdown.enabled",
-    ):
-        assert spark.conf.get(key) == "true"
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.pythonExec == sys.executable
 

@@ -18,7 +18,7 @@ from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError
 from firetrail.pipeline import java
-from firetrail.pipeline.jobs.sql import Result, needed, sql
+from firetrail.pipeline.jobs.sql import Result, sql
 
 PER_TOPIC = (
     "select topic, count(*) as n, sum(size) as bytes from messages group by topic order by topic"
@@ -42,45 +42,11 @@ def per_topic(shop: Path) -> list[tuple[str, int, int]]:
 def test_both_tables(spark: SparkSession, shop: Path, table: str) -> None:
     rows = sql(spark, shop, PER_TOPIC.replace("messages", table)).collect()
     assert [tuple(row) for row in rows] == per_topic(shop)
-    assert needed(spark, PER_TOPIC.replace("messages", table)) == ([table], ["topic", "size"])
-
-
-@pytest.mark.parametrize(
-    ("query", "columns"),
-    [
-        ("select count(*) from messages", ["queue_id"]),
-        ("select queue_offset from messages where topic = 'orders'", ["topic", "queue_offset"]),
-        ("select q from (select *, queue_id as q from log) where size > 5", ["queue_id", "size"]),
-        (
-            "select topic from log where size > (select avg(flag) from log)",
-            ["topic", "flag", "size"],
-        ),
-        (
-            "with a as (select * from log where flag = 0) "
-            "select a.queue_id from a join a b on a.physical_offset = b.physical_offset",
-            ["queue_id", "physical_offset", "flag"],
-        ),
-        (
-            "select tags from messages union all select topic from log",
-            ["topic", "tags"],
-        ),
-        (
-            "select topic, row_number() over (partition by tags order by store_time) from log",
-            ["topic", "tags", "store_time"],
-        ),
-    ],
-)
-def test_only_what_a_query_needs_is_read(
-    spark: SparkSession, shop: Path, query: str, columns: list[str]
-) -> None:
-    assert needed(spark, query)[1] == columns
-    assert sql(spark, shop, query).count() > 0
 
 
 def test_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
     spark.sql("select 'orders' as name, 7 as rank").createOrReplaceTempView("ranks")
     query = "select rank, count(*) from messages m join ranks on topic = name group by rank"
-    assert needed(spark, query) == (["messages"], ["topic"])
     assert sql(spark, shop, query).collect()[0][0] == 7
     assert [table.name for table in spark.catalog.listTables()] == ["ranks"]
     spark.catalog.dropTempView("ranks")

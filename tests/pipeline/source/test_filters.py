@@ -9,35 +9,32 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-)
-from tests.pipeline.source.shelf import by_place, fill, rows_of, some_messages
+from tests.helpers import Machine, small_config
+from tests.pipeline.source.shelf import EPOCH, by_place, fill, rows_of, some_messages
 
-from firetrail.pipeline.source.filters import bounds_of, is_exact
+from firetrail import Message, Store
+from firetrail.pipeline.source.filters import (
+    NOTHING,
+    Both,
+    Comparison,
+    Either,
+    OneOf,
+    Predicate,
+    bounds_of,
+    bounds_text,
+    intersection,
+    is_empty,
+    parse_bounds,
+    union,
+    with_slack,
+)
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import explain, plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset", "store_time", "msg_id")
-COMPARISONS: dict[type[Any], Callable[[Any, Any], bool]] = {
-    EqualTo: eq,
-    EqualNullSafe: eq,
-    GreaterThan: gt,
-    GreaterThanOrEqual: ge,
-    LessThan: lt,
-    LessThanOrEqual: le,
-}
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
+MOST = 2**63 - 1
 
 
 @pytest.fixture(scope="module")
@@ -52,111 +49,151 @@ def view(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def holds(each: Filter, row: dict[str, Any]) -> bool:
-    """The filter, evaluated on a row."""
-    if isinstance(each, IsNotNull):
-        return True
-    if isinstance(each, Not):
-        return not holds(each.child, row)
-    value = row[each.attribute[0]]  # type: ignore[attr-defined]
-    if isinstance(each, In):
-        return value in each.value
-    return COMPARISONS[type(each)](value, each.value)  # type: ignore[attr-defined]
+def constant(row: dict[str, Any], column: str) -> Any:
+    """A value of a row as predicates have it."""
+    value = row[column]
+    return (value - EPOCH) // timedelta(microseconds=1) if column == "store_time" else value
+
+
+def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
+    """The predicate, evaluated on a row; what is unknown may be true."""
+    if isinstance(predicate, Both):
+        return holds(predicate.left, row) and holds(predicate.right, row)
+    if isinstance(predicate, Either):
+        return holds(predicate.left, row) or holds(predicate.right, row)
+    if isinstance(predicate, OneOf):
+        return constant(row, predicate.column) in predicate.values
+    if isinstance(predicate, Comparison):
+        return OPERATORS[predicate.operator](constant(row, predicate.column), predicate.value)
+    return True
+
+
+def predicates(rows: list[dict[str, Any]]) -> st.SearchStrategy[Predicate]:
+    """Nested predicates over values of rows, and others."""
+
+    def value_of(column: str) -> st.SearchStrategy[Any]:
+        values = st.sampled_from(rows).map(lambda row: constant(row, column))
+        if column in ("topic", "msg_id"):
+            return values | st.just("none")
+        near = st.integers(-1500, 1500) if column == "store_time" else st.integers(-2, 2)
+        return st.builds(int.__add__, values, near) | st.sampled_from([-MOST - 1, -1, 0, MOST])
+
+    def comparisons(column: str) -> st.SearchStrategy[Predicate]:
+        value, text = value_of(column), column in ("topic", "msg_id")
+        operators = st.just("=") if text else st.sampled_from(list(OPERATORS))
+        some = st.lists(value, max_size=3).map(tuple)
+        return st.one_of(
+            st.builds(Comparison, st.just(column), operators, value),
+            st.builds(OneOf, st.just(column), some),
+        )
+
+    single = st.none() | st.sampled_from(COLUMNS).flatmap(comparisons)
+    return st.recursive(
+        single,
+        lambda part: st.builds(Both, part, part) | st.builds(Either, part, part),
+        max_leaves=6,
+    )
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_nothing_that_fits_is_left_out(store: Path, view: str, data: st.DataObject) -> None:
     everything = rows_of(store, COLUMNS, view=view)
-    rows = st.sampled_from(everything)
-    micros = st.integers(-1500, 1500).map(lambda us: timedelta(microseconds=us))
-
-    def value_of(column: str) -> st.SearchStrategy[Any]:
-        values = rows.map(lambda row: row[column])
-        if column == "store_time":
-            return st.builds(lambda time, more: time + more, values, micros)
-        if column in ("topic", "msg_id"):
-            return st.one_of(values, st.just("none"))
-        return st.one_of(values, st.integers(-3, 20_000))
-
-    filters: list[Filter] = []
-    for _ in range(data.draw(st.integers(1, 3))):
-        column = data.draw(st.sampled_from(COLUMNS))
-        kind = data.draw(st.sampled_from([*COMPARISONS, In, Not, IsNotNull]))
-        if kind is In:
-            values = tuple(data.draw(st.lists(value_of(column), min_size=1, max_size=3)))
-            filters.append(In((column,), values))
-        elif kind is IsNotNull:
-            filters.append(IsNotNull((column,)))
-        elif kind is Not:
-            filters.append(Not(EqualTo((column,), data.draw(value_of(column)))))
-        else:
-            filters.append(kind((column,), data.draw(value_of(column))))
-    wanted = [row for row in everything if all(holds(each, row) for each in filters)]
-    found = rows_of(store, COLUMNS, bounds_of(filters), view=view)
+    chosen = [data.draw(predicates(everything)) for _ in range(data.draw(st.integers(1, 2)))]
+    bounds = NOTHING
+    for predicate in chosen:  # a table that is used several times
+        bounds = union(bounds, bounds_of(predicate))
+    bounds = parse_bounds(bounds_text(bounds))
+    wanted = [row for row in everything if any(holds(each, row) for each in chosen)]
+    found = rows_of(store, COLUMNS, bounds, view=view)
     assert [row for row in by_place(found) if row in wanted] == by_place(wanted)
-    if view == "queue" and all(map(is_exact, filters)):
-        assert len(found) == len(wanted)
+    if is_empty(bounds):
+        assert wanted == []
 
 
 @pytest.mark.parametrize(
-    "filters",
+    "predicate",
     [
-        [EqualTo(("topic",), "rare")],
-        [EqualTo(("queue_id",), 1)],
-        [GreaterThan(("queue_offset",), 60), EqualTo(("topic",), "usual")],
-        [LessThan(("physical_offset",), 3000)],
-        [GreaterThanOrEqual(("physical_offset",), 12_000), In(("topic",), ("usual", "x"))],
+        Comparison("topic", "=", "rare"),
+        Comparison("queue_id", "=", 1),
+        Both(Comparison("queue_offset", ">", 60), Comparison("topic", "=", "usual")),
+        Comparison("physical_offset", "<", 3000),
+        Both(Comparison("physical_offset", ">=", 12_000), OneOf("topic", ("usual", "x"))),
+        Either(
+            Both(Comparison("queue_offset", ">=", 60), Comparison("queue_offset", "<", 65)),
+            Comparison("queue_offset", "=", 65),
+        ),
     ],
 )
-def test_what_cannot_fit_is_not_read(store: Path, filters: list[Filter]) -> None:
+def test_what_cannot_fit_is_not_read(store: Path, predicate: Predicate) -> None:
     everything = rows_of(store, COLUMNS)
-    wanted = [row for row in everything if all(holds(each, row) for each in filters)]
+    wanted = [row for row in everything if holds(predicate, row)]
     assert 0 < len(wanted) < len(everything)
-    found = rows_of(store, COLUMNS, bounds_of(filters))
+    found = rows_of(store, COLUMNS, bounds_of(predicate))
     assert by_place(found) == by_place(wanted)
 
 
 def test_times_prune_both_views(store: Path, view: str) -> None:
     everything = rows_of(store, COLUMNS, view=view)
-    early, late = everything[40]["store_time"], everything[60]["store_time"]
-    filters = [GreaterThanOrEqual(("store_time",), early), LessThan(("store_time",), late)]
-    found = rows_of(store, COLUMNS, bounds_of(filters), view=view)
+    early, late = (constant(everything[number], "store_time") for number in (40, 60))
+    predicate = Both(Comparison("store_time", ">=", early), Comparison("store_time", "<", late))
+    found = rows_of(store, COLUMNS, bounds_of(predicate), view=view)
     assert by_place(found) == by_place(everything[40:60])
+
+
+def test_a_clock_that_was_set_back(tmp_path: Path, view: str) -> None:
+    """By nine minutes, again and again: every message is found by its time."""
+    machine = Machine()
+    with Store.open(tmp_path, small_config(log=8192, units=40), system=machine.system) as opened:
+        for number in range(60):
+            machine.clock.advance(200_000 if number % 7 else -540_000)
+            opened.put(Message("T", b"%d" % number))
+    everything = rows_of(tmp_path, COLUMNS, view=view)
+    times = [constant(row, "store_time") for row in everything]
+    assert times != sorted(times)
+    for row, time in zip(everything, times, strict=True):
+        bounds = bounds_of(Comparison("store_time", "=", time))
+        assert row in rows_of(tmp_path, COLUMNS, with_slack(bounds), view=view)
+    assert with_slack(NO_BOUNDS) == NO_BOUNDS
+    assert is_empty(with_slack(NOTHING))
 
 
 def test_an_id_leads_to_its_message(store: Path) -> None:
     """Through the place in an offset id, if the topic is known."""
     everything = rows_of(store, COLUMNS)
     row = everything[70]
-    filters = [EqualTo(("msg_id",), row["msg_id"]), EqualTo(("topic",), row["topic"])]
-    plan = plan_batch(parse_options({"path": str(store)}), bounds_of(filters))
+    by_id = bounds_of(Comparison("msg_id", "=", row["msg_id"]))
+    bounds = intersection(by_id, bounds_of(Comparison("topic", "=", row["topic"])))
+    plan = plan_batch(parse_options({"path": str(store)}), bounds)
     assert "1 messages found through" in str(plan)
-    assert row in rows_of(store, COLUMNS, bounds_of(filters))
-    assert rows_of(store, COLUMNS, bounds_of(filters[:1])) == everything
+    assert row in rows_of(store, COLUMNS, bounds)
+    assert rows_of(store, COLUMNS, by_id) == everything
     for other in (
-        EqualTo(("queue_id",), 1 - row["queue_id"]),
-        EqualTo(("queue_offset",), row["queue_offset"] + 1),
-        LessThan(("physical_offset",), row["physical_offset"]),
-        EqualTo(("topic",), "rare"),
+        Comparison("queue_id", "=", 1 - row["queue_id"]),
+        Comparison("queue_offset", "=", row["queue_offset"] + 1),
+        Comparison("physical_offset", "<", row["physical_offset"]),
+        Comparison("topic", "=", "rare"),
     ):
-        assert rows_of(store, COLUMNS, bounds_of([*filters, other])) == []
+        assert rows_of(store, COLUMNS, intersection(bounds, bounds_of(other))) == []
 
 
 @pytest.mark.parametrize(
-    "each",
+    "predicate",
     [
-        IsNotNull(("topic",)),
-        StringContains(("topic",), "T"),
-        Not(EqualTo(("topic",), "T")),
-        EqualTo(("topic",), None),
-        EqualTo(("size",), 7),
-        LessThan(("queue_offset",), None),
+        None,
+        Comparison("size", "=", 7),
+        Comparison("topic", "<", "T"),
+        Either(Comparison("topic", "=", "T"), None),
+        Either(Comparison("topic", "=", "T"), Comparison("size", "=", 7)),
     ],
 )
-def test_other_filters_say_nothing(each: Filter) -> None:
-    assert bounds_of([each]) == NO_BOUNDS
-    assert is_exact(each) == isinstance(each, IsNotNull)
+def test_others_say_nothing(predicate: Predicate) -> None:
+    assert bounds_of(predicate) == NO_BOUNDS
+
+
+def test_no_values_are_no_rows(store: Path) -> None:
+    assert is_empty(bounds_of(OneOf("topic", ())))
+    assert rows_of(store, COLUMNS, bounds_of(OneOf("queue_offset", ()))) == []
 
 
 def test_explain(store: Path) -> None:

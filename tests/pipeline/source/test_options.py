@@ -22,6 +22,9 @@ EXAMPLES = {
     "endingOffsets": "latest",
     "startingTimestamp": "1700000000000",
     "endingTimestamp": "0",
+    "queueIds": "0, 2",
+    "startingPhysicalOffset": "100",
+    "endingPhysicalOffset": "0",
     "key": "k",
     "tags": "A || B",
     "columns": "topic, body",
@@ -34,6 +37,7 @@ EXAMPLES = {
     "path": "s",
     "namesrv": "127.0.0.1:9876",
     "group": "g",
+    "retryTimeoutMs": "0",
 }
 
 

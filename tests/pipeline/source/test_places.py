@@ -93,6 +93,17 @@ def test_times_prune_segments(store: Path, url: str) -> None:
     assert f"log: {segments} segments, 1 of them" in str(plan)
 
 
+@pytest.mark.parametrize("view", ["queue", "log"])
+def test_physical_offsets(store: Path, url: str, small_pieces: None, view: str) -> None:
+    everything = rows_of(store, view=view)
+    for first, behind in ((30, 90), (31, 32)):
+        low, high = (int(everything[n]["physical_offset"]) for n in (first, behind))
+        for less in (0, 1):
+            starting, ending = str(low - less), str(high - less)
+            places = {"startingPhysicalOffset": starting, "endingPhysicalOffset": ending}
+            assert rows_of(url, view=view, **places) == everything[first:behind]
+
+
 def test_only_what_a_split_covers_is_fetched(url: str) -> None:
     with open_log(url, 100, 200) as log:
         segment = log.segments[0]
@@ -124,6 +135,7 @@ def test_refusals(url: str) -> None:
         ("startingOffsets", "earliest"),
         ("endingOffsets", "latest"),
         ("subscribePattern", ".*"),
+        ("queueIds", "1"),
     ):
         with pytest.raises(ConfigError, match="not for remote stores"):
             rows_of(url, **{name: value})

@@ -91,6 +91,33 @@ class TestTimes:
         assert rows_of(store, endingTimestamp="0") == []
 
 
+class TestPlaces:
+    @pytest.mark.parametrize("view", ["queue", "log"])
+    def test_physical_offsets(self, store: Path, view: str) -> None:
+        everything = rows_of(store, PLACE, view=view)
+        first, behind = (int(everything[n]["physical_offset"]) for n in (40, 60))
+        for low, high, expected in (
+            (first, behind, everything[40:60]),
+            (first - 1, behind + 1, everything[40:61]),
+            (first + 1, behind - 1, everything[41:60]),
+            (behind, first, []),
+            (0, 1 << 62, everything),
+        ):
+            places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}
+            assert rows_of(store, PLACE, view=view, **places) == expected
+
+    def test_queue_ids(self, store: Path) -> None:
+        everything = rows_of(store, PLACE)
+        rows = [row for row in everything if row["queue_id"] == 1]
+        assert 0 < len(rows) < len(everything)
+        assert rows_of(store, PLACE, queueIds="1, 7") == rows
+        assert rows_of(store, PLACE, queueIds="7") == []
+        with pytest.raises(ConfigError, match=r"queueIds.* not for view=log, which has no queues"):
+            rows_of(store, view="log", queueIds="1")
+        with pytest.raises(ConfigError, match="must be numbers of queues, separated by commas"):
+            rows_of(store, queueIds="one")
+
+
 class TestTagsAndKeys:
     def test_tags(self, store: Path) -> None:
         for view in ("queue", "log"):

@@ -1,6 +1,5 @@
 """The data source as Spark uses it: batches, SQL, predicates, errors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -12,10 +11,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.pipeline.source.shelf import by_place, consumed, fill, row_of, some_messages
 from tests.stores import GOLDEN, flip, log_file, records
 
+from firetrail.pipeline import sql
 from firetrail.pipeline.source.datasource import register
 from firetrail.pipeline.source.schema import NAMES, arrow_schema, ddl
-
-FLAG = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +21,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("spark") / "store"
     fill(path, some_messages(150))
     return path
-
-
-@pytest.fixture(params=["true", "false"])
-def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    before = spark.conf.get(FLAG)
-    spark.conf.set(FLAG, request.param)
-    yield request.param
-    spark.conf.set(FLAG, before)
 
 
 def load(spark: SparkSession, path: Path | str, **options: str) -> DataFrame:
@@ -102,54 +92,24 @@ class TestColumns:
         )
 
 
-class TestPredicates:
-    def test_rows_are_the_same_with_and_without(
-        self, spark: SparkSession, store: Path, pushdown: str
-    ) -> None:
-        everything = consumed(store)
-        early, late = everything[30]["store_time"], everything[90]["store_time"]
-        frame = load(spark, store)
-        found = frame.where(
-            (frame.topic == "usual")
-            & (frame.queue_id == 1)
-            & (frame.store_time >= early)
-            & (frame.store_time < late)
-            & frame.tags.isNotNull()
-        )
-        assert rows(found) == [
-            row
-            for row in everything
-            if (row["topic"], row["queue_id"]) == ("usual", 1)
-            and early <= row["store_time"] < late
-            and row["tags"] is not None
-        ]
-
-    def test_they_prune(self, spark: SparkSession, store: Path) -> None:
-        """Damage in what is pruned is not met."""
+class TestPruning:
+    def test_damage_in_what_is_pruned_is_not_met(self, spark: SparkSession, store: Path) -> None:
         everything = consumed(store)
         victim, other = everything[5], everything[100]
         path, at = log_file(store, victim["physical_offset"])
         flip(path, at + 5)
         try:
-            found = load(spark, store).where(f"physical_offset >= {other['physical_offset']}")
-            assert rows(found) == everything[100:]
+            start = str(other["physical_offset"])
+            assert rows(load(spark, store, startingPhysicalOffset=start)) == everything[100:]
+            query = f"select * from messages where physical_offset >= {start}"
+            assert rows(sql(spark, store, query)) == everything[100:]
         finally:
             flip(path, at + 5)
-
-    def test_explain_shows_them(
-        self, spark: SparkSession, store: Path, pushdown: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        found = load(spark, store).where("topic = 'usual' AND queue_offset < 7 AND tags = 'A'")
-        found.explain("formatted")
-        shown = capsys.readouterr().out
-        assert ("EqualTo(topic,usual)" in shown) == (pushdown == "true")
-        assert ("LessThan(queue_offset,7)" in shown) == (pushdown == "true")
-        assert "EqualTo(tags,A)" not in shown
 
     def test_the_workers_log_shows_what_is_read(self, spark: SparkSession, store: Path) -> None:
         spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
         try:
-            assert load(spark, store, subscribe="rare").where("queue_id = 1").count() == 1
+            assert load(spark, store, subscribe="rare", queueIds="1").count() == 1
             logged = spark.tvf.python_worker_logs().where("logger = 'firetrail.pipeline'")
             (line,) = logged.select("msg").collect()
         finally:
@@ -170,7 +130,7 @@ class TestErrors:
 
     def test_options(self, spark: SparkSession, store: Path) -> None:
         text = error_of(lambda: load(spark, store, topics="usual"))
-        assert "has no such option; it has path, namesrv, group, view, subscribe" in text
+        assert "has no such option; it has path, namesrv, group," in text
         text = error_of(lambda: load(spark, store, view="topics"))
         assert "view = 'topics': must be queue, log or damage" in text
         text = error_of(lambda: load(spark, store, subscribe="usal"))

@@ -70,6 +70,8 @@ def rows(bounds: Bounds = NO_BOUNDS, **given: str) -> list[dict[str, Any]]:
             NO_BOUNDS,
         ),
         ({"startingTimestamp": "FIRST", "endingTimestamp": "LAST"}, NO_BOUNDS),
+        ({"queueIds": "1"}, NO_BOUNDS),
+        ({"startingPhysicalOffset": "9000", "endingPhysicalOffset": "20000"}, NO_BOUNDS),
         ({}, Bounds(topics=frozenset({"usual"}), queue_ids=frozenset({1}))),
         ({}, Bounds(queue_offsets=(5, 40))),
         ({}, Bounds(places=(9000, 20_000))),

@@ -1,19 +1,22 @@
-"""SQL over a store: its views as tables, and only the columns that a query needs."""
+"""SQL over a store: its views as tables, and only the rows and columns that a query needs."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from firetrail.format.names import name_server
 from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.jobs.queries import Need, needs
+from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import is_remote, local_path
+from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import NAMES, ddl
 
 VIEWS = {"messages": "queue", "log": "log"}
@@ -21,6 +24,7 @@ VIEWS = {"messages": "queue", "log": "log"}
 
 _CHEAPEST = "queue_id"
 """The column that is read where a query needs none, as in ``count(*)``."""
+_RESULT = "result"
 
 
 def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
@@ -30,68 +34,53 @@ def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
     query may use the session's other tables as well; temporary views with these two names are
     replaced, and gone afterwards. With ``namesrv=HOST:PORT`` as the store, brokers are asked; they
     have ``messages`` only.
+
+    Only the rows and columns that the query needs are read. Spark applies all of its predicates
+    to what was read, so the frame may be used like any other.
     """
     namesrv = name_server(str(store))
     option = ("path", _absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
+    schema = _schema()
     with original_errors():
         try:
-            views, columns = needed(spark, query)
-            for name in views:
-                reader = spark.read.format("rocketmq").option("view", VIEWS[name])
-                frame = reader.option("columns", ",".join(columns)).option(*option).load()
-                frame.createOrReplaceTempView(name)
-            return spark.sql(query)
+            for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
+                reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)
+                _table(reader, need, schema).createOrReplaceTempView(name)
+            # Under a name of its own: Spark would find columns for a sort or a filter of the result
+            # that the query does not return, and that were not read.
+            return spark.sql(query).alias(_RESULT)
         finally:
             for name in VIEWS:
                 spark.catalog.dropTempView(name)
 
 
-def needed(spark: SparkSession, query: str) -> tuple[list[str], list[str]]:
-    """The tables and the columns that a query uses.
+def _schema() -> StructType:
+    schema = StructType.fromDDL(ddl(NAMES))
+    assert isinstance(schema, StructType)
+    return schema
 
-    Spark does not tell a Python data source which columns it needs, and bodies cost most of a
-    scan. So the query is first planned over tables of the same form that stand for the real ones.
+
+def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame:
+    """A table with all columns, of which those that a query needs are read, and others are null.
+
+    So the query means the same as over the whole table, where it selects ``*`` or counts columns.
     """
-    for name in VIEWS:
-        nothing = spark.sparkContext.emptyRDD()  # not a local relation: those are optimized away
-        spark.createDataFrame(nothing, ddl(NAMES)).createOrReplaceTempView(name)
-    frame = spark.sql(query)
-    analyzed = frame._jdf.queryExecution().analyzed().toString()
-    views = [name for name in VIEWS if re.search(rf"\bSubqueryAlias {name}\b", analyzed)]
-    used = _names_used(frame)
-    return views, [name for name in NAMES if name in used] or [_CHEAPEST]
+    reader = reader.option("columns", ",".join(need.columns or (_CHEAPEST,)))
+    if need.bounds != NO_BOUNDS:
+        reader = reader.option("bounds", bounds_text(with_slack(need.bounds)))
+    return reader.load().select(
+        *(
+            F.col(field.name)
+            if field.name in need.columns
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in schema
+        )
+    )
 
 
 def _absolute(store: str) -> str:
     """Spark's own folder is where it was started, which may be long ago."""
     return store if is_remote(store) else str(local_path(store).absolute())
-
-
-def _names_used(frame: DataFrame) -> set[str]:
-    """Names of all attributes that the optimized plan of a query refers to or returns."""
-    plan = frame._jdf.queryExecution().optimizedPlan()
-    names: set[str] = set()
-    for root in [plan, *_items(plan.subqueriesAll())]:
-        names |= _names(root.output())
-        nodes = [root]
-        while nodes:
-            node = nodes.pop()
-            children = _items(node.children())
-            if children:
-                names |= _names(node.references().toSeq())
-            if node.nodeName() == "CTERelationDef":  # another part of the plan reads all it returns
-                names |= _names(node.output())
-            nodes += children
-    return names
-
-
-def _items(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
-    return [sequence.apply(number) for number in range(sequence.size())]
-
-
-def _names(attributes: Any) -> set[str]:
-    return {attribute.name() for attribute in _items(attributes)}
 
 
 class Result:

@@ -6,7 +6,6 @@ before it is asked for a reader.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,17 +24,12 @@ from firetrail.pipeline.daemon import hush_planner
 from firetrail.pipeline.sink import batch_writer, stream_writer
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.options import View, parse_options, parse_shape
-from firetrail.pipeline.source.reader import BatchReader, DamageReader, PruningReader
+from firetrail.pipeline.source.reader import BatchReader, DamageReader
 from firetrail.pipeline.source.schema import NAMES, ddl, fields
 from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Spark refuses a reader with pushFilters unless the flag spark.sql.python.filterPushdown.enabled is
-# set, and does not tell the data source. If it is, planning runs in this program of Spark's.
-_PUSHDOWN_PROGRAM = "pyspark.sql.worker.data_source_pushdown_filters"
-
 
 hush_planner()
 
@@ -58,9 +52,7 @@ class RocketMqDataSource(DataSource):
         options = parse_options(self.options)
         if options.view is View.DAMAGE:
             return DamageReader(options)
-        columns = columns_of(schema)
-        pruning = _PUSHDOWN_PROGRAM in sys.modules
-        return (PruningReader if pruning else BatchReader)(options, columns)
+        return BatchReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches."""

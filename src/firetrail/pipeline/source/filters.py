@@ -1,117 +1,198 @@
-"""Predicates that Spark pushes down, as bounds of what has to be read.
+"""Predicates over the columns, as bounds of what has to be read.
 
-Most of them only prune, and Spark applies them again to the rows that come back. Those that ranges
-of queues express exactly are done with: Spark leaves them out, and ``explain`` shows them.
+Bounds only prune: they hold every row for which the predicate is true, and maybe others, so whoever
+asks applies the predicate again. What is not understood prunes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from datetime import UTC, datetime
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
-
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
 
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 
-_PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column beside a constant; ``operator`` is one of ``= < <= > >=``.
+
+    Constants are text or whole numbers; those beside ``store_time`` are µs since 1970.
+    """
+
+    column: str
+    operator: str
+    value: str | int
 
 
-def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """What is known of the rows for which all filters hold."""
-    bounds = NO_BOUNDS
-    for each in filters:
-        bounds = _narrow(bounds, each)
-    return bounds
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A column that has one of some values."""
+
+    column: str
+    values: tuple[str | int, ...]
 
 
-def is_exact(each: Filter) -> bool:
-    """Whether ranges of queues hold all rows for which the filter holds, and no others."""
-    column = getattr(each, "attribute", ("",))[0]
-    if isinstance(each, In):
-        return column in ("topic", "queue_id")
-    if isinstance(each, IsNotNull):
-        return column in _PLACE
-    if getattr(each, "value", None) is None:
-        return False
-    if isinstance(each, EqualTo | EqualNullSafe):
-        return column in _PLACE
-    ordered = isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual)
-    return ordered and column in ("queue_offset", "physical_offset")
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Two predicates of which both hold."""
+
+    left: Predicate
+    right: Predicate
 
 
-def _narrow(bounds: Bounds, each: Filter) -> Bounds:
-    values = _values(each)
-    column = getattr(each, "attribute", ("",))[0]
-    if values is not None and column == "topic":
-        topics = frozenset(values)
-        return replace(bounds, topics=topics if bounds.topics is None else topics & bounds.topics)
-    if values is not None and column == "queue_id":
-        ids = frozenset(values)
-        known = bounds.queue_ids
-        return replace(bounds, queue_ids=ids if known is None else ids & known)
-    if values is not None and column == "msg_id" and len(values) == 1:
-        return replace(bounds, message_id=values[0])
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Two predicates of which at least one holds."""
+
+    left: Predicate
+    right: Predicate
+
+
+Predicate = Comparison | OneOf | Both | Either | None
+"""None is a predicate of which nothing is known."""
+
+
+def bounds_of(predicate: Predicate) -> Bounds:
+    """What is known of the rows for which a predicate holds."""
+    if isinstance(predicate, Both):
+        return intersection(bounds_of(predicate.left), bounds_of(predicate.right))
+    if isinstance(predicate, Either):
+        return union(bounds_of(predicate.left), bounds_of(predicate.right))
+    if isinstance(predicate, OneOf):
+        parts = (_compared(predicate.column, "=", value) for value in predicate.values)
+        return reduce(union, parts, NOTHING)
+    if isinstance(predicate, Comparison):
+        return _compared(predicate.column, predicate.operator, predicate.value)
+    return NO_BOUNDS
+
+
+NOTHING = Bounds(topics=frozenset(), queue_ids=frozenset(), queue_offsets=(0, 0), places=(0, 0))
+"""The bounds of no row at all."""
+
+
+def intersection(one: Bounds, other: Bounds) -> Bounds:
+    """Bounds of the rows that are within both."""
+    ids = {one.message_id, other.message_id} - {None}
+    return Bounds(
+        topics=_both(one.topics, other.topics),
+        queue_ids=_both(one.queue_ids, other.queue_ids),
+        queue_offsets=_overlap(one.queue_offsets, other.queue_offsets),
+        places=_overlap(one.places, other.places),
+        times=_overlap(one.times, other.times),
+        message_id=min(ids, key=str) if ids else None,
+    )
+
+
+def union(one: Bounds, other: Bounds) -> Bounds:
+    """The closest bounds that hold all rows of both."""
+    for this, that in ((one, other), (other, one)):
+        if is_empty(this):
+            return that
+    return Bounds(
+        topics=_either(one.topics, other.topics),
+        queue_ids=_either(one.queue_ids, other.queue_ids),
+        queue_offsets=_span(one.queue_offsets, other.queue_offsets),
+        places=_span(one.places, other.places),
+        times=_span(one.times, other.times),
+        message_id=one.message_id if one.message_id == other.message_id else None,
+    )
+
+
+def is_empty(bounds: Bounds) -> bool:
+    """Whether no row can be within the bounds."""
+    ranges = (bounds.queue_offsets, bounds.places, bounds.times)
+    nowhere = bounds.topics == frozenset() or bounds.queue_ids == frozenset()
+    return nowhere or any(low >= high for low, high in ranges)
+
+
+CLOCK_STEP_MS = 10 * 60_000
+"""By how much a broker's clock may once have been set back without a predicate missing messages."""
+
+
+def with_slack(bounds: Bounds) -> Bounds:
+    """Bounds with times that can be searched for in stores whose clock was set back.
+
+    Times are found by bisection, which takes stored times as rising. As long as no message is older
+    by more than this than one before it, whatever is outside of the wider range is out of bounds.
+    """
+    low, high = bounds.times
+    if low < high:
+        low, high = max(low - CLOCK_STEP_MS, TIME_MIN), min(high + CLOCK_STEP_MS, TIME_MAX)
+    return replace(bounds, times=(low, high))
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """Bounds as the value of an option."""
+    fields = asdict(bounds)
+    for name in ("topics", "queue_ids"):
+        fields[name] = None if fields[name] is None else sorted(fields[name])
+    return json.dumps(fields)
+
+
+def parse_bounds(text: str) -> Bounds:
+    """The bounds that :func:`bounds_text` has written."""
+    fields: dict[str, Any] = json.loads(text)
+    for name in ("topics", "queue_ids"):
+        fields[name] = None if fields[name] is None else frozenset(fields[name])
+    for name in ("queue_offsets", "places", "times"):
+        fields[name] = tuple(fields[name])
+    return Bounds(**fields)
+
+
+# -- single comparisons -----------------------------------------------------------------------
+
+
+def _compared(column: str, operator: str, value: Any) -> Bounds:
+    known = NO_BOUNDS
     if column == "queue_offset":
-        return replace(bounds, queue_offsets=_cut(bounds.queue_offsets, each))
+        return replace(known, queue_offsets=_cut(known.queue_offsets, operator, value, value))
     if column == "physical_offset":
-        return replace(bounds, places=_cut(bounds.places, each))
-    if column == "store_time":
-        return replace(bounds, times=_cut(bounds.times, each))
-    return bounds
+        return replace(known, places=_cut(known.places, operator, value, value))
+    if column == "store_time":  # constants are µs, stored times are ms
+        floor, ceiling = value // 1000, -(-value // 1000)
+        return replace(known, times=_cut(known.times, operator, floor, ceiling))
+    if operator != "=":
+        return known
+    if column == "topic":
+        return replace(known, topics=frozenset((value,)))
+    if column == "queue_id":
+        return replace(known, queue_ids=frozenset((value,)))
+    return replace(known, message_id=value) if column == "msg_id" else known
 
 
-def _cut(known: tuple[int, int], each: Filter) -> tuple[int, int]:
-    low, high = _range(each)
-    return max(known[0], low), min(known[1], high)
+def _cut(known: tuple[int, int], operator: str, floor: int, ceiling: int) -> tuple[int, int]:
+    """The numbers of a range for which a comparison with a constant can hold."""
+    low, high = _overlap(known, _RANGES[operator](floor, ceiling))
+    return min(low, known[1]), max(high, known[0])
 
 
-def _values(each: Filter) -> list[Any] | None:
-    """The values of which the column has to have one; None if the filter is of another kind."""
-    if isinstance(each, EqualTo | EqualNullSafe):
-        return [each.value] if each.value is not None else None
-    if isinstance(each, In):
-        return [value for value in each.value if value is not None]
-    return None
+# From a constant, rounded down and up, to a range of whole numbers with the end excluded.
+_RANGES: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "=": lambda floor, ceiling: (ceiling, floor + 1),
+    "<": lambda floor, ceiling: (TIME_MIN, ceiling),
+    "<=": lambda floor, ceiling: (TIME_MIN, floor + 1),
+    ">": lambda floor, ceiling: (floor + 1, TIME_MAX),
+    ">=": lambda floor, ceiling: (ceiling, TIME_MAX),
+}
 
 
-def _range(each: Filter) -> tuple[int, int]:
-    """From where up to where (excluded) a number has to be; as wide as can be if it is unclear."""
-    low, high = TIME_MIN, TIME_MAX
-    if isinstance(each, EqualTo | EqualNullSafe | In):
-        numbers = [_number(value) for value in _values(each) or ()]
-        return (min(numbers)[0], max(numbers)[1] + 1) if numbers else (low, high)
-    if not isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-        return low, high
-    if each.value is None:
-        return low, high
-    floor, ceiling = _number(each.value)
-    if isinstance(each, GreaterThan):
-        return floor + 1, high
-    if isinstance(each, GreaterThanOrEqual):
-        return ceiling, high
-    if isinstance(each, LessThan):
-        return low, ceiling
-    return low, floor + 1
+def _both(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset[Any] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
 
 
-def _number(value: Any) -> tuple[int, int]:
-    """A number rounded down and up; times are ms, of which Spark knows the thousandth part."""
-    if isinstance(value, datetime):
-        since = value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH
-        micros = since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
-        return micros // 1000, -(-micros // 1000)
-    return int(value), int(value)
+def _either(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset[Any] | None:
+    return None if one is None or other is None else one | other
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.source.schema import NAMES, fields
 
 EARLIEST = -2
@@ -88,6 +89,9 @@ class ReadOptions:
     ending_offsets: Edge | None = None
     starting_timestamp: int = TIME_MIN
     ending_timestamp: int = TIME_MAX
+    queue_ids: tuple[int, ...] | None = None
+    starting_physical_offset: int = 0
+    ending_physical_offset: int = OFFSET_MAX
     key: str = ""
     tags: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
@@ -97,6 +101,8 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+    bounds: str = ""
+    """What Firetrail itself has found out about the rows that a query needs (``filters``)."""
 
     @property
     def place(self) -> str:
@@ -134,7 +140,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _time(text: str) -> int:
+def _not_negative(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError
@@ -146,6 +152,10 @@ def _list(text: str) -> tuple[str, ...]:
     if not all(names):
         raise ValueError
     return tuple(dict.fromkeys(names))
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(map(_not_negative, _list(text)))
 
 
 def _tags(text: str) -> tuple[str, ...]:
@@ -215,7 +225,7 @@ OPTIONS = (
     Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("group", "group", _text, "a consumer group"),
-    Option("retryTimeoutMs", "retry_ms", _time, "a number of ms from 0 on"),
+    Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms from 0 on"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
     Option("subscribe", "subscribe", _list, "topics, separated by commas"),
     Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression of topics"),
@@ -226,8 +236,13 @@ OPTIONS = (
         f"earliest, latest or {_JSON}",
     ),
     Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
-    Option("startingTimestamp", "starting_timestamp", _time, "ms since 1970"),
-    Option("endingTimestamp", "ending_timestamp", _time, "ms since 1970"),
+    Option("startingTimestamp", "starting_timestamp", _not_negative, "ms since 1970"),
+    Option("endingTimestamp", "ending_timestamp", _not_negative, "ms since 1970"),
+    Option("queueIds", "queue_ids", _ids, "numbers of queues, separated by commas"),
+    Option(
+        "startingPhysicalOffset", "starting_physical_offset", _not_negative, "a number from 0 on"
+    ),
+    Option("endingPhysicalOffset", "ending_physical_offset", _not_negative, "a number from 0 on"),
     Option("key", "key", _text, "a key or unique key of messages"),
     Option("tags", "tags", _tags, "tags, separated by ||"),
     Option("columns", "columns", _list, f"some of {', '.join(NAMES)}, separated by commas"),
@@ -240,9 +255,17 @@ OPTIONS = (
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes from 1 on"),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "true or false"),
 )
-_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_BOUNDS = Option("bounds", "bounds", _text, "left to firetrail.pipeline.sql")
+_BY_KEY = {option.name.lower(): option for option in (*OPTIONS, _BOUNDS)}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "key")
+_BATCH_ONLY = (
+    "endingOffsets",
+    "endingTimestamp",
+    "queueIds",
+    "startingPhysicalOffset",
+    "endingPhysicalOffset",
+    "key",
+)
 _TOGETHER = (
     ("path", "namesrv"),
     ("path", "group"),
@@ -252,6 +275,7 @@ _TOGETHER = (
     ("endingOffsets", "endingTimestamp"),
     ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
 )
+_QUEUES_ONLY = {"startingOffsets", "endingOffsets", "queueIds", "maxOffsetsPerTrigger"}
 _DAMAGE_ONLY = ("path", "view", "minPartitions")
 
 
@@ -320,8 +344,8 @@ def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
         for name in sorted(given - set(_DAMAGE_ONLY)):
             raise ConfigError(name, "", f"not for view=damage, which has {_DAMAGE_ONLY}")
     if view is View.LOG:
-        for name in given & {"startingOffsets", "endingOffsets", "maxOffsetsPerTrigger"}:
-            remedy = "use startingTimestamp, maxBytesPerTrigger or a filter on physical_offset"
+        for name in sorted(given & _QUEUES_ONLY):
+            remedy = "use startingTimestamp, startingPhysicalOffset or maxBytesPerTrigger"
             raise ConfigError(name, "", f"not for view=log, which has no queues: {remedy}")
     if "key" in given and "subscribe" not in given:
         raise ConfigError("key", "", "needs subscribe: the index knows keys by topic")

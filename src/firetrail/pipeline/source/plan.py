@@ -11,6 +11,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.kernels.single import KeyQuestion
+from firetrail.pipeline.source.filters import intersection, parse_bounds
 from firetrail.pipeline.source.options import ReadOptions, View, parse_options
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
@@ -47,6 +48,7 @@ class Plan:
 
 def plan_batch(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> Plan:
     """Plan a read of the queues or of the log. Notes go to the log as well."""
+    bounds = _all_bounds(options, bounds)
     wanted = _wanted(options, bounds)
     splits: list[Split]
     if options.namesrv:
@@ -83,6 +85,15 @@ def check_readable(view: StoreView, options: ReadOptions) -> None:
             tail.found.detail,
             "check the store with 'firetrail fsck', or read with mode=permissive what there is",
         )
+
+
+def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
+    """Bounds cut to what the options say about places."""
+    if options.bounds:
+        bounds = intersection(bounds, parse_bounds(options.bounds))
+    ids = None if options.queue_ids is None else frozenset(options.queue_ids)
+    places = options.starting_physical_offset, options.ending_physical_offset
+    return intersection(bounds, Bounds(queue_ids=ids, places=places))
 
 
 def _wanted(options: ReadOptions, bounds: Bounds) -> Wanted:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.damage import plan_damage, read_damage
-from firetrail.pipeline.source.filters import bounds_of, is_exact
-from firetrail.pipeline.source.options import ReadOptions, View
-from firetrail.pipeline.source.places import is_remote
+from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.plan import plan_batch
-from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.splits import WireSplit
 
 
@@ -36,32 +33,23 @@ def read_partition(
 
 
 class BatchReader(DataSourceReader):
-    """Reads messages. It travels to the tasks, and knows no more than what was asked for."""
+    """Reads messages. It travels to the tasks, and knows no more than what was asked for.
+
+    It has no ``pushFilters`` on purpose: Spark keeps the filters of one scan for all later scans of
+    the same frame (docs/design/spark-filter-pushdown.md).
+    """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._bounds = NO_BOUNDS
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each split; one of nothing if there is nothing to read."""
-        splits = plan_batch(self._options, self._bounds).splits
-        return [InputPartition(split) for split in splits]
+        return [InputPartition(split) for split in plan_batch(self._options).splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""
         return read_partition(partition, self._options, self._columns)
-
-
-class PruningReader(BatchReader):
-    """Reads messages, and first hears what Spark will filter."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take note of the filters; those that are not met exactly stay with Spark."""
-        self._bounds = bounds_of(filters)
-        if self._options.view is not View.QUEUE or is_remote(self._options.path):
-            return filters
-        return [each for each in filters if not is_exact(each)]
 
 
 class DamageReader(DataSourceReader):

@@ -32,6 +32,7 @@ def plan_remote(
     for name, value in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
+        ("queueIds", options.queue_ids),
         ("subscribePattern", options.subscribe_pattern),
     ):
         if value is not None:
@@ -40,7 +41,7 @@ def plan_remote(
     with open_log(store, 0, 0) as log:
         bases = [segment.base for segment in log.segments]
         ends = [segment.base + log.length_of(segment) for segment in log.segments]
-    kept = _prune(store, bases, ends, bounds, wanted)
+    kept = _clipped(store, _prune(store, bases, ends, bounds, wanted), bounds.places)
     total = sum(end - base for base, end in kept)
     splits: list[Split] = []
     count = split_count(total, at_least=options.min_partitions)
@@ -77,6 +78,18 @@ def _prune(
         if not too_new and not too_old:
             found.append(part)
     return found
+
+
+def _clipped(
+    store: str, parts: list[tuple[int, int]], places: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Parts of the log cut to the records that begin within some places."""
+
+    def cut(place: int, base: int, end: int) -> int:
+        return _record_near(store, place, end) if base < place < end else min(max(place, base), end)
+
+    found = [(cut(places[0], *part), cut(places[1], *part)) for part in parts]
+    return [(base, end) for base, end in found if base < end]
 
 
 def _first_time(store: str, base: int) -> int | None:

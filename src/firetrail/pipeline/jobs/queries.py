@@ -1,0 +1,289 @@
+"""What a query needs of its tables, read from Spark's own plan of it.
+
+The query is planned over empty stand-ins of the tables and never run. Spark's optimizer moves
+filters and projections down to the tables, and a row or a column that the optimized plan drops
+directly above a table cannot change the result, whatever the table holds. A table that the query
+uses several times needs what any of the uses needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from firetrail.format.kernels.pick import TIME_MAX
+from firetrail.pipeline.source.filters import (
+    Both,
+    Comparison,
+    Either,
+    OneOf,
+    Predicate,
+    bounds_of,
+    union,
+)
+from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
+
+_COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
+_COMPARISONS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+_TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MOMENTS = re.compile(r"\b(now(?!\s*\()|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""Words that Spark reads as times: ``timestamp'today'``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The columns of a table that a query needs, and bounds of the rows."""
+
+    columns: tuple[str, ...]
+    bounds: Bounds = NO_BOUNDS
+
+    def __or__(self, other: Need) -> Need:
+        more = (name for name in other.columns if name not in self.columns)
+        return Need((*self.columns, *more), union(self.bounds, other.bounds))
+
+
+def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
+    """What a query needs of those of some tables that it uses.
+
+    Temporary views with the names of the tables are replaced.
+    """
+    stand_ins = {}
+    for name, schema in tables.items():
+        nothing = spark.sparkContext.emptyRDD()  # not a local relation: those are optimized away
+        frame = spark.createDataFrame(nothing, schema)
+        frame.createOrReplaceTempView(name)
+        stand_ins[frame._jdf.queryExecution().analyzed().rdd().id()] = name
+    everything = {name: Need(tuple(schema.names)) for name, schema in tables.items()}
+    state, jvm = spark._jsparkSession.sessionState(), _jvm(spark)
+    parsed = state.sqlParser().parsePlan(query)
+    if _kind(parsed) == "CompoundBody":  # a script, of which only Spark knows what runs
+        return {name: need for name, need in everything.items() if _is_named(name, query)}
+    skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    execution = state.executePlan(parsed, skip)
+    analyzed = execution.analyzed()
+    text = analyzed.toString()
+    used = {name for name in tables if re.search(rf"\bSubqueryAlias {name}\b", text)}
+    if is_instance_of(spark.sparkContext._gateway, analyzed, _COMMAND):
+        used |= {name for name in tables if _is_named(name, query)}
+        return {name: need for name, need in everything.items() if name in used}
+    found = {name: Need(()) for name in tables if name in used}
+    seen: set[str] = set()
+    for leaf, above in _leaves(execution.optimizedPlan()):
+        table = stand_ins.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
+        if table is not None:
+            need = _need(leaf, above, tables[table])
+            found[table] = found[table] | need if table in seen else need
+            seen.add(table)
+    clock = _Clock(jvm, analyzed, query + text)
+    return {
+        name: Need(
+            tuple(column for column in tables[name].names if column in need.columns),
+            clock.safe(need.bounds),
+        )
+        for name, need in found.items()
+    }
+
+
+def _is_named(name: str, query: str) -> bool:
+    return re.search(rf"\b{name}\b", query, re.IGNORECASE) is not None
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm
+
+
+# -- plans ------------------------------------------------------------------------------------
+
+
+def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The leaves of a plan and of its subqueries, each with the nodes directly above it.
+
+    These are filters, and maybe a projection or an aggregate, which comes first, that takes from
+    them what it needs.
+    """
+    waiting: list[tuple[Any, list[Any]]] = [
+        (root, []) for root in (plan, *_items(plan.subqueriesAll()))
+    ]
+    while waiting:
+        node, above = waiting.pop()
+        children = _items(node.children())
+        if not children:
+            yield node, above
+        kind = _kind(node)
+        if kind == "Filter":
+            above = [*above, node]
+        else:
+            above = [node] if kind in ("Project", "Aggregate") else []
+        waiting += [(child, above) for child in children]
+
+
+def _need(leaf: Any, above: list[Any], schema: StructType) -> Need:
+    filters = [node for node in above if _kind(node) == "Filter"]
+    if len(filters) < len(above):
+        columns = {name for node in above for name in _names(node.references().toSeq())}
+    else:
+        columns = set(_names(leaf.output()))
+    types = {field.name: field.dataType.simpleString() for field in schema}
+    parts = (_predicate(node.condition(), types) for node in filters)
+    return Need(tuple(columns), bounds_of(reduce(Both, parts, None)))
+
+
+def _items(sequence: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
+def _names(attributes: Any) -> list[str]:
+    return [attribute.name() for attribute in _items(attributes)]
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+# -- predicates -------------------------------------------------------------------------------
+
+
+def _predicate(expression: Any, types: Mapping[str, str]) -> Predicate:
+    """A condition as far as it is understood."""
+    kind = _kind(expression)
+    if kind in ("And", "Or"):
+        left, right = _items(expression.children())
+        pair = Both if kind == "And" else Either
+        return pair(_predicate(left, types), _predicate(right, types))
+    if kind in _COMPARISONS:
+        return _comparison(expression, _COMPARISONS[kind], types)
+    if kind not in ("In", "InSet"):
+        return None
+    column, *options = _items(expression.children())
+    name = _column(column, types)
+    if name is None:
+        return None
+    values = _set_values(expression.hset()) if kind == "InSet" else _values(options, types[name])
+    return None if values is None else OneOf(name, tuple(values))
+
+
+def _comparison(expression: Any, operator: str, types: Mapping[str, str]) -> Predicate:
+    left, right = _items(expression.children())
+    if _kind(left) == "Literal":
+        left, right, operator = right, left, _TURNED[operator]
+    name = _column(left, types)
+    values = None if name is None else _values([right], types[name])
+    return Comparison(name, operator, values[0]) if name is not None and values else None
+
+
+def _column(expression: Any, types: Mapping[str, str]) -> str | None:
+    """The column that an expression is, if it is one; of another type it is something else."""
+    if _kind(expression) != "AttributeReference":
+        return None
+    name = expression.name()
+    known = name in types and expression.dataType().simpleString() == types[name]
+    return name if known else None
+
+
+def _values(literals: list[Any], kind: str) -> list[str | int] | None:
+    """The constants without nulls, which equal nothing; None if one is of another type."""
+    values: list[str | int] = []
+    for literal in literals:
+        if _kind(literal) != "Literal" or literal.dataType().simpleString() != kind:
+            return None
+        value = literal.value()
+        if value is not None:
+            values.append(value if isinstance(value, int) else str(value.toString()))
+    return values
+
+
+def _set_values(values: Any) -> list[str | int] | None:
+    """The same of a set of values, in one call however many there are."""
+    separator = "\x00"
+    texts = values.mkString(separator).split(separator)
+    sample = values.head()
+    if len(texts) != values.size():
+        return None
+    if isinstance(sample, int):
+        return [int(text) for text in texts if text != "null"]
+    return [*texts]
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+class _Clock:
+    """Whether the constants of a plan depend on when it was made.
+
+    A frame is planned again whenever it is used, and ``now()`` is later then. A lower bound of
+    times that rises with the clock is good for later plans, too; nothing else is.
+    """
+
+    _STEPS = ("TimestampAddInterval", "TimestampAddYMInterval", "DatetimeSub", "DateAdd", "DateSub")
+    _COLUMNS = ("AttributeReference", "CommonExpressionRef")  # the latter stands in BETWEEN
+    _NOW = ("Now", "CurrentTimestamp", "CurrentDate", "LocalTimestamp")
+    _TIMES = ("timestamp", "timestamp_ntz", "date")
+
+    def __init__(self, jvm: Any, analyzed: Any, text: str) -> None:
+        self._pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        self._ticks = self._asks(analyzed)
+        fixed = not self._ticks or self._rises_only(analyzed)
+        self._known = fixed and not _MOMENTS.search(text)
+
+    def safe(self, bounds: Bounds) -> Bounds:
+        """Bounds that hold for later plans of the query as well."""
+        if not self._known:
+            return NO_BOUNDS
+        return replace(bounds, times=(bounds.times[0], TIME_MAX)) if self._ticks else bounds
+
+    def _asks(self, node: Any) -> bool:
+        return bool(node.containsPattern(self._pattern))
+
+    def _rises_only(self, analyzed: Any) -> bool:
+        """Whether times of day are only compared with columns, in filters."""
+        waiting = [analyzed, *_items(analyzed.subqueriesAll())]
+        while waiting:
+            node = waiting.pop()
+            waiting += _items(node.children())
+            asking = [each for each in _items(node.expressions()) if self._asks(each)]
+            if asking and (_kind(node) != "Filter" or not all(map(self._is_rising, asking))):
+                return False
+        return True
+
+    def _is_rising(self, condition: Any) -> bool:
+        """Whether the only use of the time of day is in a comparison with a column."""
+        if not self._asks(condition):
+            return True
+        kind, children = _kind(condition), _items(condition.children())
+        if kind in ("And", "Or", "Between", "With"):
+            return all(map(self._is_rising, children))
+        if kind not in _COMPARISONS:
+            return False
+        return any(
+            _kind(column) in self._COLUMNS and self._is_moment(moment)
+            for column, moment in (children, reversed(children))
+        )
+
+    def _is_moment(self, expression: Any) -> bool:
+        """Whether this is a time that moves on with the clock."""
+        kind = _kind(expression)
+        if kind in self._NOW:
+            return True
+        children = _items(expression.children())
+        if kind == "Cast" and expression.dataType().simpleString() not in self._TIMES:
+            return False
+        return (
+            kind in ("Cast", *self._STEPS)
+            and self._is_moment(children[0])
+            and not any(map(self._asks, children[1:]))
+        )
