@@ -82,7 +82,8 @@ def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
 
 def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
     async def one(talk: Talk) -> None:
-        await talk.send("T1")
+        for _ in range(3):
+            await talk.send("T1")
         await commit(talk, 1)
 
     async def two(talk: Talk) -> None:
@@ -113,5 +114,14 @@ def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
     assert backup.read_bytes() == before, "the good one has made room for a damaged one"
     file.write_bytes(b"{")
     backup.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"consumerOffset\.json.*put a good copy back"):
+    with pytest.raises(StoreError, match=r"put a good copy back, or remove both to begin anew"):
         running(look, tmp_path)
+    file.write_bytes(before)  # as the error says, the one and the other
+    running(look, tmp_path)
+    file.unlink()
+    backup.unlink()
+
+    async def begin(talk: Talk) -> None:
+        assert await query(talk) == (0, "0")
+
+    running(begin, tmp_path)

@@ -86,7 +86,7 @@ class TestLoad:
     ) -> None:
         roll(queue, 3)
         os.truncate(queue.path_of(number * SIZE), length)
-        with pytest.raises(SegmentSizeError, match="bytes long, the files before it"):
+        with pytest.raises(SegmentSizeError, match="bytes long, the other files"):
             reloaded(queue)
 
     def test_an_empty_file_in_the_middle_is_refused(self, queue: SegmentQueue) -> None:

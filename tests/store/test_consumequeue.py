@@ -215,7 +215,7 @@ class TestLoad:
         with pytest.raises(SegmentSizeError) as caught:
             queues.load()
         assert f"{queues.path(0)}: {size} bytes long" in str(caught.value)
-        assert "firetrail rebuild" in str(caught.value)
+        assert "rebuild-derived" in str(caught.value)
 
     def test_as_a_reader_changes_nothing(self, queues: Queues) -> None:
         queues.load().append(0, units(0, 15))

@@ -163,7 +163,7 @@ class TestLoad:
         with pytest.raises(StoreDamagedError, match="not an index file") as caught:
             IndexFile.load(machine.system, path, GEOMETRY, writable=True)
         assert caught.value.file == str(path)
-        assert "firetrail rebuild" in caught.value.remedy
+        assert "rebuild-derived" in caught.value.remedy
         assert not machine.files.open_files
 
     def test_a_damaged_header_names_the_file(self, file: IndexFile) -> None:

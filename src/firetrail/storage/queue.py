@@ -8,7 +8,8 @@ who replace it do so one at a time: one thread may append while another removes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
@@ -17,6 +18,12 @@ from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
 from firetrail.storage.system import System
+
+
+def usual_size(sizes: Iterable[int]) -> int:
+    """The most frequent of some file sizes, the largest of several such; 0 if there are none."""
+    counted = Counter(size for size in sizes if size > 0)
+    return max(counted, key=lambda size: (counted[size], size), default=0)
 
 
 class SegmentQueue:
@@ -30,6 +37,7 @@ class SegmentQueue:
         *,
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
+        remedy: str = "put the file back from a copy",
         residents: Residents | None = None,
         new_files: NewFiles | None = None,
     ) -> None:
@@ -38,6 +46,8 @@ class SegmentQueue:
         self.segment_size = segment_size
         self.writable = writable
         self.growth = growth
+        self.remedy = remedy
+        """What an error about its files advises."""
         self.residents = residents
         self._new_files = new_files
         self.segments: tuple[Segment, ...] = ()
@@ -51,7 +61,7 @@ class SegmentQueue:
     def load(self) -> None:
         """List the files and take them as completely written.
 
-        Their size comes from the first of them. Files whose name is not an offset are left alone;
+        Their size is that of most of them. Files whose name is not an offset are left alone;
         a gap or a file of another size is refused by name. If :attr:`torn`, a last file of no bytes
         is what a crash right after its creation left, and removed if the queue is writable.
         """
@@ -61,11 +71,11 @@ class SegmentQueue:
                 self.system.files.remove(self.path_of(bases[-1]))
             bases.pop()
         segments: list[Segment] = []
-        for base in bases:
+        sizes = [self.system.files.size(self.path_of(base)) for base in bases]
+        if sizes:
+            self.segment_size = usual_size(sizes)
+        for base, size in zip(bases, sizes, strict=True):
             path = self.path_of(base)
-            size = self.system.files.size(path)
-            if not segments:
-                self.segment_size = size
             self._check(path, base, size, segments[-1] if segments else None)
             segments.append(
                 Segment(
@@ -89,10 +99,13 @@ class SegmentQueue:
         return sorted(base for base in map(parse_segment_name, names) if base is not None)
 
     def _check(self, path: Path, base: int, size: int, previous: Segment | None) -> None:
-        if size == 0 or size != self.segment_size:
+        expected = self.segment_size
+        if size == 0 or size != expected:
+            remedy = self.remedy
+            if size > expected:
+                remedy = f"put the file back from a copy, or cut it: truncate -s {expected} {path}"
             raise SegmentSizeError(
-                f"{path}: {size} bytes long, the files before it {self.segment_size}; "
-                "put the complete file back or move it away"
+                f"{path}: {size} bytes long, the other files {expected}; {remedy}"
             )
         if previous is not None and base != previous.end:
             raise StoreDamagedError(
@@ -100,7 +113,7 @@ class SegmentQueue:
                 0,
                 previous.end,
                 f"the file {segment_name(previous.end)} before it is missing",
-                "put it back, or move the files on one side of the gap away",
+                self.remedy,
             )
 
     def path_of(self, base: int) -> Path:

@@ -25,6 +25,7 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues import QueueKey
 
 CLOCK_STEP_BACK_MS_MAX = 60_000
@@ -84,7 +85,9 @@ class CommitLog:
         self._store_host = rules.store_host
         self._lock = threading.Lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
-        self.queue = SegmentQueue(system, root / COMMIT_LOG, config.commit_log_file_size)
+        self.queue = SegmentQueue(
+            system, root / COMMIT_LOG, config.commit_log_file_size, remedy=LOG_REMEDY
+        )
         self._allocator = Allocator(
             self.queue, warm_up=config.warm_up, lock_memory=config.lock_memory
         )

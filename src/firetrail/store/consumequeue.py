@@ -19,6 +19,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.residents import Residents
 from firetrail.storage.segment import QUEUE_GROWTH, Segment
 from firetrail.storage.system import System
+from firetrail.store.problems import DERIVED_REMEDY
 
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
@@ -60,6 +61,7 @@ class ConsumeQueue:
             file_size,
             writable=writable,
             growth=QUEUE_GROWTH,
+            remedy=DERIVED_REMEDY,
             residents=residents,
             new_files=new_files,
         )
@@ -185,7 +187,7 @@ class ConsumeQueue:
                 segment.wrote,
                 _UNPACK(units)[0],
                 gap_detail(self.topic, self.queue_id, there // UNIT_SIZE, offset),
-                "rebuild the queue from the log: firetrail rebuild",
+                DERIVED_REMEDY,
             )
         units = units[there - expected :]
         written = len(units) // UNIT_SIZE
@@ -238,8 +240,7 @@ class ConsumeQueue:
         if self.files.segment_size != expected:
             raise SegmentSizeError(
                 f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "
-                f"long, other queues of this store have files of {expected}; put the complete "
-                "file back, or move it away and rebuild the queue: firetrail rebuild"
+                f"long, other queues of this store have files of {expected}; {DERIVED_REMEDY}"
             )
         for number, segment in reversed(list(enumerate(self.files.segments))):
             segment.set_position(_units_written(segment) * UNIT_SIZE)

@@ -13,6 +13,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.logread import record_at
+from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.store.queues import QueueKey
 from firetrail.store.walk import explain
 
@@ -20,8 +21,7 @@ RANGE_MAX = 10_000
 """Messages that are looked at to find the end of a damaged range."""
 REPORTED_MAX = 1000
 """Ranges that are remembered as reported; with more than that, some are reported again."""
-LOG_REMEDY = "see all that is damaged with 'firetrail fsck'; other messages can be read"
-UNIT_REMEDY = "'firetrail fsck --repair rebuild-derived' makes the queue from the log"
+READ_REMEDY = "see all that is damaged with 'firetrail fsck STORE'; other messages can be read"
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def damage_at(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> StoreDamag
     at = offset * UNIT.size - (units.base if units is not None else 0)
     points = f"points to {unit.size} bytes at {unit.physical_offset}" if unit else "is missing"
     detail = f"{name}: its unit {points}, which is no message of this queue"
-    return StoreDamagedError(str(file), at, None, detail, UNIT_REMEDY)
+    return StoreDamagedError(str(file), at, None, detail, DERIVED_REMEDY)
 
 
 def record_damage(
@@ -52,7 +52,7 @@ def record_damage(
     """The error for a place in the log where a good record should be."""
     found = detail or _fault(segment, physical_offset) or "no record begins here"
     at = physical_offset - segment.base
-    return StoreDamagedError(str(segment.path), at, physical_offset, found, LOG_REMEDY)
+    return StoreDamagedError(str(segment.path), at, physical_offset, found, READ_REMEDY)
 
 
 def _fits(queue: ConsumeQueue, offset: int, unit: ConsumeQueueUnit) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from firetrail.errors import ConfigError, SegmentSizeError
@@ -14,18 +15,22 @@ from firetrail.format.names import (
     parse_segment_name,
 )
 from firetrail.format.unit import UNIT_SIZE
+from firetrail.storage.queue import usual_size
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
+
+QUEUES_SEEN = 16
+"""Queues whose files say how long a queue file is; a store may have very many."""
 
 
 def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
     """``config`` with the sizes that the store's files have; SegmentSizeError if none has such."""
     sizes: dict[str, int] = {}
-    log = _first_size(system, root / COMMIT_LOG)
+    log = usual_size(_sizes(system, root / COMMIT_LOG))
     if log:
         sizes["commit_log_file_size"] = log
-    queue = _first_queue_size(system, root / CONSUME_QUEUE)
+    queue = _queue_size(system, root / CONSUME_QUEUE)
     if queue:
         sizes["consume_queue_file_size"] = queue
     geometry = _index_geometry(
@@ -38,29 +43,30 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
         return config.for_files(**changed) if changed else config
     except ConfigError as error:
         raise SegmentSizeError(
-            f"{root}: no store has files of this size, they were cut or are foreign: {error}"
+            f"{root}: no store has files of this size, they were cut or are foreign: {error}; put "
+            "them back from a copy"
         ) from error
 
 
-def _first_size(system: System, folder: Path) -> int:
-    """Length of the first segment in a folder, 0 if there is none."""
-    for name in system.files.names(folder):
-        if parse_segment_name(name) is not None:
-            return system.files.size(folder / name)
-    return 0
+def _sizes(system: System, folder: Path) -> list[int]:
+    """Lengths of the segments in a folder."""
+    names = system.files.names(folder)
+    return [system.files.size(folder / n) for n in names if parse_segment_name(n) is not None]
 
 
-def _first_queue_size(system: System, folder: Path) -> int:
+def _queue_size(system: System, folder: Path) -> int:
+    """The usual length of a queue file: a single file may have been cut."""
     names = system.files.names
-    for topic in names(folder):
-        if not (folder / topic).is_dir():
-            continue
-        for queue_id in names(folder / topic):
-            queue = folder / topic / queue_id
-            size = _first_size(system, queue) if queue.is_dir() else 0
-            if size and size % UNIT_SIZE == 0:
-                return size
-    return 0
+    queues = (
+        folder / topic / queue_id
+        for topic in names(folder)
+        if (folder / topic).is_dir()
+        for queue_id in names(folder / topic)
+        if (folder / topic / queue_id).is_dir()
+    )
+    sizes = (_sizes(system, queue) for queue in queues)
+    found = islice((each for each in sizes if each), QUEUES_SEEN)
+    return usual_size(size for each in found for size in each if size % UNIT_SIZE == 0)
 
 
 def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> IndexGeometry | None:

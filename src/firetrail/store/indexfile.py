@@ -26,6 +26,7 @@ from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER
 from firetrail.format.names import index_name, parse_index_name
 from firetrail.storage.segment import Growth, Segment
 from firetrail.storage.system import System
+from firetrail.store.problems import DERIVED_REMEDY
 
 _END = Struct(">8xq8xq").unpack_from
 _GROWTH = Growth(64 << 10, 16 << 20)
@@ -175,7 +176,7 @@ def _not_an_index_file(path: Path, error: ValueError) -> StoreDamagedError:
         0,
         None,
         f"not an index file: {error}",
-        "move it away and rebuild the index from the log: firetrail rebuild",
+        DERIVED_REMEDY,
     )
 
 

@@ -7,6 +7,16 @@ from typing import NamedTuple
 
 from firetrail.format.columns import Stop
 
+LOG_REMEDY = (
+    "put the file back from a copy, or end the log before the damage with 'firetrail fsck STORE "
+    "--repair truncate-log'"
+)
+DERIVED_REMEDY = (
+    "put the file back from a copy, or make queues and index from the log with 'firetrail fsck "
+    "STORE --repair rebuild-derived'"
+)
+"""What errors advise; a test does it."""
+
 
 class Kind(StrEnum):
     """The kinds of problem that ``firetrail fsck`` reports; scripts rely on the names."""

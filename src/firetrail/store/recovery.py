@@ -27,6 +27,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
+from firetrail.format.names import segment_name
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.consumequeue import ConsumeQueue
@@ -34,6 +35,7 @@ from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.logscan import find_record, scan_segment
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
@@ -41,10 +43,7 @@ from firetrail.store.watermark import Watermark
 EVERYTHING = 1 << 62
 SCAN_THREADS = 4
 """Segments that are looked at at the same time; more would only compete for the disk."""
-REMEDY = (
-    "nothing was changed; look at it with 'firetrail fsck', then put the file back from a copy "
-    "or choose what to give up with 'firetrail fsck --repair'"
-)
+REMEDY = f"nothing was changed; look at it with 'firetrail fsck STORE', then {LOG_REMEDY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,8 @@ class Recovery:
                     (queue.max_offset - 1) * UNIT.size,
                     unit.physical_offset,
                     f"message {queue.max_offset - 1} of the queue stands behind the last file of "
-                    f"the log, which ends at {log_end}",
+                    f"the log, which ends at {log_end}: the file {segment_name(log_end)} is "
+                    "missing, or the queue is wrong",
                     REMEDY,
                 )
             first = unit.physical_offset

@@ -23,7 +23,7 @@ from firetrail.errors import (
 from firetrail.format.record import Record, decode_message
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
-from firetrail.store.damage import LOG_REMEDY
+from firetrail.store.damage import READ_REMEDY
 from firetrail.store.deriving import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
@@ -187,7 +187,7 @@ class Store(Puts):
                 offset - segment.base + error.offset,
                 offset,
                 f"{error.field}: {error.detail}",
-                LOG_REMEDY,
+                READ_REMEDY,
             ) from error
 
     def offset_at(

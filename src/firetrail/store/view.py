@@ -29,6 +29,7 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX, parse_index_name, queue_folder
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.storage.queue import usual_size
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
@@ -39,7 +40,7 @@ from firetrail.store.indexfile import IndexFile
 from firetrail.store.problems import Kind, Problem
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.reading import Reader
-from firetrail.store.viewlog import ViewLog, segment_sizes, usual_size
+from firetrail.store.viewlog import ViewLog, segment_sizes
 from firetrail.store.walk import Batch, LogWalk
 from firetrail.store.watermark import Watermark, read_checkpoint, read_watermark
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,16 +11,10 @@ from firetrail.errors import SegmentSizeError
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
-from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.problems import Kind, Problem
-
-
-def usual_size(sizes: Iterable[int]) -> int:
-    """The most frequent of some file sizes, 0 if there are none."""
-    counted = Counter(size for size in sizes if size > 0)
-    return counted.most_common(1)[0][0] if counted else 0
 
 
 def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:

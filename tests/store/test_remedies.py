@@ -1,0 +1,129 @@
+"""What error texts advise is done here, word for word, and the store works again.
+
+Each case damages a store, opens and uses it, and gets an error that names the damaged file. Then,
+in a copy each: the file is put back; every command in the text is run.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.stores import flip
+
+from firetrail import Message, Store, StoreConfig
+from firetrail.cli.main import main
+from firetrail.errors import StoreError
+
+CONFIG = StoreConfig().for_files(
+    commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
+)
+COUNT = 60
+LOG, QUEUE = "commitlog", "consumequeue/T/0"
+COMMAND = re.compile(r"firetrail fsck STORE --repair [a-z-]+|truncate -s [0-9]+ [^ ]+")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("remedies") / "good"
+    with Store.open(root, CONFIG) as store:
+        for number in range(COUNT):
+            for topic in ("T", "U", "V"):
+                store.put(Message(topic, b"%04d" % number, tags="a", keys=["k"]))
+    return root
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:120])
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"\xff" * 200)
+
+
+def flip_magic(path: Path) -> None:
+    flip(path, 4)
+
+
+def name(at: int) -> str:
+    return f"{at:020}"
+
+
+CASES: list[tuple[str, Callable[[Path], None]]] = [
+    (f"{LOG}/{name(0)}", cut),
+    (f"{LOG}/{name(0)}", grow),
+    (f"{LOG}/{name(4096)}", cut),
+    (f"{LOG}/{name(4096)}", Path.unlink),
+    (f"{LOG}/last", cut),
+    (f"{LOG}/last", Path.unlink),
+    (f"{QUEUE}/{name(0)}", cut),
+    (f"{QUEUE}/{name(400)}", cut),
+    (f"{QUEUE}/{name(400)}", Path.unlink),
+    (f"{QUEUE}/{name(800)}", grow),
+    ("index/first", spoil),
+    ("index/first", cut),
+]
+
+
+def path_of(root: Path, place: str) -> Path:
+    folder, _, which = place.rpartition("/")
+    if which in ("first", "last"):
+        return sorted((root / folder).iterdir())[0 if which == "first" else -1]
+    return root / place
+
+
+def used(root: Path) -> list[bytes]:
+    """Open the store and use all of it."""
+    with Store.open(root, CONFIG) as store:
+        found = [message.body for message in store.read("T")]
+        assert store.query("T", "k")
+        for topic in ("T", "U", "V"):
+            end = len(list(store.read(topic)))
+            assert store.put(Message(topic, b"new")).queue_offset == end
+        assert store.wait_dispatched()
+        assert [m.body for m in store.read("T", 0, len(found))] == [b"new"]
+    return found
+
+
+@pytest.mark.parametrize(("place", "damage"), CASES)
+def test_every_remedy_works(
+    place: str,
+    damage: Callable[[Path], None],
+    good: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = shutil.copytree(good, tmp_path / "damaged")
+    file = path_of(root, place)
+    damage(file)
+    with pytest.raises(StoreError) as caught:
+        used(root)
+    text = str(caught.value)
+    assert str(file.relative_to(root)) in text or file.name in text
+    assert "put" in text and "back" in text
+    commands = COMMAND.findall(text)
+    assert commands
+    back = shutil.copytree(root, tmp_path / "back")
+    shutil.copyfile(good / file.relative_to(root), back / file.relative_to(root))
+    assert used(back) == [b"%04d" % number for number in range(COUNT)]
+    for number, command in enumerate(commands):
+        again = shutil.copytree(root, tmp_path / f"again-{number}")
+        program, *words = (
+            command.replace("STORE", str(again)).replace(str(root), str(again)).split()
+        )
+        if program == "truncate":
+            subprocess.run([program, *words], check=True)
+        else:
+            assert main(words) == 0, capsys.readouterr().out
+        left = used(again)
+        assert left == [b"%04d" % number for number in range(len(left))]
+        assert left or place.startswith(f"{LOG}/{name(0)}")
+        assert main(["fsck", str(again)]) == 0
