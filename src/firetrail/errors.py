@@ -5,6 +5,7 @@
     FiretrailError
     ├── FormatError (also ValueError)   bytes or text that are not what the format says
     ├── ConfigError (also ValueError)   a setting that is unknown or out of range
+    ├── UnsupportedError                a broker was asked for what it does not do
     ├── ProtocolError (also ValueError) bytes on a connection that are no command
     ├── RequestError                    a request that was answered with an error code
     ├── PipelineError                   bulk work that Spark cannot do as asked
@@ -83,6 +84,10 @@ class ConfigError(FiretrailError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}: {self.allowed}"
+
+
+class UnsupportedError(FiretrailError):
+    """A setting, or a file of a Java broker, that asks for what Firetrail does not do."""
 
 
 class PipelineError(FiretrailError):

@@ -96,6 +96,32 @@ def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     assert "haListenPort has no effect" in said
 
 
+@pytest.mark.parametrize("command", ["up", "broker"])
+def test_it_does_not_pretend(tmp_path: Path, command: str) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("aclEnable=true\nlistenPort=0\n")
+    arguments = [command, str(tmp_path / "data"), "-c", str(conf)]
+    with started(*arguments) as process:
+        assert process.wait(10) == 2
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "aclEnable=true: Firetrail does not support this; nobody is asked" in said
+    assert "to start without it: --ignore-unsupported aclEnable" in said
+    assert not (tmp_path / "data").exists()
+
+
+def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("aclEnable=true\nlistenPort=0\n")
+    arguments = "up", "-c", str(conf), "--namesrv-port", "0", "--ignore-unsupported", "aclEnable"
+    with started(*arguments) as process:
+        addresses(process, 2)
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert "WARNING: " in said
+    assert "aclEnable=true is IGNORED" in said
+
+
 def test_addresses_for_programs() -> None:
     with started("up", "--port", "0", "--namesrv-port", "0", "--json") as process:
         assert process.stdout is not None

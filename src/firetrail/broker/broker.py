@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from firetrail.broker import unsupported
 from firetrail.broker.acking import Acking
 from firetrail.broker.admin import Administration
 from firetrail.broker.assigning import Assigning
@@ -49,6 +50,7 @@ from firetrail.broker.statistics import StatisticsAnswers
 from firetrail.broker.topics import TopicTable
 from firetrail.broker.traffic import Traffic
 from firetrail.broker.transactions import Transactions
+from firetrail.broker.waiting_timers import count_waiting
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.answering import Handler
@@ -79,16 +81,20 @@ class Broker:
         name_server: NameServerConfig | None = None,
         limits: ServerLimits | None = None,
         conf: Path | None = None,
+        ignore_unsupported: Collection[str] = (),
         system: System | None = None,
     ) -> None:
         """A broker on the store in ``folder``; ``name_server`` None for one without.
 
         Port and advertised address are those of the store's ``store_host``, port 0 for a free one.
         Into the file ``conf``, where the settings come from, go changes that are made to them.
+        ``ignore_unsupported`` names what of a Java broker's folder may be passed over, though it is
+        not supported (:mod:`firetrail.broker.unsupported`).
         """
         self._folder = Path(folder)
         self.config = (config or BrokerConfig()).replace()  # ours to change
         self._conf = conf
+        self._ignored = ignore_unsupported
         self._system = system or System()
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
@@ -140,9 +146,13 @@ class Broker:
             host = asked._replace(port=port)
             self.address = str(host)
             config = self._store_config.replace(store_host=host)
+            unsupported.check(
+                unsupported.refused_files(self._system.files, self._folder), self._ignored
+            )
             self.store = ServedStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close)
             self._build()
+            self._say_what_is_left_alone()
             resources.callback(self._traffic.stop)
             parts = (self.groups, self.topics, self._assigning, self.offsets, self._schedule)
             for part in (*parts, self._orders, self._reviving):
@@ -162,6 +172,16 @@ class Broker:
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
+
+    def _say_what_is_left_alone(self) -> None:
+        """Of a folder that was a Java broker's."""
+        found = unsupported.remarks(
+            self._system.files, self._folder, self.topics.content().topic_config_table.values()
+        )
+        for remark in found:
+            _log.warning("found in %s: %s", self._folder, remark)
+        if self._timers.count:
+            _log.warning("found in %s: %s", self._folder, self._timers)
 
     async def _listen_for_vips(self, port: int) -> None:
         """Listen on the port two below as well: clients with ``vipChannelEnabled`` go there."""
@@ -245,7 +265,8 @@ class Broker:
             now_ms,
             self.address,
         )
-        self._runtime = RuntimeInfo(store, self._limits, now_ms)
+        self._timers = count_waiting(store, system.files, self._folder, self.topics.revive)
+        self._runtime = RuntimeInfo(store, self._limits, self._timers, now_ms)
         self._take_requests(system, checkpoints)
 
     def _take_requests(self, system: System, checkpoints: Checkpoints) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
@@ -179,6 +180,8 @@ class LoadedBroker:
     broker: BrokerConfig
     store: StoreConfig
     remarks: tuple[Remark, ...]
+    refused: tuple[Unsupported, ...] = ()
+    """What asks for something that the broker does not do, and should not be passed over."""
 
 
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
@@ -201,4 +204,5 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
         BrokerConfig(**reading.values),
         store.config,
         unknown + tuple(reading.adjusted) + store.adjusted + ignored,
+        tuple(refused_settings(entries)),
     )

@@ -17,16 +17,13 @@ from firetrail.broker.topics import TopicTable
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from firetrail.format.record import Record
+from firetrail.format.timer import CHECK, SLOT_MS, decode_check
 from firetrail.storage.system import System
 from firetrail.store.served import ServedStore
 
 QUEUE = 0
-PROGRESS_FILE = "timercheck"
-"""Begins with the time (64 bits, ms) up to which everything is delivered."""
 DELAY_MAX_MS = 3 * 24 * 3600 * 1000
 """The longest delay that Java's timer takes: what is older is delivered."""
-SLOT_MS = 1000
-"""Times in the timer are exact to this."""
 
 
 def take_over(
@@ -59,7 +56,6 @@ def _number(record: Record, name: str) -> int:
 
 def _delivered_ms(folder: Path) -> int:
     try:
-        raw = System().files.read(folder / CONFIG / PROGRESS_FILE)
+        return decode_check(System().files.read(folder / CONFIG / CHECK)).delivered_ms
     except FileNotFoundError:
         return 0
-    return int.from_bytes(raw[:8], "big")

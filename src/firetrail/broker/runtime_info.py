@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime
 
+from firetrail.broker.waiting_timers import WaitingTimers
 from firetrail.format.human import human_size
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import KVTable
@@ -36,7 +37,6 @@ ZEROS = (
     *("queryThreadPoolQueueSize", "queryThreadPoolQueueHeadWaitTimeMills"),
     *("pageCacheLockTimeMills", "getMessageEntireTimeMax"),
     *("dispatchMaxBuffer", "startAcceptSendRequestTimeStamp"),
-    *("timerReadBehind", "timerOffsetBehind", "timerCongestNum"),
 )
 """Of things that this broker does not have: lines of requests before threads, for instance."""
 
@@ -44,8 +44,15 @@ ZEROS = (
 class RuntimeInfo:
     """Answers GET_BROKER_RUNTIME_INFO."""
 
-    def __init__(self, store: ServedStore, limits: ServerLimits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: ServedStore,
+        limits: ServerLimits,
+        timers: WaitingTimers,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._store = store
+        self._timers = timers
         self._limits = limits
         self._now_ms = now_ms
         self._started_ms = now_ms()
@@ -73,8 +80,7 @@ class RuntimeInfo:
             "runtime": _duration((self._now_ms() - self._started_ms) // 1000),
             "brokerActive": "true",
             **dict.fromkeys(ZEROS, "0"),
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            **self._timer_figures(),
             **self._log_figures(),
             **self._put_figures(now),
             **self._day_figures(now),
@@ -82,6 +88,18 @@ class RuntimeInfo:
             **self._capacities(),
         }
         return request.answer(body=KVTable(dict(sorted(table.items()))).encode())
+
+    def _timer_figures(self) -> dict[str, str]:
+        """What waits in a Java broker's timer, as that would say it: nobody delivers it here."""
+        timers = self._timers
+        behind_ms = self._now_ms() - timers.delivered_ms if timers.count else 0
+        return {
+            "timerReadBehind": str(behind_ms // 1000),
+            "timerOffsetBehind": str(timers.not_in_wheel if timers.count else 0),
+            "timerCongestNum": str(timers.count),
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+        }
 
     def _log_figures(self) -> dict[str, str]:
         store = self._store

@@ -44,6 +44,12 @@ def run(args: argparse.Namespace) -> ExitCode:
         config = config.replace(namesrv=args.namesrv)
     if not config.name_servers:
         say("no name server is given, so no client finds the broker: --namesrv, or namesrvAddr")
-    broker = Broker(args.store, config, loaded.store, conf=args.conf)
+    broker = Broker(
+        args.store,
+        config,
+        loaded.store,
+        conf=args.conf,
+        ignore_unsupported=args.ignore_unsupported,
+    )
     serving.run(up.serve(broker, args.store, args.json))
     return ExitCode.OK

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 
+from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import LoadedBroker, load_entries
 from firetrail.cli import serving
@@ -64,6 +65,15 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         type=serving.port,
         help="port of the broker, 0 for a free one (default: listenPort, or 10911)",
     )
+    parser.add_argument(
+        unsupported.FLAG,
+        metavar="NAME",
+        action="append",
+        choices=unsupported.NAMES,
+        default=[],
+        help="start although this is asked for and not supported: a key of broker.conf as "
+        "brokerRole or aclEnable, rocksdb or dledger (repeatable)",
+    )
     serving.add_json(parser)
 
 
@@ -71,6 +81,7 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     """The settings in the file and the arguments; what of the file has no effect is reported."""
     loaded = load_entries(serving.read_conf(args.conf))
     serving.report(loaded.remarks)
+    unsupported.check(loaded.refused, args.ignore_unsupported)
     broker, store = loaded.broker, loaded.store
     if args.host is not None:
         broker = broker.replace(bind=args.host)
@@ -105,6 +116,7 @@ def run(args: argparse.Namespace) -> ExitCode:
                 bind_address=loaded.broker.bind, listen_port=args.namesrv_port
             ),
             conf=args.conf,
+            ignore_unsupported=args.ignore_unsupported,
         )
         serving.run(serve(broker, folder, args.json))
     return ExitCode.OK
