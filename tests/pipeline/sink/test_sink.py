@@ -108,6 +108,7 @@ class TestRefused:
             ("select 'T' as topic, 'b' as body, -1 as queue_id", "queue_id: -1 is not in 0.."),
             ("select 'T' as topic, 'b' as body, array('a b') as keys", "a key holds no space"),
             ("select 'T' as topic, 'b' as body, map('a', '') as properties", "its value is empty"),
+            ("select 'T' as topic, 'b' as body, 'a||b' as tags", "tags: 'a||b' in row 0"),
         ],
     )
     def test_rows(self, spark: SparkSession, root: Path, query: str, error: str) -> None:

@@ -19,7 +19,7 @@ ROW = st.fixed_dictionaries(
     {
         "topic": st.sampled_from(["A", "B"]),
         "body": st.binary(max_size=30),
-        "tags": st.none() | st.just("") | TEXT,
+        "tags": st.none() | st.just("") | WORD,
         "keys": st.none() | st.lists(WORD, max_size=3),
         "properties": st.dictionaries(WORD, TEXT, max_size=3),
         "queue_id": st.integers(0, 2),

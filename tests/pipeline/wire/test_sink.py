@@ -111,6 +111,7 @@ class TestTask:
             ({"body": [None]}, "body: is null"),
             ({"topic": ["a b"]}, "has a character other than"),
             ({"keys": [["a b"]]}, "a key holds no space"),
+            ({"tags": ["a||b"]}, "tags: 'a||b' in row 0 of the partition"),
         ],
     )
     def test_refused(self, broker: BackgroundBroker, changed: dict[str, Any], error: str) -> None:

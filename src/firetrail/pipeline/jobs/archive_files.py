@@ -46,8 +46,12 @@ PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
 RECORD = pa.field("record", pa.binary())
 """The whole record, where the other columns do not say every byte of it; else null."""
 FULL_SCHEMA: pa.Schema = arrow_schema().append(PROPERTIES_OPEN).append(RECORD)
-_FEW_VALUES = ["topic", "tags", "born_host", "store_host", "sys_flag", "flag", "queue_id"]
-_FEW_VALUES += ["reconsume_times", "prepared_offset", "properties.key_value.key"]
+DICTIONARY_COLUMNS = ["topic", "tags", "born_host", "store_host", "sys_flag", "flag", "queue_id"]
+DICTIONARY_COLUMNS += ["reconsume_times", "prepared_offset", "properties.key_value.key"]
+DICTIONARY_COLUMNS += ["body"]
+"""Columns with a dictionary in each row group. Where that becomes larger than Parquet's limit of
+1 MiB, the rest of the column is written as it is: for bodies that never repeat it costs nothing
+that can be measured (``benchmarks/bodies.py``)."""
 _NO_STATISTICS = {"body", "record", "properties", "keys"}
 _GATHERER = Gatherer(fields())
 
@@ -292,7 +296,9 @@ class PartitionFile:
             schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in _FEW_VALUES if name.split(".")[0] in schema.names],
+            use_dictionary=[
+                name for name in DICTIONARY_COLUMNS if name.split(".")[0] in schema.names
+            ],
             write_statistics=statistics,
             store_schema=False,
         )

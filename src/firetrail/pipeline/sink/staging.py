@@ -19,6 +19,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.pipeline.sink.columns import SinkOptions
+from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.putting import Drafter
@@ -65,6 +66,7 @@ class Stager:
 
     def _stage(self, batch: pa.RecordBatch, writer: pa.RecordBatchWriter) -> None:
         queues = self._options.queues
+        check_tags(batch, self.messages)
         rows = vectors(batch, self._options.config, self._turn, queues)
         if rows is None:
             for row in rows_of(batch):

@@ -27,6 +27,7 @@ from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import check_topic
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
+from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience
@@ -92,6 +93,7 @@ class Sender:
             loop.run(self._patience.ask(producer.open, CONNECT))
             try:
                 for batch in batches:
+                    check_tags(batch, self.messages)
                     topics = pc.unique(batch.column("topic").drop_null()).to_pylist()
                     loop.run(self._find(producer, topics))
                     loop.run(self._send(producer, self._pieces(batch)))
