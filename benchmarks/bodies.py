@@ -25,6 +25,7 @@ from firetrail import Message, Store
 from firetrail.pipeline.jobs import archive_files
 from firetrail.pipeline.jobs.archive_files import Part, archive_part
 from firetrail.pipeline.jobs.archive_lake import Lake
+from firetrail.pipeline.jobs.archive_manifest import Layout
 
 RUNS = 3
 """Of each measurement; the best counts."""
@@ -86,7 +87,7 @@ def measure(store: Path, end: int, dictionary: bool) -> tuple[int, float, float]
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory(dir=store.parent) as lake:
             begun = time.perf_counter()
-            files = archive_part(Part(str(store), 0, end, Lake(lake), "t", False)).files
+            files = archive_part(Part(str(store), 0, end, Lake(lake), "t", Layout.DAY, False)).files
             write_s = min(write_s, time.perf_counter() - begun)
             size = sum(file.size for file in files)
             begun = time.perf_counter()

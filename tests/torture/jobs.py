@@ -117,7 +117,7 @@ class Archive(Job):
         if self.table != "parquet":
             same(source, READ[self.table](lake), self.name)
         known = files | {file["path"] for file in manifest["retired"]}
-        there = {path.relative_to(lake).as_posix() for path in lake.glob("topic=*/*/*.parquet")}
+        there = {path.relative_to(lake).as_posix() for path in lake.rglob("day=*/*.parquet")}
         if there - known:
             raise Violation(f"I2: {self.name}: files that nobody knows: {there - known}")
         if (lake / "_firetrail" / "pending.json").exists():

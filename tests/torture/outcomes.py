@@ -55,8 +55,8 @@ def listed_rows(lake: Path, manifest: dict[str, Any]) -> Iterator[Row]:
     """The rows of the files that a manifest names."""
     for file in manifest["files"]:
         table = pq.read_table(lake / file["path"], partitioning=None)
-        for row in table.select(["physical_offset", "body"]).to_pylist():
-            yield file["topic"], row["physical_offset"], row["body"]
+        for row in table.to_pylist():
+            yield row.get("topic", file["topic"]), row["physical_offset"], row["body"]
 
 
 def _delta_rows(lake: Path) -> Iterator[Row]:

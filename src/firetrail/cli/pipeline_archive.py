@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.archive import Archived
 
 DESCRIPTION = """\
-Export every record of the log to a lake: Parquet files (zstd) by topic and day of the store time,
-in UTC, with a manifest that says which records are in which file.
+Export every record of the log to a lake: Parquet files (zstd) by day of the store time, in UTC,
+with a manifest that says which records are in which file. Topics with many records have files of
+their own, the others share one a day.
 
 Each run goes on where the last one ended; a run that was killed is simply run again: nothing is
 exported twice and nothing is left out. The store may be in use. With the setting
@@ -40,6 +41,12 @@ def add(subparsers: Subparsers) -> None:
         choices=("parquet", "delta", "iceberg"),
         default="parquet",
         help="kind of table (default: %(default)s); the others need the extra of their name",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=("day", "topic"),
+        help="folders of a new lake: one a day (default), or one for each topic and day, which "
+        "writes at least one file for each of these in every run",
     )
     parser.add_argument(
         "--follow", action="store_true", help="go on until stopped, archiving what is new"
@@ -76,6 +83,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
         options: dict[str, Any] = {
             "table": args.format,
+            "layout": args.layout,
             "allow_gap": args.allow_gap,
             "compaction": not args.no_compact,
             "on_plan": on_plan,

@@ -19,7 +19,7 @@ from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamage
 from firetrail.pipeline.jobs import archive_compact
 from firetrail.pipeline.jobs.archive import Archived, archive, archived_files, follow
 from firetrail.pipeline.jobs.archive_lake import Lake
-from firetrail.pipeline.jobs.archive_manifest import gaps
+from firetrail.pipeline.jobs.archive_manifest import Layout, gaps
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.view import StoreView
 
@@ -47,19 +47,23 @@ def offsets(root: Path) -> list[int]:
 
 
 class TestWhatIsArchived:
-    def test_topics_and_days(self, spark: SparkSession, root: Path, lake: Path) -> None:
+    @pytest.mark.parametrize("layout", ["day", "topic"])
+    def test_topics_and_days(
+        self, spark: SparkSession, root: Path, lake: Path, layout: str
+    ) -> None:
         machine = Machine()
         with Store.open(root, small_config(), system=machine.system) as store:
             for day in range(3):
                 for topic in ("a", "b%c"):
                     store.put(Message(topic, b"%d" % day, keys=["k"], tags="t"))
                 machine.clock.advance(DAY_MS)
-        done = archive(spark, root, lake)
-        assert (done.messages, done.files, done.total_messages) == (6, 6, 6)
+        done = archive(spark, root, lake, layout=layout)
+        files = {"day": 3, "topic": 6}[layout]
+        assert (done.messages, done.files, done.total_messages) == (6, files, 6)
         folders = sorted(str(path.parent.relative_to(lake)) for path in lake.rglob("*.parquet"))
-        assert folders == [
-            f"topic={topic}/day=2023-11-{day}" for topic in ("a", "b%25c") for day in (14, 15, 16)
-        ]
+        days = [f"day=2023-11-{day}" for day in (14, 15, 16)]
+        by_topic = [f"topic={topic}/{day}" for topic in ("a", "b%25c") for day in days]
+        assert folders == {"day": days, "topic": by_topic}[layout]
         frame = spark.read.parquet(str(lake)).orderBy("physical_offset")
         first = frame.first()
         assert first is not None
@@ -96,7 +100,7 @@ class TestWhatIsArchived:
         with Store.open(root, small_config()) as store:
             for topic in ("Aa", "BB", "Aa"):
                 store.put(Message(topic, b"x"))
-        archive(spark, root, lake)
+        archive(spark, root, lake, layout="topic")
         assert [(f.topic, f.messages) for f in archived_files(lake)] == [("Aa", 2), ("BB", 1)]
 
     def test_many_files(
@@ -111,7 +115,7 @@ class TestWhatIsArchived:
         monkeypatch.setattr(module, "BATCH_BYTES", 1000)
         put(60, log=1 << 20)
         with StoreView.open(root) as view:
-            part = module.Part(str(root), 0, view.end, Lake(str(lake)), "x", False)
+            part = module.Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.TOPIC, False)
             written = module.archive_part(part)
         assert written.messages == 60 == sum(file.messages for file in written.files)
         assert len(written.files) > 3
@@ -173,19 +177,27 @@ class TestAgainAndAgain:
             assert (done.messages, done.end) == (5, durable)
         assert archive(spark, root, lake).messages == 1
 
+    @pytest.mark.parametrize(("layout", "files"), [("day", 1), ("topic", 3)])
     def test_small_files_are_merged(
-        self, spark: SparkSession, root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+        self,
+        spark: SparkSession,
+        root: Path,
+        lake: Path,
+        put: Put,
+        monkeypatch: pytest.MonkeyPatch,
+        layout: str,
+        files: int,
     ) -> None:
         monkeypatch.setattr(archive_compact, "FEW", 2)
         for _ in range(2):
             put(9)
-            assert archive(spark, root, lake).compacted == 0
+            assert archive(spark, root, lake, layout=layout).compacted == 0
         put(9)
         kept = archive(spark, root, lake, compaction=False)
-        assert kept.total_files == 9
+        assert kept.total_files == 3 * files
         done = archive(spark, root, lake)
-        assert (done.compacted, done.total_files) == (9, 3)
-        assert len(list(lake.rglob("*.parquet"))) == 3
+        assert (done.compacted, done.total_files) == (3 * files, files)
+        assert len(list(lake.rglob("*.parquet"))) == files
         assert archived_offsets(lake) == offsets(root)
 
 
@@ -199,7 +211,7 @@ class TestKilled:
         shutil.copy(lake / file.path, (lake / file.path).with_name("0-killed.parquet"))
         assert archive(spark, root, lake).removed == 1
         assert archived_offsets(lake) == offsets(root)
-        assert len(list(lake.rglob("*.parquet"))) == 3
+        assert len(list(lake.rglob("*.parquet"))) == 1
 
     def test_a_part_that_was_not_read_is_noticed(
         self, spark: SparkSession, root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +239,7 @@ class TestKilled:
 
         put(1)
         with StoreView.open(root) as view:
-            manifest = Manifest.new("parquet", _facts(view))
+            manifest = Manifest.new("parquet", _facts(view), Layout.DAY)
         folder = Lake(str(lake))
         folder.publish(manifest)
         folder.publish(manifest.extended(Range(0, 10, 1), [], ()))
@@ -315,7 +327,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("change", "error"),
         [
-            ({"firetrail_archive": 2}, "another version of Firetrail"),
+            ({"firetrail_archive": 3}, "another version of Firetrail"),
             ({"files": [{"path": "x"}]}, "no manifest of an archive"),
         ],
     )

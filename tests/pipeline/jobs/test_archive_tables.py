@@ -62,12 +62,15 @@ def expected(root: Path) -> list[tuple[str, int]]:
 
 
 @KINDS
+@pytest.mark.parametrize(("layout", "files"), [("day", 1), ("topic", 3)])
 def test_rows_in_the_table(
     spark: SparkSession,
     root: Path,
     lake: Path,
     put: Put,
     kind: str,
+    layout: str,
+    files: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,11 +78,11 @@ def test_rows_in_the_table(
     merged = 0
     for _ in range(3):
         put(12)
-        merged += archive(spark, root, lake, table=kind).compacted
+        merged += archive(spark, root, lake, table=kind, layout=layout).compacted
         assert READ[kind](lake) == expected(root)
-    assert merged == 9
+    assert merged == 3 * files
     # Older states are still there for who reads them: the files that were merged stay.
-    assert len(list(lake.rglob("topic=*/*/*.parquet"))) == 9 + 3
+    assert len(list(lake.rglob("day=*/*.parquet"))) == 4 * files
     assert archive(spark, root, lake, table=kind).removed == 0
     restore(spark, lake, tmp_path / "back")
     assert records(tmp_path / "back") == records(root)
@@ -133,7 +136,7 @@ def test_killed_around_the_commit_of_the_table(
     assert (lake / "_firetrail" / "pending.json").exists()
     assert len(READ[kind](lake)) == (12 if committed else 6)
     done = archive(spark, root, lake, table=kind)
-    assert (done.messages, done.removed) == ((0, 0) if committed else (6, 3))
+    assert (done.messages, done.removed) == ((0, 0) if committed else (6, 1))
     assert READ[kind](lake) == expected(root)
     assert Lake(str(lake)).require_manifest().messages == 12
     assert not (lake / "_firetrail" / "pending.json").exists()

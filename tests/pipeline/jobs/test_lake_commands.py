@@ -21,7 +21,7 @@ def test_archive_and_restore(
     assert main(["pipeline", "archive", str(root), "--to", lake]) == 0
     out, error = capsys.readouterr()
     end = records(root)[-1].physical_offset + records(root)[-1].size
-    assert out == (f"{lake}: 30 messages archived up to {end}; 30 messages in 3 files in all\n")
+    assert out == (f"{lake}: 30 messages archived up to {end}; 30 messages in 1 file in all\n")
     assert error == ""
     put(1)
     assert main(["pipeline", "archive", str(root), "--to", lake, "--json"]) == 0

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from firetrail.errors import LakeError
+from firetrail.errors import ConfigError, LakeError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.hosts import format_host
 from firetrail.format.record import decode_message
@@ -30,6 +30,7 @@ from firetrail.pipeline.jobs.archive_manifest import (
     MANIFEST,
     Anchor,
     DataFile,
+    Layout,
     Manifest,
     Range,
     StoreFacts,
@@ -68,6 +69,7 @@ def archive(
     lake: str | Path,
     *,
     table: str = "parquet",
+    layout: str | None = None,
     split_bytes: int | None = None,
     allow_gap: bool = False,
     compaction: bool = True,
@@ -75,7 +77,9 @@ def archive(
 ) -> Archived:
     """Bring the lake up to the store's log.
 
-    ``table`` is "parquet", "delta" or "iceberg". Raises LakeError if the folder holds other files
+    ``table`` is "parquet", "delta" or "iceberg". ``layout`` of a new lake is "day", with files
+    that small topics share, or "topic", with a folder for each; None is "day", or what the lake
+    has. Raises LakeError if the folder holds other files
     or another store's archive, or if the log has lost records that were not archived yet and
     ``allow_gap`` is not set; StoreDamagedError at a record that is not good.
     """
@@ -86,7 +90,8 @@ def archive(
         )
     with folder.locked():
         with StoreView.open(store) as view:
-            run = _Run(spark, view, folder, table_of(table, folder), split_bytes, on_plan)
+            kind = table_of(table, folder)
+            run = _Run(spark, view, folder, kind, _layout(layout), split_bytes, on_plan)
             done = run.archive(allow_gap)
         return run.compact(done) if compaction else done
 
@@ -123,6 +128,7 @@ class _Run:
         view: StoreView,
         lake: Lake,
         table: Table,
+        layout: Layout | None,
         split_bytes: int | None,
         on_plan: OnPlan,
     ) -> None:
@@ -130,6 +136,7 @@ class _Run:
         self._view = view
         self._lake = lake
         self._table = table
+        self._layout = layout
         self._split_bytes = split_bytes
         self._on_plan = on_plan
         self._token = uuid.uuid4().hex[:12]
@@ -139,7 +146,7 @@ class _Run:
         manifest = self._manifest()
         removed = self._remove_strays(manifest)
         start, end = self._new_part(manifest, allow_gap)
-        written = self._write(start, end) if start < end else []
+        written = self._write(start, end, manifest.layout) if start < end else []
         files = [file for part in written for file in part.files]
         messages = sum(part.messages for part in written)
         if written:
@@ -175,12 +182,18 @@ class _Run:
         self._table.settle()
         found = self._lake.manifest()
         if found is None:
-            manifest = Manifest.new(self._table.kind, _facts(self._view))
+            layout = self._layout or Layout.DAY
+            manifest = Manifest.new(self._table.kind, _facts(self._view), layout)
             self._lake.publish(manifest)
             return manifest
         if found.table != self._table.kind:
             raise LakeError(
                 f"{self._lake.place}: an archive of kind {found.table}, not {self._table.kind}"
+            )
+        if self._layout not in (None, found.layout):
+            raise LakeError(
+                f"{self._lake.place}: an archive with the layout {found.layout}, not "
+                f"{self._layout}; go on without --layout, or use another folder"
             )
         self._check_identity(found)
         return found
@@ -223,7 +236,7 @@ class _Run:
             )
         return view.log.min_offset, max(end, view.log.min_offset)
 
-    def _write(self, start: int, end: int) -> list[Written]:
+    def _write(self, start: int, end: int, layout: Layout) -> list[Written]:
         splits = plan_log(self._view, start, end, split_bytes=self._split_bytes)
         parts = [
             Part(
@@ -232,6 +245,7 @@ class _Run:
                 split.end,
                 self._lake,
                 self._token,
+                layout,
                 self._table.topic_column,
             )
             for split in splits
@@ -277,6 +291,14 @@ class _Run:
         except OSError:
             return False
         return True
+
+
+def _layout(name: str | None) -> Layout | None:
+    if name is None:
+        return None
+    if name not in list(Layout):
+        raise ConfigError("layout", name, f"there is {', '.join(Layout)}")
+    return Layout(name)
 
 
 def safe_end(view: StoreView) -> int:

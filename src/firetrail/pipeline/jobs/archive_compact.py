@@ -1,4 +1,8 @@
-"""Merging the small files of a lake: those of the same topic and day, in the order of the log."""
+"""Merging the small files of a lake: those of the same topic and day, and those that topics share.
+
+Files of one topic keep the order of the log. In those that topics share, the rows of a row group
+are sorted by topic, as in the files that are merged.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from firetrail.pipeline.jobs.archive_files import PartitionFile, file_schema
+from firetrail.pipeline.jobs.archive_files import OWN_BYTES, SHARED, PartitionFile, schema_of
 from firetrail.pipeline.jobs.archive_lake import SUFFIX, Lake, partition
-from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest, Retired
+from firetrail.pipeline.jobs.archive_manifest import DataFile, Layout, Manifest, Retired
 from firetrail.pipeline.jobs.archive_tables import Table
 from firetrail.pipeline.tasks import run_tasks
 
@@ -30,6 +34,8 @@ class Merge(NamedTuple):
     lake: Lake
     files: tuple[DataFile, ...]
     token: str
+    topic: str  # SHARED for several
+    layout: Layout
     topic_column: bool
 
 
@@ -37,7 +43,10 @@ def compact(
     spark: SparkSession, lake: Lake, table: Table, manifest: Manifest, token: str
 ) -> tuple[int, Manifest]:
     """Merge what is worth it: how many files went, and the manifest then."""
-    merges = [Merge(lake, files, token, table.topic_column) for files in _worth(manifest)]
+    merges = [
+        Merge(lake, files, token, topic, manifest.layout, table.topic_column)
+        for topic, files in _worth(manifest)
+    ]
     if not merges:
         return 0, manifest
     made = run_tasks(spark, merge_files, merges, name=f"compact {lake.place}")
@@ -50,15 +59,21 @@ def compact(
     return len(old), manifest
 
 
-def _worth(manifest: Manifest) -> Iterator[tuple[DataFile, ...]]:
-    """Runs of small files of a topic's day, as long as the file they make is not large."""
-    for _, files in groupby(manifest.files, key=lambda file: (file.topic, file.day)):
+def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
+    """Runs of small files with their topic, as long as the file they make is not large."""
+
+    def group(file: DataFile) -> tuple[str, str]:
+        few = file.topic != file.last_topic or file.size < OWN_BYTES
+        return SHARED if few and manifest.layout is Layout.DAY else file.topic, file.day
+
+    by_group = sorted(manifest.files, key=lambda file: (group(file), file.start))
+    for (topic, _), files in groupby(by_group, key=group):
         run: list[DataFile] = []
         size = 0
         for file in [*files, None]:
             if file is None or file.size >= SMALL_BYTES or size + file.size > 4 * SMALL_BYTES:
                 if len(run) > FEW:
-                    yield tuple(run)
+                    yield topic, tuple(run)
                 run, size = [], 0
             if file is not None and file.size < SMALL_BYTES:
                 run.append(file)
@@ -68,9 +83,10 @@ def _worth(manifest: Manifest) -> Iterator[tuple[DataFile, ...]]:
 def merge_files(merge: Merge) -> DataFile:
     """Write the rows of some files into one, a few row groups at a time."""
     first = merge.files[0]
-    name = f"{partition(first.topic, first.day)}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
-    schema = file_schema(topic=merge.topic_column)
-    out = PartitionFile(merge.lake, name, first.topic, first.day, schema)
+    folder = partition(merge.layout, merge.topic, first.day)
+    name = f"{folder}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
+    schema = schema_of(merge.layout, topic_column=merge.topic_column)
+    out = PartitionFile(merge.lake, name, merge.topic, first.day, schema)
     waiting: list[pa.Table] = []
     rows = 0
     for file in merge.files:

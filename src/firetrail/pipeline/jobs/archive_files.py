@@ -1,7 +1,9 @@
 """Writing a part of the log into the Parquet files of a lake: what one task does.
 
 Rows are picked by topic and day straight from a scan of the log, gathered into Arrow batches and
-written by pyarrow in the task itself. Row groups of a file follow each other as the log does.
+written by pyarrow in the task itself. A topic has files of its own, whose rows follow each other as
+in the log. In the layout "day" that is so for topics with many records only; the others share one
+file a day, in which the rows of a row group are sorted by topic.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from firetrail.format.columns import Columns
 from firetrail.format.kernels.arrow import Rows
 from firetrail.format.kernels.plain import OPEN, OTHER, classify
 from firetrail.pipeline.jobs.archive_lake import SUFFIX, HashedFile, Lake, partition
-from firetrail.pipeline.jobs.archive_manifest import Anchor, DataFile
+from firetrail.pipeline.jobs.archive_manifest import Anchor, DataFile, Layout
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.batches import BATCH_BYTES
 from firetrail.pipeline.source.schema import arrow_schema, fields
@@ -39,6 +41,12 @@ ROW_GROUP_BYTES = 16 << 20
 WAITING_BYTES = 6 * ROW_GROUP_BYTES
 """Bytes of records that a task holds in memory, of all topics."""
 FILES_OPEN_MAX = 32
+OWN_BYTES = 4 << 20
+"""Bytes of records from which on the part of a topic's day becomes a file of its own."""
+SMALL_SHARE = 64
+"""A topic with less than this part of the records at hand is not looked at by itself."""
+SHARED = ""
+"""In place of a topic: rows of several."""
 DAY_MS = 86_400_000
 
 PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
@@ -63,6 +71,11 @@ def file_schema(*, topic: bool) -> pa.Schema:
     return FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("topic"))
 
 
+def schema_of(layout: Layout, *, topic_column: bool) -> pa.Schema:
+    """The columns of a data file in a layout; ``topic_column`` as tables have it."""
+    return file_schema(topic=topic_column or layout is Layout.DAY)
+
+
 class Part(NamedTuple):
     """A part of the log that one task archives."""
 
@@ -71,6 +84,7 @@ class Part(NamedTuple):
     end: int
     lake: Lake
     token: str
+    layout: Layout
     topic_column: bool
 
 
@@ -98,7 +112,8 @@ def archive_part(part: Part) -> Written:
             assert isinstance(step, Batch)
             messages += step.rows
             for first, behind in _pieces(step):
-                for group in _groups(step.segment.view, step.columns, first, behind):
+                view = step.segment.view
+                for group in _groups(view, step.columns, first, behind, part.layout):
                     files.add(*group)
             size = step.columns.column(col.SIZE)[step.rows - 1]
             last = (step.segment, step.segment.base + step.position - size, size)
@@ -137,7 +152,7 @@ def _pieces(step: Batch) -> Iterator[tuple[int, int]]:
 
 
 class Group(NamedTuple):
-    """Rows of one topic and day; ``size`` counts the bytes of their records."""
+    """Rows of one topic and day, or SHARED ones; ``size`` counts the bytes of their records."""
 
     topic: str
     day: str
@@ -145,42 +160,54 @@ class Group(NamedTuple):
     size: int
 
 
-def _groups(view: memoryview, columns: Columns, first: int, last: int) -> Iterator[Group]:
-    for picks in _picks_by_code(columns, first, last):
-        batch = _gathered(view, columns, picks)
-        day = _day(columns.column(col.STORE_TIME)[picks[0]] // DAY_MS)
+def _groups(
+    view: memoryview, columns: Columns, first: int, last: int, layout: Layout
+) -> Iterator[Group]:
+    found = list(_picks_by_code(columns, first, last))
+    least = sum(size for _, size in found) // SMALL_SHARE if layout is Layout.DAY else 0
+    shared: dict[int, list[int]] = {}
+    for picks, size in found:
+        number = columns.column(col.STORE_TIME)[picks[0]] // DAY_MS
+        if size < least:
+            shared.setdefault(number, []).extend(picks)
+            continue
+        batch, day = _gathered(view, columns, picks), _day(number)
         topics = batch.column("topic").unique()
         if len(topics) == 1:
-            yield _group(topics[0].as_py(), day, batch)
+            yield Group(topics[0].as_py(), day, batch, size)
             continue
         for topic in topics:  # they have the same hash
             yield _group(topic.as_py(), day, batch.filter(pc.equal(batch.column("topic"), topic)))
+    for number, rows in shared.items():
+        batch = _gathered(view, columns, array("q", sorted(rows)))
+        yield _group(SHARED, _day(number), batch)
 
 
 def _group(topic: str, day: str, batch: pa.RecordBatch) -> Group:
     return Group(topic, day, batch, pc.sum(batch.column("size")).as_py())
 
 
-def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[array[int]]:
-    """The rows of each topic (by its hash) and day, in their order."""
-    hashes, times = (
+def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[tuple[array[int], int]]:
+    """The rows of each topic (by its hash) and day, in their order, and the bytes they have."""
+    hashes, times, sizes = (
         pa.Array.from_buffers(
             pa.int64(), last - first, [None, pa.py_buffer(columns.column(name)[first:last])]
         )
-        for name in (col.TOPIC_HASH, col.STORE_TIME)
+        for name in (col.TOPIC_HASH, col.STORE_TIME, col.SIZE)
     )
     codes = pc.add(pc.shift_left(hashes, 31), pc.divide(times, DAY_MS))
     ends = pc.min_max(codes)
     if ends["min"] == ends["max"]:
-        yield array("q", range(first, last))
+        yield array("q", range(first, last)), pc.sum(sizes).as_py()
         return
     order = pc.sort_indices(codes)  # stable
-    sizes = {found["values"]: found["counts"] for found in pc.value_counts(codes).to_pylist()}
+    table = pa.table({"code": codes, "size": sizes}).group_by("code")
+    found = table.aggregate([("size", "sum"), ("size", "count")]).sort_by("code").to_pydict()
     at = 0
-    for code in sorted(sizes):
-        picks = pc.add(order[at : at + sizes[code]].cast(pa.int64()), first)
-        yield array("q", memoryview(picks.buffers()[1]).cast("q")[: len(picks)])
-        at += sizes[code]
+    for size, count in zip(found["size_sum"], found["size_count"], strict=True):
+        picks = pc.add(order[at : at + count].cast(pa.int64()), first)
+        yield array("q", memoryview(picks.buffers()[1]).cast("q")[: len(picks)]), size
+        at += count
 
 
 def _day(number: int) -> str:
@@ -218,11 +245,15 @@ def _record(view: memoryview, columns: Columns, row: int) -> bytes:
 
 
 class FileSet:
-    """The files of one task: one for each topic and day, more if too many are open at once."""
+    """The files of one task.
+
+    One for each topic and day, more if too many are open at once. In the layout "day", what has
+    come to less than OWN_BYTES when it must be written goes to one file for the rest of the day.
+    """
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._schema = file_schema(topic=part.topic_column)
+        self._schema = schema_of(part.layout, topic_column=part.topic_column)
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._open: dict[tuple[str, str], PartitionFile] = {}
         self._done: list[DataFile] = []
@@ -245,10 +276,16 @@ class FileSet:
         if waiting.size >= ROW_GROUP_BYTES:
             self._write(topic, day)
         elif self._size >= WAITING_BYTES:
+            topic, day = max(self._waiting, key=lambda pair: self._waiting[pair].size)
+            if self._is_shared(topic, day):
+                self._share(day)
             self._write(*max(self._waiting, key=lambda pair: self._waiting[pair].size))
 
     def finish(self) -> list[DataFile]:
         """Write what is left and close all files: what was made."""
+        for topic, day in list(self._waiting):
+            if self._is_shared(topic, day):
+                self._share(day)
         for topic, day in list(self._waiting):
             self._write(topic, day)
             self._done.append(self._open.pop((topic, day)).close())
@@ -256,6 +293,25 @@ class FileSet:
             self._done.append(file.close())
         self._open.clear()
         return self._done
+
+    def _is_shared(self, topic: str, day: str) -> bool:
+        """Whether rows that wait are too few for a file of their own."""
+        return (
+            self._part.layout is Layout.DAY
+            and topic != SHARED
+            and (topic, day) in self._waiting
+            and (topic, day) not in self._open
+            and self._waiting[topic, day].size < OWN_BYTES
+        )
+
+    def _share(self, day: str) -> None:
+        """Let all that is too small for a file of its own on a day wait together."""
+        few = [pair for pair in self._waiting if pair[1] == day and self._is_shared(*pair)]
+        together = self._waiting.setdefault((SHARED, day), _Waiting([], 0))
+        for pair in few:
+            moved = self._waiting.pop(pair)
+            together.batches += moved.batches
+            together.size += moved.size
 
     def _write(self, topic: str, day: str) -> None:
         waiting = self._waiting.pop((topic, day))
@@ -265,13 +321,14 @@ class FileSet:
             if len(self._open) >= FILES_OPEN_MAX:
                 oldest = next(iter(self._open))
                 self._done.append(self._open.pop(oldest).close())
-            name = f"{partition(topic, day)}/{self._part.start:020d}-{self._number:05d}"
+            folder = partition(self._part.layout, topic, day)
+            name = f"{folder}/{self._part.start:020d}-{self._number:05d}"
             name += f"-{self._part.token}{SUFFIX}"
             self._number += 1
             file = PartitionFile(self._part.lake, name, topic, day, self._schema)
         self._open[topic, day] = file  # as the last one: the first is the one used longest ago
         table = pa.Table.from_batches(waiting.batches)
-        file.write(table.select(self._schema.names))
+        file.write(table, table.num_rows * ROW_GROUP_BYTES // max(waiting.size, ROW_GROUP_BYTES))
 
 
 class _Waiting:
@@ -283,35 +340,42 @@ class _Waiting:
 
 
 class PartitionFile:
-    """A Parquet file under way."""
+    """A Parquet file under way, of one topic or with SHARED rows."""
 
     def __init__(self, lake: Lake, name: str, topic: str, day: str, schema: pa.Schema) -> None:
         self._name, self._topic, self._day = name, topic, day
+        self._topics: set[str] = set() if topic == SHARED else {topic}
+        self._schema = schema
         self._file: HashedFile = lake.create(name)
         self._start = self._last = self._end = -1
         self._messages = 0
         statistics = [field for field in schema.names if field not in _NO_STATISTICS]
+        coded = [name for name in DICTIONARY_COLUMNS if name.split(".")[0] in schema.names]
         self._writer = pq.ParquetWriter(
             self._file,
             schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[
-                name for name in DICTIONARY_COLUMNS if name.split(".")[0] in schema.names
-            ],
+            use_dictionary=coded,
             write_statistics=statistics,
             store_schema=False,
         )
 
-    def write(self, table: pa.Table) -> None:
-        """Append a row group."""
+    def write(self, table: pa.Table, group_rows: int | None = None) -> None:
+        """Append a row group, or several of at most ``group_rows``."""
         offsets = table.column("physical_offset")
-        if self._start < 0:
-            self._start = offsets[0].as_py()
-        self._last = offsets[-1].as_py()
-        self._end = self._last + table.column("size")[-1].as_py()
+        ends = pc.min_max(offsets).as_py()
+        self._start = min(self._start, ends["min"]) if self._messages else ends["min"]
+        self._last = max(self._last, ends["max"])
+        self._end = max(self._end, pc.max(pc.add(offsets, table.column("size"))).as_py())
         self._messages += table.num_rows
-        self._writer.write_table(table, row_group_size=table.num_rows)
+        if self._topic == SHARED:
+            table = table.sort_by([("topic", "ascending"), ("physical_offset", "ascending")])
+            self._topics.update(
+                (table.column("topic")[0].as_py(), table.column("topic")[-1].as_py())
+            )
+        table = table.select(self._schema.names)
+        self._writer.write_table(table, row_group_size=max(group_rows or table.num_rows, 1))
 
     def close(self) -> DataFile:
         """Finish and sync the file: what it holds."""
@@ -319,7 +383,8 @@ class PartitionFile:
         self._file.close()
         return DataFile(
             self._name,
-            self._topic,
+            min(self._topics),
+            max(self._topics),
             self._day,
             self._start,
             self._last,

@@ -24,6 +24,7 @@ from firetrail.pipeline.jobs.archive_manifest import (
     FOLDER,
     MANIFEST,
     PENDING,
+    Layout,
     Manifest,
     decode_manifest,
 )
@@ -31,6 +32,8 @@ from firetrail.pipeline.source.places import file_system
 from firetrail.storage.system import Files
 
 SUFFIX = ".parquet"
+FOLDERS = ("topic=", "day=")
+"""How the folders of data files begin."""
 
 
 class Lake:
@@ -105,7 +108,7 @@ class Lake:
         selector = filesystems.FileSelector(self._root, recursive=True, allow_not_found=True)
         found = self._fs.get_file_info(selector)
         names = (info.path[len(self._root) :].lstrip("/") for info in found if info.is_file)
-        return sorted(n for n in names if n.endswith(SUFFIX) and n.startswith("topic="))
+        return sorted(n for n in names if n.endswith(SUFFIX) and n.startswith(FOLDERS))
 
     def sync_folders(self, names: list[str]) -> None:
         """Make the names of new files durable."""
@@ -169,9 +172,9 @@ class Lake:
             yield
 
 
-def partition(topic: str, day: str) -> str:
+def partition(layout: Layout, topic: str, day: str) -> str:
     """The folder of a topic's day, with Hive's escapes."""
-    return f"topic={quote(topic, safe='')}/day={day}"
+    return f"topic={quote(topic, safe='')}/day={day}" if layout is Layout.TOPIC else f"day={day}"
 
 
 class HashedFile:

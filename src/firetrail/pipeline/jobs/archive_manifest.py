@@ -2,8 +2,9 @@
 
 ::
 
-    LAKE/_firetrail/manifest.json                                     replaced as a whole
-    LAKE/topic=<topic>/day=<yyyy-mm-dd>/<start>-<end>-<token>.parquet
+    LAKE/_firetrail/manifest.json                                        replaced as a whole
+    LAKE/day=<yyyy-mm-dd>/<start>-<number>-<token>.parquet               layout "day"
+    LAKE/topic=<topic>/day=<yyyy-mm-dd>/<start>-<number>-<token>.parquet  layout "topic"
 
 A record is archived when a file in the manifest has it. Data files are written and synced first,
 then the manifest: a job that is killed leaves files that no manifest names, and the next one
@@ -17,22 +18,35 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 from firetrail.errors import LakeError
 
-VERSION = 1
+VERSION = 2
+VERSION_BY_TOPIC = 1
+"""Of lakes with a folder for each topic: the only ones that versions before this one know."""
 FOLDER = "_firetrail"
 MANIFEST = f"{FOLDER}/manifest.json"
 PENDING = f"{FOLDER}/pending.json"
 
 
+class Layout(StrEnum):
+    """Which folders the files of a lake are in."""
+
+    DAY = "day"
+    """One for each day; topics with few records share files."""
+    TOPIC = "topic"
+    """One for each topic and day."""
+
+
 class DataFile(NamedTuple):
-    """A Parquet file: records of one topic and one day, in the order of the log."""
+    """A Parquet file: records of one day, of one topic or of several small ones."""
 
     path: str  # relative to the lake
-    topic: str
+    topic: str  # the first one by name
+    last_topic: str  # and the last one
     day: str
     start: int  # physical offset of its first record
     last: int  # of its last one
@@ -84,15 +98,16 @@ class Manifest:
     table: str
     sequence: int
     store: StoreFacts
+    layout: Layout
     anchors: tuple[Anchor, ...] = ()
     ranges: tuple[Range, ...] = ()
     files: tuple[DataFile, ...] = ()
     retired: tuple[Retired, ...] = ()
 
     @classmethod
-    def new(cls, table: str, store: StoreFacts) -> Self:
+    def new(cls, table: str, store: StoreFacts, layout: Layout) -> Self:
         """The manifest of an empty lake."""
-        return cls(uuid.uuid4().hex[:16], table, 0, store)
+        return cls(uuid.uuid4().hex[:16], table, 0, store, layout)
 
     @property
     def end(self) -> int | None:
@@ -138,9 +153,14 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The file's content."""
-        content = {"firetrail_archive": VERSION} | asdict(self)
+        by_topic = self.layout is Layout.TOPIC
+        content = {"firetrail_archive": VERSION_BY_TOPIC if by_topic else VERSION} | asdict(self)
         for name in ("anchors", "ranges", "files", "retired"):
             content[name] = [part._asdict() for part in getattr(self, name)]
+        if by_topic:
+            del content["layout"]
+            for file in content["files"]:
+                del file["last_topic"]
         content["store"] = self.store._asdict()
         return json.dumps(content, indent=1).encode()
 
@@ -154,19 +174,20 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
     try:
         found: Mapping[str, Any] = json.loads(content)
         version = found["firetrail_archive"]
-        if version != VERSION:
+        if version not in (VERSION, VERSION_BY_TOPIC):
             raise LakeError(
                 f"{place}: written by another version of Firetrail (manifest {version}, this one "
-                f"reads {VERSION})"
+                f"reads {VERSION_BY_TOPIC} and {VERSION})"
             )
         return Manifest(
             str(found["lake_id"]),
             str(found["table"]),
             int(found["sequence"]),
             StoreFacts(**found["store"]),
+            Layout(found.get("layout", Layout.TOPIC)),
             tuple(Anchor(**anchor) for anchor in found["anchors"]),
             tuple(Range(**part) for part in found["ranges"]),
-            tuple(DataFile(**file) for file in found["files"]),
+            tuple(DataFile(**{"last_topic": file["topic"]} | file) for file in found["files"]),
             tuple(Retired(**file) for file in found["retired"]),
         )
     except (ValueError, KeyError, TypeError) as error:

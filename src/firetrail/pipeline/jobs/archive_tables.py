@@ -24,11 +24,13 @@ from firetrail.pipeline.jobs.archive_manifest import (
     FOLDER,
     PENDING,
     DataFile,
+    Layout,
     Manifest,
     decode_manifest,
 )
 
 DAY = pa.field("day", pa.date32())
+_PARTITIONS = {Layout.DAY: ["day"], Layout.TOPIC: ["topic", "day"]}
 _SEQUENCE = "firetrail.sequence"
 _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
 
@@ -38,7 +40,7 @@ class Table(Protocol):
 
     kind: str
     topic_column: bool
-    """Whether the topic must be in the files, and not in their path alone."""
+    """Whether the topic must be in the files also where it is in their path."""
     has_history: bool
     """Whether older states can be read, so that files must not go when they are replaced."""
 
@@ -106,7 +108,7 @@ class _CommittedTable:
 
 
 class DeltaFiles(_CommittedTable):
-    """A Delta table partitioned by topic and day."""
+    """A Delta table partitioned by day, or by topic and day."""
 
     kind = "delta"
     topic_column = False
@@ -115,46 +117,51 @@ class DeltaFiles(_CommittedTable):
         super().__init__(lake)
         self._deltalake: Any = _library("deltalake", self.kind)
 
-    def _table(self) -> Any:
+    def _table(self, layout: Layout) -> Any:
         schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
         return self._deltalake.DeltaTable.create(
-            self._lake.place, schema=schema, mode="ignore", partition_by=["topic", "day"]
+            self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
         )
 
     def _has_committed(self, manifest: Manifest) -> bool:
-        found = self._table().transaction_version(manifest.lake_id)
+        found = self._table(manifest.layout).transaction_version(manifest.lake_id)
         return found is not None and found >= manifest.sequence
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
-        table = self._table()
+        layout = manifest.layout
+        table = self._table(layout)
         transaction = self._deltalake.Transaction(manifest.lake_id, manifest.sequence)
         table.create_write_transaction(
-            [*self._adds(added, bool(removed)), *self._removes(removed)],
+            [*self._adds(added, layout, bool(removed)), *self._removes(removed, layout)],
             "append",
             table.schema(),
-            partition_by=["topic", "day"],
+            partition_by=_PARTITIONS[layout],
             commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
         )
 
-    def _adds(self, files: Iterable[DataFile], rearranged: bool) -> Iterable[Any]:
+    def _adds(self, files: Iterable[DataFile], layout: Layout, rearranged: bool) -> Iterable[Any]:
         transaction = import_module("deltalake.transaction")
         for file in files:
+            lowest: dict[str, Any] = {"physical_offset": file.start}
+            highest: dict[str, Any] = {"physical_offset": file.last}
+            if layout is Layout.DAY:
+                lowest["topic"], highest["topic"] = file.topic, file.last_topic
             stats = {
                 "numRecords": file.messages,
-                "minValues": {"physical_offset": file.start},
-                "maxValues": {"physical_offset": file.last},
-                "nullCount": {"physical_offset": 0},
+                "minValues": lowest,
+                "maxValues": highest,
+                "nullCount": dict.fromkeys(lowest, 0),
             }
             yield transaction.AddAction(
                 file.path,
                 file.size,
-                {"topic": file.topic, "day": file.day},
+                _partition_of(file, layout),
                 0,
                 not rearranged,
                 json.dumps(stats),
             )
 
-    def _removes(self, files: Iterable[DataFile]) -> Iterable[Any]:
+    def _removes(self, files: Iterable[DataFile], layout: Layout) -> Iterable[Any]:
         transaction = import_module("deltalake.transaction")
         for file in files:
             yield transaction.RemoveAction(
@@ -162,12 +169,17 @@ class DeltaFiles(_CommittedTable):
                 False,
                 time.time_ns() // 1_000_000,
                 file.size,
-                {"topic": file.topic, "day": file.day},
+                _partition_of(file, layout),
             )
 
 
+def _partition_of(file: DataFile, layout: Layout) -> dict[str, str]:
+    values = {"topic": file.topic, "day": file.day}
+    return {name: values[name] for name in _PARTITIONS[layout]}
+
+
 class IcebergFiles(_CommittedTable):
-    """An Iceberg table partitioned by topic and the day of the store time.
+    """An Iceberg table partitioned by the day of the store time, or by topic and day.
 
     Its catalog is a SQLite file in the lake, which must be a local folder.
     """
@@ -192,7 +204,7 @@ class IcebergFiles(_CommittedTable):
             warehouse=f"file://{lake.path('')}",
         )
 
-    def _table(self) -> Any:
+    def _table(self, layout: Layout) -> Any:
         if self._catalog.table_exists(self.name):
             return self._catalog.load_table(self.name)
         self._catalog.create_namespace_if_not_exists("firetrail")
@@ -205,7 +217,8 @@ class IcebergFiles(_CommittedTable):
             },
         )
         with table.update_spec() as spec:
-            spec.add_identity("topic")
+            if layout is Layout.TOPIC:
+                spec.add_identity("topic")
             spec.add_field("store_time", "day", "day")
         return table
 
@@ -213,13 +226,13 @@ class IcebergFiles(_CommittedTable):
         number = f"{manifest.lake_id}-{manifest.sequence}"
         return any(
             snapshot.summary is not None and snapshot.summary.get(_SEQUENCE) == number
-            for snapshot in self._table().snapshots()
+            for snapshot in self._table(manifest.layout).snapshots()
         )
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         properties = {_SEQUENCE: f"{manifest.lake_id}-{manifest.sequence}"}
         new = [self._address(file) for file in added]
-        table = self._table()
+        table = self._table(manifest.layout)
         if not removed:
             table.add_files(new, snapshot_properties=properties)
             return

@@ -270,16 +270,21 @@ def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
 def _write_rows(
     task: _Fill, topic: str, batch: pa.RecordBatch, writer: RecordWriter, mapping: mmap.mmap
 ) -> int:
-    """Write each row's record; the position behind the last one."""
-    encoded_topic = topic.encode()
+    """Write each row's record; the position behind the last one.
+
+    ``topic`` is that of all rows, unless the file has it as a column.
+    """
     hosts: dict[str, bytes] = {}
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in ("born_time", "store_time"):
         columns[name] = columns[name].cast(pa.int64())
-    at = size = 0
-    for row in zip(*(columns[name].to_pylist() for name in _FIELDS), strict=True):
+    topics = columns["topic"].to_pylist() if "topic" in columns else [topic] * batch.num_rows
+    behind = 0
+    fields = zip(*(columns[name].to_pylist() for name in _FIELDS), strict=True)
+    for name, row in zip(topics, fields, strict=True):
         record, offset, size, queue_id, flag, queue_offset, sys_flag, *rest = row
         at = offset - task.base
+        behind = max(behind, at + size)
         if record is not None:
             mapping[at : at + size] = record
             continue
@@ -302,10 +307,10 @@ def _write_rows(
             reconsumed,
             prepared,
             body,
-            encoded_topic,
+            name.encode(),
             properties[:-1] if opened else properties,
         )
-    return at + size
+    return behind
 
 
 def _host(text: str) -> bytes:

@@ -1,0 +1,185 @@
+"""How many files an archive has, who shares them, and that other tools read them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+from tests.helpers import small_config
+from tests.pipeline.oddlog import write_log
+from tests.stores import records
+
+from firetrail import Message, Store
+from firetrail.errors import ConfigError, LakeError
+from firetrail.pipeline.jobs import archive_compact, archive_files
+from firetrail.pipeline.jobs.archive import archive, archived_files
+from firetrail.pipeline.jobs.archive_files import Part, archive_part
+from firetrail.pipeline.jobs.archive_lake import Lake
+from firetrail.pipeline.jobs.archive_manifest import Layout
+from firetrail.pipeline.jobs.restore import restore
+from firetrail.store.view import StoreView
+
+Put = Callable[..., None]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+TOPICS = 2000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with two messages of each of many topics."""
+    root = tmp_path_factory.mktemp("many")
+    rows = [{"topic": b"topic-%04d" % (number % TOPICS)} for number in range(2 * TOPICS)]
+    write_log(root, rows, size=1 << 20)
+    return root
+
+
+def with_delta(lake: Path) -> pa.Table:
+    query = "select topic, physical_offset, body, day from t where topic = 'topic-0042'"
+    return pa.table(QueryBuilder().register("t", DeltaTable(str(lake))).execute(query).read_all())
+
+
+def with_iceberg(lake: Path) -> pa.Table:
+    catalog = SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db")
+    scan = catalog.load_table("firetrail.messages").scan("topic = 'topic-0042'")
+    return scan.to_arrow()
+
+
+def with_arrow(lake: Path) -> pa.Table:
+    found = ds.dataset(lake, partitioning="hive", exclude_invalid_files=True)
+    return found.to_table(filter=ds.field("topic") == "topic-0042")
+
+
+READ = {"parquet": with_arrow, "delta": with_delta, "iceberg": with_iceberg}
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_many_small_topics(spark: SparkSession, many: Path, lake: Path, kind: str) -> None:
+    done = archive(spark, many, lake, table=kind)
+    assert (done.messages, done.files) == (2 * TOPICS, 1)
+    (file,) = archived_files(lake)
+    assert (file.topic, file.last_topic) == ("topic-0000", "topic-1999")
+    rows = sorted(READ[kind](lake).to_pylist(), key=lambda row: row["physical_offset"])
+    assert [row["body"] for row in rows] == [b"body 42", b"body 2042"]
+    assert {row["topic"] for row in rows} == {"topic-0042"}
+    if kind == "parquet":
+        frame = spark.read.parquet(str(lake))
+        counts = frame.groupBy("topic", "day").count().collect()
+        assert len(counts) == TOPICS and {row["count"] for row in counts} == {2}
+        topics = pq.read_table(lake / file.path, partitioning=None).column("topic").to_pylist()
+        assert topics == sorted(topics), "so that a reader skips what it does not want"
+
+
+class TestFileSet:
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(archive_files, "BATCH_BYTES", 20_000)
+        monkeypatch.setattr(archive_files, "OWN_BYTES", 4_000)
+        monkeypatch.setattr(archive_files, "ROW_GROUP_BYTES", 16_000)
+        monkeypatch.setattr(archive_files, "WAITING_BYTES", 40_000)
+        monkeypatch.setattr(archive_files, "FILES_OPEN_MAX", 4)
+
+    def test_large_topics_have_files_of_their_own(self, root: Path, lake: Path) -> None:
+        """One topic has half of the records, some have much, hundreds have hardly any."""
+        names = ["big", *(f"middle-{number}" for number in range(6))]
+        weights = [300, 40, 40, 40, 40, 40, 40]
+        rows = [name for name, weight in zip(names, weights, strict=True) for _ in range(weight)]
+        rows += [f"small-{number}" for number in range(300)] * 2
+        rows = [rows[number * 7919 % len(rows)] for number in range(len(rows))]
+        write_log(root, [{"topic": topic.encode()} for topic in rows], size=1 << 20)
+        files = self.archived(root, lake)
+        found: Counter[tuple[str, int]] = Counter()
+        for file in files:
+            table = pq.read_table(lake / file.path, partitioning=None)
+            offsets, topics = (table.column(n).to_pylist() for n in ("physical_offset", "topic"))
+            found.update(zip(topics, offsets, strict=True))
+            assert (file.start, file.last) == (min(offsets), max(offsets))
+            assert (file.topic, file.last_topic) == (min(topics), max(topics))
+            assert file.messages == len(topics)
+            if file.topic == file.last_topic:
+                assert offsets == sorted(offsets), "as in the log"
+        assert found == Counter((r.topic, r.physical_offset) for r in records(root))
+        total = sum(record.size for record in records(root))
+        assert len(files) <= total // 4_000 + 1
+        assert "big" in {file.topic for file in files if file.topic == file.last_topic}
+        assert any(file.topic != file.last_topic for file in files)
+
+    def test_every_topic_alike(self, root: Path, lake: Path) -> None:
+        """None is large, and all do not fit in memory: row groups of one file."""
+        rows = [{"topic": b"t%03d" % (number * 31 % 200)} for number in range(2000)]
+        write_log(root, rows, size=1 << 20)
+        (file,) = self.archived(root, lake)
+        with pq.ParquetFile(lake / file.path) as source:
+            assert source.num_row_groups > 5
+            for number in range(source.num_row_groups):
+                topics = source.read_row_group(number, ["topic"]).column(0).to_pylist()
+                assert topics == sorted(topics)
+        assert file.messages == 2000
+
+    def archived(self, root: Path, lake: Path) -> list[Any]:
+        with StoreView.open(root) as view:
+            part = Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.DAY, False)
+            return archive_part(part).files
+
+
+def test_topics_of_different_runs_are_merged(
+    spark: SparkSession, root: Path, lake: Path, tmp_path: Path
+) -> None:
+    """A follower that finds one message of another topic each time."""
+    for number in range(archive_compact.FEW + 1):
+        with Store.open(root, small_config()) as store:
+            store.put(Message(f"topic-{number}", b"%d" % number))
+        done = archive(spark, root, lake)
+    assert (done.compacted, done.total_files) == (5, 1)
+    (file,) = archived_files(lake)
+    assert (file.topic, file.last_topic, file.messages) == ("topic-0", "topic-4", 5)
+    restore(spark, lake, tmp_path / "back")
+    assert records(tmp_path / "back") == records(root)
+
+
+def test_a_lake_with_folders_for_topics_goes_on(
+    spark: SparkSession, root: Path, lake: Path, put: Put, tmp_path: Path
+) -> None:
+    """Its manifest is that of earlier versions, which can go on with it as well."""
+    put(9)
+    archive(spark, root, lake, layout="topic")
+    put(9)
+    assert archive(spark, root, lake).files == 3
+    manifest = json.loads((lake / "_firetrail" / "manifest.json").read_text())
+    assert manifest["firetrail_archive"] == 1
+    assert "layout" not in manifest and "last_topic" not in manifest["files"][0]
+    with pytest.raises(LakeError, match="an archive with the layout topic, not day; go on without"):
+        archive(spark, root, lake, layout="day")
+    with pytest.raises(ConfigError, match="there is day, topic"):
+        archive(spark, root, lake, layout="week")
+    restore(spark, lake, tmp_path / "back")
+    assert records(tmp_path / "back") == records(root)
+
+
+def test_bodies_have_a_dictionary(root: Path, lake: Path) -> None:
+    """So bodies that repeat are stored once in a row group, and others as they are."""
+    again = b'{"state": "on"}' * 20
+    write_log(root, [{"body": again} for _ in range(500)], size=1 << 20)
+    with StoreView.open(root) as view:
+        part = Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.DAY, False)
+        (file,) = archive_part(part).files
+    with pq.ParquetFile(lake / file.path) as source:
+        group = source.metadata.row_group(0)
+        names = [group.column(number).path_in_schema for number in range(group.num_columns)]
+        body = group.column(names.index("body"))
+        assert "RLE_DICTIONARY" in body.encodings
+        assert body.total_uncompressed_size < 2 * len(again)
