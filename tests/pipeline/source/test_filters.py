@@ -49,6 +49,11 @@ def view(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def everything(store: Path, view: str) -> list[dict[str, Any]]:
+    return rows_of(store, COLUMNS, view=view)
+
+
 def constant(row: dict[str, Any], column: str) -> Any:
     """A value of a row as predicates have it."""
     value = row[column]
@@ -95,10 +100,11 @@ def predicates(rows: list[dict[str, Any]]) -> st.SearchStrategy[Predicate]:
     )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_nothing_that_fits_is_left_out(store: Path, view: str, data: st.DataObject) -> None:
-    everything = rows_of(store, COLUMNS, view=view)
+def test_nothing_that_fits_is_left_out(
+    store: Path, view: str, everything: list[dict[str, Any]], data: st.DataObject
+) -> None:
     chosen = [data.draw(predicates(everything)) for _ in range(data.draw(st.integers(1, 2)))]
     bounds = NOTHING
     for predicate in chosen:  # a table that is used several times

@@ -13,6 +13,7 @@ from firetrail.pipeline.source.options import (
     parse_options,
     parse_shape,
 )
+from firetrail.pipeline.source.schema import NAMES
 
 EXAMPLES = {
     "view": "log",
@@ -35,6 +36,7 @@ EXAMPLES = {
     "maxBytesPerTrigger": "1000000",
     "failOnDataLoss": "false",
     "path": "s",
+    "paths": '["s", "t"]',
     "namesrv": "127.0.0.1:9876",
     "group": "g",
     "retryTimeoutMs": "0",
@@ -88,7 +90,7 @@ def test_topics_to_follow() -> None:
 
 
 def test_shape() -> None:
-    assert parse_shape({"path": "s", "maxBytesPerTrigger": "5"}) == (View.QUEUE, None)
+    assert parse_shape({"path": "s", "maxBytesPerTrigger": "5"}) == (View.QUEUE, NAMES)
     assert parse_shape({"view": "damage"})[0] is View.DAMAGE
     assert parse_shape({"columns": "size"}) == (View.QUEUE, ("size",))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,27 @@ from firetrail.pipeline.jobs.queries import Need, needs
 from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.ranges import NO_BOUNDS
-from firetrail.pipeline.source.schema import NAMES, ddl
+from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
 
 VIEWS = {"messages": "queue", "log": "log"}
 """Name of each table, and the view of the data source behind it."""
 
-_CHEAPEST = "queue_id"
-"""The column that is read where a query needs none, as in ``count(*)``."""
 _RESULT = "result"
 
 
-def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
+def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: str) -> DataFrame:
     """The result of a query over the tables ``messages`` and ``log`` of a store.
 
     ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. The
     query may use the session's other tables as well; temporary views with these two names are
     replaced, and gone afterwards. With ``namesrv=HOST:PORT`` as the store, brokers are asked; they
-    have ``messages`` only.
+    have ``messages`` only. Several stores are read as one; the tables then have a column ``store``.
 
     Only the rows and columns that the query needs are read. Spark applies all of its predicates
     to what was read, so the frame may be used like any other.
     """
-    namesrv = name_server(str(store))
-    option = ("path", _absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
-    schema = _schema()
+    option = _where(store)
+    schema = _schema((*NAMES, STORE.name) if option[0] == "paths" else NAMES)
     with original_errors():
         try:
             for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
@@ -54,8 +51,16 @@ def sql(spark: SparkSession, store: str | Path, query: str) -> DataFrame:
                 spark.catalog.dropTempView(name)
 
 
-def _schema() -> StructType:
-    schema = StructType.fromDDL(ddl(NAMES))
+def _where(store: str | Path | Sequence[str | Path]) -> tuple[str, str]:
+    """The option that names what is read."""
+    if not isinstance(store, str | Path):
+        return "paths", json.dumps([_absolute(str(each)) for each in store])
+    namesrv = name_server(str(store))
+    return ("path", _absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
+
+
+def _schema(columns: Sequence[str] = NAMES) -> StructType:
+    schema = StructType.fromDDL(ddl(columns))
     assert isinstance(schema, StructType)
     return schema
 
@@ -65,7 +70,7 @@ def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame
 
     So the query means the same as over the whole table, where it selects ``*`` or counts columns.
     """
-    reader = reader.option("columns", ",".join(need.columns or (_CHEAPEST,)))
+    reader = reader.option("columns", ",".join(need.columns or (CHEAPEST,)))
     if need.bounds != NO_BOUNDS:
         reader = reader.option("bounds", bounds_text(with_slack(need.bounds)))
     return reader.load().select(

@@ -6,9 +6,11 @@ before it is asked for a reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -16,20 +18,28 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.daemon import hush_planner
 from firetrail.pipeline.sink import batch_writer, stream_writer
 from firetrail.pipeline.source import damage
-from firetrail.pipeline.source.options import View, parse_options, parse_shape
+from firetrail.pipeline.source.options import (
+    View,
+    parse_options,
+    parse_shape,
+    table_options,
+)
 from firetrail.pipeline.source.reader import BatchReader, DamageReader
-from firetrail.pipeline.source.schema import NAMES, ddl, fields
+from firetrail.pipeline.source.schema import arrow_schema, ddl, fields
 from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_NOTED = "rocketmq"
+"""In the metadata of a table's first column."""
 
 hush_planner()
 
@@ -42,21 +52,29 @@ class RocketMqDataSource(DataSource):
         """What ``spark.read.format`` is given."""
         return "rocketmq"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """The columns, or those of the option ``columns``."""
-        view, columns = parse_shape(self.options)
-        return damage.DDL if view is View.DAMAGE else ddl(columns or NAMES)
+        table = table_options(self.options)
+        view, columns = parse_shape(self.options if table is None else table)
+        if table is None:
+            return damage.DDL if view is View.DAMAGE else ddl(columns)
+        return _with_options(damage.SCHEMA if view is View.DAMAGE else arrow_schema(columns), table)
+
+    def _all_options(self, schema: StructType) -> dict[str, str]:
+        """The options, and those of the table in whose schema they were noted."""
+        noted = schema.fields[0].metadata.get(_NOTED) if schema.fields else None
+        return (json.loads(noted) if noted else {}) | dict(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of batches, with the columns that the schema names."""
-        options = parse_options(self.options)
+        options = parse_options(self._all_options(schema))
         if options.view is View.DAMAGE:
             return DamageReader(options)
         return BatchReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches."""
-        options = parse_options(self.options, stream=True)
+        options = parse_options(self._all_options(schema), stream=True)
         if options.namesrv:
             from firetrail.pipeline.wire.stream import WireStreamReader
 
@@ -66,11 +84,24 @@ class RocketMqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of batches. Options: ``firetrail.pipeline.sink.columns``."""
+        if not {"path", "namesrv"} & dict(self.options).keys():
+            remedy = (
+                "a table of the catalog is for reading, Spark does not tell the sink its path: "
+                "write with df.write.format('rocketmq').mode('append').save(PATH)"
+            )
+            raise ConfigError("path", "", remedy)
         return batch_writer(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of micro-batches."""
         return stream_writer(schema, self.options, overwrite)
+
+
+def _with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
+    """A table's schema with its options noted in it: of the two, scans get the schema only."""
+    schema = from_arrow_schema(columns)
+    schema.fields[0].metadata[_NOTED] = json.dumps(options)
+    return schema
 
 
 def columns_of(schema: StructType) -> Sequence[str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
-from firetrail.pipeline.source.schema import NAMES, fields
+from firetrail.pipeline.source.schema import NAMES, STORE, fields
 
 EARLIEST = -2
 LATEST = -1
@@ -77,6 +77,8 @@ class ReadOptions:
     """What a reader was asked for."""
 
     path: str = ""
+    paths: tuple[str, ...] = ()
+    """Several stores that are read as one, instead of a path."""
     namesrv: str = ""
     """Where brokers are found, instead of a path; several are separated by semicolons."""
     group: str = GROUP
@@ -107,7 +109,7 @@ class ReadOptions:
     @property
     def place(self) -> str:
         """What is read, for messages to people."""
-        return self.path or f"namesrv={self.namesrv}"
+        return self.path or ", ".join(self.paths) or f"namesrv={self.namesrv}"
 
     def follows(self, topic: str) -> bool:
         """Whether a topic is one of those to be read."""
@@ -163,6 +165,13 @@ def _tags(text: str) -> tuple[str, ...]:
     if not all(names):
         raise ValueError
     return () if "*" in names else tuple(dict.fromkeys(names))
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
+        raise ValueError
+    return tuple(map(_text, paths))
 
 
 def _pattern(text: str) -> str:
@@ -223,6 +232,7 @@ class Option:
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
     Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
+    Option("paths", "paths", _paths, "what load([…]) makes of several paths"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("group", "group", _text, "a consumer group"),
     Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms from 0 on"),
@@ -259,6 +269,7 @@ _BOUNDS = Option("bounds", "bounds", _text, "left to firetrail.pipeline.sql")
 _BY_KEY = {option.name.lower(): option for option in (*OPTIONS, _BOUNDS)}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 _BATCH_ONLY = (
+    "paths",
     "endingOffsets",
     "endingTimestamp",
     "queueIds",
@@ -267,8 +278,13 @@ _BATCH_ONLY = (
     "key",
 )
 _TOGETHER = (
+    ("path", "paths"),
     ("path", "namesrv"),
+    ("paths", "namesrv"),
     ("path", "group"),
+    ("paths", "group"),
+    ("paths", "startingPhysicalOffset"),
+    ("paths", "endingPhysicalOffset"),
     ("path", "retryTimeoutMs"),
     ("subscribe", "subscribePattern"),
     ("startingOffsets", "startingTimestamp"),
@@ -279,12 +295,31 @@ _QUEUES_ONLY = {"startingOffsets", "endingOffsets", "queueIds", "maxOffsetsPerTr
 _DAMAGE_ONLY = ("path", "view", "minPartitions")
 
 
-def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...] | None]:
+def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...]]:
     """The view and the columns that options ask for, whatever else they say."""
     named = _known(given)
     view = _parse(_BY_KEY["view"], named.get("view", "queue"))
     columns = named.get("columns")
-    return View(view), None if columns is None else _parse(_BY_KEY["columns"], columns)
+    if columns is not None:
+        return View(view), _parse(_BY_KEY["columns"], columns)
+    return View(view), (*NAMES, STORE.name) if "paths" in named else NAMES
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a statement ``CREATE TABLE … USING rocketmq``; None if it is something else.
+
+    Spark mixes them with its own (owner, provider, location, comment, …) and with the table's
+    properties, but repeats each as ``option.NAME``; the path stands for itself, as ``file:/…``.
+    """
+    if not {"owner", "provider"} <= given.keys():
+        return None
+    prefix = "option."
+    options = {key[len(prefix) :]: given[key] for key in given if key.startswith(prefix)}
+    if "path" in given:
+        path = given["path"]
+        plain = path.startswith("file:/") and not path.startswith("file://")
+        options["path"] = path.removeprefix("file:") if plain else path
+    return options
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
@@ -302,8 +337,11 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
 def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
     """The options of a read. Raises ConfigError, which says what is allowed."""
     named = _known(given)
-    if "path" not in named and "namesrv" not in named:
-        remedy = "name the store: .load(PATH), or brokers: .option('namesrv', 'HOST:PORT')"
+    if not {"path", "paths", "namesrv"} & named.keys():
+        remedy = (
+            "name the store: .load(PATH), or brokers: .option('namesrv', 'HOST:PORT'); "
+            "for CREATE TABLE … USING rocketmq OPTIONS (path 'PATH') leave out the list of columns"
+        )
         raise ConfigError("path", "", remedy)
     values: dict[str, Any] = {}
     for name, text in named.items():
@@ -314,7 +352,20 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
     _check_together(named, values["view"], stream)
     if values.get("columns") is not None:
         fields(values["columns"])
+    if "paths" in named:
+        _check_paths(values)
     return ReadOptions(**values)
+
+
+def _check_paths(values: Mapping[str, Any]) -> None:
+    """Offsets are those of one store."""
+    for name, edge in (
+        ("startingOffsets", values.get("starting_offsets")),
+        ("endingOffsets", values.get("ending_offsets")),
+    ):
+        if edge is not None and edge.offsets:
+            remedy = "offsets are those of one store: use timestamps, or a read for each store"
+            raise ConfigError(name, "together with several paths", remedy)
 
 
 def _parse(option: Option, text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from firetrail.errors import FormatError, StoreDamagedError
@@ -25,13 +26,22 @@ from firetrail.pipeline.source.ranges import (
     range_of,
 )
 from firetrail.pipeline.source.remote import plan_remote
-from firetrail.pipeline.source.splits import PlaceSplit, QueueRange, QueueSet, Split, Wanted
+from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.splits import (
+    LogSplit,
+    PlaceSplit,
+    QueueRange,
+    QueueSet,
+    Split,
+    Wanted,
+)
 from firetrail.store.queues import QueueKey
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreState, StoreView
 
 LOGGER = logging.getLogger("firetrail.pipeline")
 LOGGER.setLevel(logging.INFO)  # what Spark collects of its workers is below the usual level
+_RECORDS_LOOKED_AT = 16
 _ALL_OF_THEM = 2**31 - 1
 
 
@@ -46,8 +56,15 @@ class Plan:
         return "\n".join([*self.notes, f"{len(self.splits)} partitions"])
 
 
-def plan_batch(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> Plan:
-    """Plan a read of the queues or of the log. Notes go to the log as well."""
+def plan_batch(
+    options: ReadOptions, bounds: Bounds = NO_BOUNDS, columns: Sequence[str] | None = None
+) -> Plan:
+    """Plan a read of the queues or of the log. Notes go to the log as well.
+
+    ``columns`` are those that will be read, if they are others than the options name.
+    """
+    if options.paths:
+        return _plan_all(options, bounds, columns)
     bounds = _all_bounds(options, bounds)
     wanted = _wanted(options, bounds)
     splits: list[Split]
@@ -62,9 +79,36 @@ def plan_batch(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> Plan:
         with StoreView.open(local_path(options.path)) as view:
             check_readable(view, options)
             splits, notes = _plan(view, options, bounds, wanted)
+            if set(NAMES) <= set(columns or options.columns or NAMES):
+                notes += _width(view, splits)
     plan = Plan(splits, [f"rocketmq {options.place}, view={options.view.value}", *notes])
     LOGGER.info("%s", plan)
     return plan
+
+
+def _plan_all(options: ReadOptions, bounds: Bounds, columns: Sequence[str] | None) -> Plan:
+    """Plan a read of several stores."""
+    share = -(-options.min_partitions // len(options.paths))
+    each = replace(options, paths=(), min_partitions=share)
+    plans = [plan_batch(replace(each, path=path), bounds, columns) for path in options.paths]
+    return Plan(
+        [split for plan in plans for split in plan.splits],
+        [note for plan in plans for note in plan.notes],
+    )
+
+
+def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
+    """What it costs to read all columns, from a few records where splits begin."""
+    wide = size = 0
+    for split in splits[:_RECORDS_LOOKED_AT]:
+        if isinstance(split, LogSplit):
+            stop, columns = view.log.scan_one(split.start, Check.NONE)
+            if stop is Stop.LIMIT:
+                row = columns.row(0)
+                wide += row["body_size"] + row["properties_size"]
+                size += row["size"]
+    share = f" ({100 * wide // size} % of the first records)" if size else ""
+    return [f"bodies and properties{share} are read; the option columns leaves them out"]
 
 
 def explain(**options: str) -> str:

@@ -11,6 +11,7 @@ from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.plan import plan_batch
+from firetrail.pipeline.source.schema import CHEAPEST, STORE, arrow_schema
 from firetrail.pipeline.source.splits import WireSplit
 
 
@@ -18,18 +19,34 @@ def read_partition(
     partition: InputPartition, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a partition's split; None stands for Spark's own, where there are none."""
-    if partition.value is None:
+    split = partition.value
+    if split is None:
         return iter(())
     read: Callable[..., Iterator[pa.RecordBatch]] = read_split
-    if isinstance(partition.value, WireSplit):
+    place = "" if isinstance(split, WireSplit) else split.store
+    if isinstance(split, WireSplit):
         from firetrail.pipeline.wire.reading import read_wire as read
-    return read(
-        partition.value,
-        columns,
+
+        place = f"namesrv={split.namesrv}"
+    batches = read(
+        split,
+        [name for name in columns if name != STORE.name] or (CHEAPEST,),
         permissive=options.permissive,
         decompress=options.decompress,
         allow_loss=not options.fail_on_data_loss,
     )
+    return batches if STORE.name not in columns else _with_store(batches, columns, place)
+
+
+def _with_store(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str], place: str
+) -> Iterator[pa.RecordBatch]:
+    """Batches with a column that says where they come from."""
+    schema = arrow_schema(columns)
+    for batch in batches:
+        stores = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)
+        arrays = [stores if name == STORE.name else batch.column(name) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class BatchReader(DataSourceReader):
@@ -45,7 +62,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each split; one of nothing if there is nothing to read."""
-        return [InputPartition(split) for split in plan_batch(self._options).splits]
+        plan = plan_batch(self._options, columns=self._columns)
+        return [InputPartition(split) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a split."""

@@ -25,6 +25,9 @@ class Field:
     source: int
 
 
+CHEAPEST = "queue_id"
+"""The column that is read where only rows are counted."""
+NO_SOURCE = -1
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TEXTS = pa.list_(pa.field("element", pa.string()))
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -52,14 +55,16 @@ FIELDS = (
 NAMES = tuple(field.name for field in FIELDS)
 METADATA = tuple(name for name in NAMES if name not in ("body", "properties"))
 """All but the two columns that hold nearly all bytes of a row."""
-_BY_NAME = {field.name: field for field in FIELDS}
+STORE = Field("store", "string", pa.string(), NO_SOURCE)
+"""Which store a row comes from. There is such a column if several are read, or if it is named."""
+_BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
 
 
 def fields(names: Sequence[str] = NAMES) -> tuple[Field, ...]:
     """The fields called so, in this order; ConfigError names one that is none or comes twice."""
     for name in names:
         if name not in _BY_NAME:
-            raise ConfigError("columns", name, f"no such column; there are {', '.join(NAMES)}")
+            raise ConfigError("columns", name, f"no such column; there are {', '.join(_BY_NAME)}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ConfigError("columns", twice, "named twice")
