@@ -181,6 +181,10 @@ class FaultyFiles(Files):
         self._note("write_zeros", descriptor)
         super().write_zeros(descriptor, offset, end)
 
+    def copy_range(self, source: int, target: int, offset: int, end: int) -> None:
+        self._note("copy_range", target)
+        super().copy_range(source, target, offset, end)
+
     def sync(self, descriptor: int) -> None:
         self._note("sync", descriptor)
         super().sync(descriptor)

@@ -284,7 +284,7 @@ def test_interrupted_anywhere_it_can_be_repeated(
     whole = copy(root, tmp_path / "whole")
     repaired(whole, choice)
     wanted = bodies(whole)
-    for operation in ("sync_folder", "sync", "write"):
+    for operation in ("sync_folder", "sync", "write", "copy_range"):
         for skip in range(1, 200, 9):
             again = copy(root, tmp_path / f"{operation}-{skip}")
             files = FaultyFiles()

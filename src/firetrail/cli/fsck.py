@@ -10,6 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, colour, counted, human_size, human_time
+from firetrail.format.delay import DelayLevels
 from firetrail.storage.system import System
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
@@ -56,17 +57,22 @@ def run(args: argparse.Namespace) -> ExitCode:
             System(), args.store, Repair(args.repair), args.delay_levels, finish=_set_back
         )
     with open_view(args.store) as view:
-        progress = Progress("checking", view.end - view.log.min_offset)
-        try:
-            report = check_store(view, args.delay_levels, progress)
-        finally:
-            progress.clear()
+        report = checked(view, args.delay_levels)
     if args.json:
         told = report.as_json()
         print(json.dumps(told | {"repaired": repaired} if repaired else told))
     else:
         print("\n".join([*repaired, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
+    """Check a store, and show how far that has come."""
+    progress = Progress("checking", view.end - view.log.min_offset)
+    try:
+        return check_store(view, delays, progress)
+    finally:
+        progress.clear()
 
 
 def _set_back(view: StoreView) -> list[str]:

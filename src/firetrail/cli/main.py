@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from firetrail import __version__
 from firetrail.cli import (
+    backup,
     broker,
     dump,
     fsck,
@@ -32,7 +33,7 @@ from firetrail.format.kernels import COMPILED
 COMMANDS: tuple[Command, ...] = (
     *(up, broker, namesrv),
     *(topic, group, send, tail, lag, reset),
-    *(info, dump, query, fsck, rebuild),
+    *(info, dump, query, fsck, rebuild, backup),
     pipeline,
 )
 """The subcommands, in the order in which help lists them: servers, a cluster, a store, Spark."""

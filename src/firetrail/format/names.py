@@ -37,6 +37,9 @@ REPLAYED_PREFIX = "firetrail.replayed."
 SINK = "firetrail.sink"
 """What bulk writers have committed, so that none writes the same twice."""
 
+REPAIR_PREFIX = "repair-"
+"""Folders in a store with what repairs have taken out of it."""
+
 LOCK_CONTENT = b"lock"
 """What the Java store writes into the lock file; the lock itself is an fcntl lock on byte 0."""
 

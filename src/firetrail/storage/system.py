@@ -34,6 +34,9 @@ _RENAME_EXCHANGE = 2  # Linux 3.15, glibc 2.28
 _AT_FDCWD = -100
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(1 << 20)
+_COPY_STEP = 16 << 20
+_NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+"""Between these two files, or on this kernel, bytes are copied through the process."""
 _WRITEV_MAX = 1024  # IOV_MAX of Linux
 
 
@@ -162,6 +165,28 @@ class Files:
         """Overwrite a range with zeros."""
         while offset < end:
             offset += os.pwrite(descriptor, _ZEROS[: end - offset], offset)
+
+    def copy_range(self, source: int, target: int, offset: int, end: int) -> None:
+        """Copy a range of a file to the same place of another one.
+
+        In the kernel, and without a copy where the file system can share blocks.
+        """
+        in_kernel = True
+        while offset < end:
+            step = min(end - offset, _COPY_STEP)
+            if in_kernel:
+                try:
+                    copied = os.copy_file_range(source, target, step, offset, offset)
+                except OSError as error:
+                    if error.errno not in _NO_KERNEL_COPY:
+                        raise
+                    in_kernel = False
+                    continue
+            else:
+                copied = os.pwrite(target, os.pread(source, step, offset), offset)
+            if copied == 0:
+                return  # the file has become shorter
+            offset += copied
 
     def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
         """The parts of a range that may hold anything but zeros; holes are left out."""

@@ -67,7 +67,7 @@ def built(files: Files, target: Path) -> Iterator[Path]:
     removed.
     """
     if target.exists() and (not target.is_dir() or files.names(target)):
-        raise StoreError(f"{target}: not an empty folder; rebuild writes to a new or empty one")
+        raise StoreError(f"{target}: not an empty folder; choose a new or empty one")
     building = target.with_name(f"{target.name}.building")
     with claimed(files, building, target, "making"):
         yield building

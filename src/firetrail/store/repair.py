@@ -27,8 +27,9 @@ from firetrail.errors import FormatError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
-from firetrail.format.names import ABORT, CHECKPOINT, CONSUME_QUEUE, INDEX, WATERMARK
+from firetrail.format.names import ABORT, CHECKPOINT, CONSUME_QUEUE, INDEX, REPAIR_PREFIX, WATERMARK
 from firetrail.format.unit import UNIT_SIZE
+from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
@@ -40,7 +41,6 @@ from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreView
 from firetrail.store.walk import Batch, Damage
 
-COPY_STEP = 1 << 20
 MADE = "made"
 """Where queues and index are made, in the folder of the repair."""
 
@@ -101,7 +101,7 @@ class _Work:
         self._root = root
         self._make = make
         now = datetime.fromtimestamp(system.clock.now_ms() / 1000, UTC)
-        self._kept = root / f"repair-{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
+        self._kept = root / f"{REPAIR_PREFIX}{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
         self._done: list[str] = []
 
     def run(self, choice: Repair) -> list[str]:
@@ -128,7 +128,7 @@ class _Work:
 
     def _clear_leftovers(self) -> None:
         """Remove what repairs that were killed have made and not put in its place."""
-        for kept in self._root.glob("repair-*"):
+        for kept in self._root.glob(f"{REPAIR_PREFIX}*"):
             for made in kept.glob(f"{MADE}*"):
                 shutil.rmtree(made)
             if not self._files.names(kept):
@@ -153,15 +153,7 @@ class _Work:
         """Copy a file, then clear it from ``position`` on and give it its proper size."""
         copy = self._kept / segment.path.relative_to(self._root)
         self._files.make_folder(copy.parent)
-        target = self._files.open(copy, writable=True, create=True)
-        try:
-            self._files.set_size(target, segment.size)
-            for start, end in self._files.data_ranges(segment.descriptor, 0, segment.size):
-                for at in range(start, end, COPY_STEP):
-                    self._files.write(target, [segment.view[at : min(at + COPY_STEP, end)]], at)
-            self._files.sync(target)
-        finally:
-            self._files.close(target)
+        copy_file(self._files, segment.path, copy)
         self._files.sync_folder(copy.parent)
         with closing(Segment(self._system, segment.path, segment.base, segment.size)) as writable:
             writable.truncate(position)

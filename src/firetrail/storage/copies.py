@@ -1,0 +1,31 @@
+"""Copies of files, holes included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firetrail.storage.system import Files
+
+
+def copy_file(files: Files, source: Path, target: Path) -> int:
+    """Copy a file durably, at the length that it has now; how many bytes it holds besides holes.
+
+    The copy is as sparse as the file. It may be written meanwhile: what is written behind the
+    place where the copy has come is in it, up to that length.
+    """
+    descriptor = files.open(source, writable=False)
+    try:
+        size = files.size(source)
+        copy = files.open(target, writable=True, create=True)
+        try:
+            files.set_size(copy, size)
+            copied = 0
+            for start, end in files.data_ranges(descriptor, 0, size):
+                files.copy_range(descriptor, copy, start, end)
+                copied += end - start
+            files.sync(copy)
+        finally:
+            files.close(copy)
+    finally:
+        files.close(descriptor)
+    return copied

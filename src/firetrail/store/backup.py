@@ -1,0 +1,128 @@
+"""A copy of a store that may be in use, as sparse as the store itself.
+
+What is written first is copied last. The marks (checkpoint and watermark) come first: whatever they
+say is on disk is on disk when the rest is copied. Then come the files of the broker, the queues and
+the index, and the log at the end, which therefore has every record that anything before it refers
+to. So the copy of a store in use is what a crash during the copy would have left, at worst, with
+everything that was acknowledged before it began; it is recovered at once and then is a closed
+store. The copy of a store that nobody uses is the store, file by file.
+
+Files that are removed meanwhile are left out; retention removes only what nobody needs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.format.names import (
+    ABORT,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONFIG,
+    CONSUME_QUEUE,
+    INDEX,
+    LOCK,
+    REPAIR_PREFIX,
+    WATERMARK,
+)
+from firetrail.storage.copies import copy_file
+from firetrail.storage.system import System
+from firetrail.store.config import StoreConfig
+from firetrail.store.folder import AbortFile, check_is_store, lock_owner
+from firetrail.store.rebuild import built, check_outside
+from firetrail.store.store import Store
+
+_ORDER = (CHECKPOINT, WATERMARK, CONFIG, CONSUME_QUEUE, INDEX)
+"""In this order, then everything else, then the log. The checkpoint comes before the watermark: of
+that, the slot before the newest one is there, too, and belongs to a checkpoint just replaced."""
+
+
+class Backup(NamedTuple):
+    """What was copied."""
+
+    files: int
+    bytes: int
+    live: bool
+    """Whether the store was in use, so that the copy was recovered."""
+
+
+def back_up(
+    system: System,
+    root: Path,
+    target: Path,
+    config: StoreConfig,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Backup:
+    """Copy a store to ``target``, a new or empty folder; it is complete then, or not there.
+
+    ``on_progress`` is told how many bytes were copied. Raises OSError for want of space or access.
+    """
+    check_is_store(system, root)
+    check_outside(root, target)
+    with built(system.files, target) as folder:
+        copy = _Copy(system, root, folder, on_progress)
+        live = copy.is_in_use()
+        copy.run()
+        live = live or copy.is_in_use()
+        if live:
+            abort = AbortFile(system, folder)
+            if not abort.exists:  # it was closed, or opened, meanwhile
+                abort.create(sealed=False)
+            Store.open(folder, config, system=system).close()
+        return Backup(copy.files, copy.bytes, live)
+
+
+class _Copy:
+    """One copy of the files of a store."""
+
+    def __init__(
+        self, system: System, root: Path, folder: Path, on_progress: Callable[[int], None]
+    ) -> None:
+        self._system = system
+        self._files = system.files
+        self._root = root
+        self._folder = folder
+        self._on_progress = on_progress
+        self.files = self.bytes = 0
+
+    def is_in_use(self) -> bool:
+        return lock_owner(self._system, self._root) is not None
+
+    def run(self) -> None:
+        names = self._files.names(self._root)
+        left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
+        others = [n for n in names if n not in left_out and not n.startswith(REPAIR_PREFIX)]
+        # The abort file after the marks: a store that is opened in between is not taken for closed.
+        for name in (*_ORDER, *others, ABORT):
+            self._copy(self._root / name)
+        self._copy_log(self._root / COMMIT_LOG)
+
+    def _copy_log(self, folder: Path) -> None:
+        """Copy the log up to its last file, which may be another one when the others are copied."""
+        self._files.make_folder(self._folder / COMMIT_LOG)
+        done: set[str] = set()
+        while new := [name for name in self._files.names(folder) if name not in done]:
+            for name in new:
+                self._copy(folder / name)
+                done.add(name)
+        self._files.sync_folder(self._folder / COMMIT_LOG)
+
+    def _copy(self, path: Path) -> None:
+        """Copy a file or folder, if it is there."""
+        target = self._folder / path.relative_to(self._root)
+        if path.is_dir():
+            self._files.make_folder(target)
+            for name in self._files.names(path):
+                self._copy(path / name)
+            self._files.sync_folder(target)
+            return
+        if path.name.endswith(".tmp"):
+            return  # about to be renamed, or left behind by a crash
+        try:
+            self.bytes += copy_file(self._files, path, target)
+        except FileNotFoundError:
+            return
+        self.files += 1
+        self._on_progress(self.bytes)
