@@ -9,7 +9,9 @@ from firetrail.format.names import COMMIT_LOG
 from firetrail.format.record import Blank, Record, decode_record
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+LIGHT = "v5-light-crashed"
+"""Not among the others, whose messages are alike."""
+NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != LIGHT)
 CLEAN = [name for name in NAMES if "crashed" not in name]
 CRASHED = [name for name in NAMES if "crashed" in name]
 

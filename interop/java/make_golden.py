@@ -1,4 +1,6 @@
-"""Write the 5.x golden stores: make_golden.py DIRECTORY (creates v5-clean, v5-crashed, v5-propcrc).
+"""Write the 5.x golden stores: make_golden.py DIRECTORY.
+
+It creates v5-clean, v5-crashed, v5-propcrc and v5-light-crashed.
 
 The stores under tests/golden were made once with this script. Running it again gives stores with
 other timestamps, so it is kept as the record of how they came about, not run by any test.
@@ -78,6 +80,34 @@ def specials() -> list[Line]:
     ]
 
 
+def light(number: int, queues: list[str], topic: str = "mqtt", **fields: object) -> Line:
+    """A message that names light queues."""
+    properties = {"KEYS": f"k{number}", "TAGS": f"Tag{number % 3}"}
+    if queues:
+        properties["INNER_MULTI_DISPATCH"] = ",".join(queues)
+    return message(topic, f"light {number}", properties=properties, **fields)
+
+
+def lights() -> list[Line]:
+    """Light queues, with what Java leaves out of them and what it numbers in its own way."""
+    a, b, c = "%LMQ%a", "%LMQ%b", "%LMQ%c"
+    ordinary = [light(i, [[a], [a, b], []][i % 3], queue_id=i % 2) for i in range(30)]
+    delayed = light(32, [a])
+    delayed["properties"] = {"INNER_MULTI_DISPATCH": a, "DELAY": "1"}
+    return [
+        *ordinary,
+        light(30, [a], "%RETRY%g"),  # not in the light queue
+        light(31, [a], "rmq_sys_x"),  # nor are these
+        delayed,
+        light(33, [b, c], sys_flag=4),  # prepared: counted there, but no unit
+        light(34, [b, c], sys_flag=8, prepared_offset=1234),
+        light(35, [a], "RMQ_SYS_TRANS_HALF_TOPIC"),
+        light(36, ["%LMQ%x/y", b]),  # only the second one can be a folder
+        light(37, [a, a]),  # counted twice, one unit
+        light(38, [a]),
+    ]
+
+
 def write(store: Path, lines: list[Line], *options: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as spec:
         spec.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -98,6 +128,7 @@ def main() -> None:
     write(root / "v5-crashed", first + specials() + second, "--log-size", "1024", "--kill", *sizes)
     crc = ("--log-size", "4096", "--prop-crc")
     write(root / "v5-propcrc", first[:6] + specials(), *crc, *sizes)
+    write(root / "v5-light-crashed", lights(), "--log-size", "4096", "--lmq", "--kill", *sizes)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, running
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, running
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -46,6 +46,34 @@ def test_messages_come_as_they_are_stored() -> None:
         assert [record.body for record in records((await talk.pull("T1", 2)).content)] == [b"2"]
 
     running(test)
+
+
+class TestLightQueues:
+    LIGHT = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+
+    def test_pulled_as_a_topic(self) -> None:
+        async def test(talk: Talk) -> None:
+            waiting = asyncio.create_task(talk.pull("%LMQ%a", 0, sysFlag=WAITING))
+            assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
+            assert [record.body for record in records((await waiting).content)] == [b"1"]
+            assert (await talk.send("T1", b"2", i=self.LIGHT)).code == 0
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            answer = await talk.pull("%LMQ%a", 1)
+            assert [record.body for record in records(answer.content)] == [b"2"]
+            assert place(answer) == (2, 0, 2)
+            assert "%LMQ%a" not in talk.broker.topics.names()
+            assert (await talk.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+            assert "%LMQ%a" in talk.broker.store.topics()
+
+        running(test, store=SMALL.replace(light_queues=True))
+
+    def test_not_without_the_setting(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
+            answer = await talk.pull("%LMQ%a")
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+        running(test)
 
 
 class TestFilters:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from firetrail.errors import ConfigError
@@ -28,6 +28,7 @@ ROCKETMQ_DEFAULTS = {
     "listenPort": "10911",
     "brokerRole": "ASYNC_MASTER",
     "maxMessageSize": "4194304",
+    "enableLmq": "false",
     "enabledAppendPropCRC": "false",
     "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     "osPageCacheBusyTimeOutMills": "1000",
@@ -328,11 +329,9 @@ def test_no_key_in_use_counts_as_unused() -> None:
 def test_a_letter_left_out_is_found(key: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(key) - 1))
     misspelt = key[:at] + key[at + 1 :]
+    assume(all(misspelt not in setting.keys for setting in SETTINGS.values()))
     loaded = StoreConfig.from_mapping({misspelt: "1"})
-    if not loaded.remarks:
-        assert any(misspelt in setting.keys for setting in SETTINGS.values())
-    else:
-        assert "did you mean" in str(loaded.unknown[0])
+    assert "did you mean" in str(loaded.unknown[0])
 
 
 def test_a_table_with_a_wrong_line_is_refused() -> None:

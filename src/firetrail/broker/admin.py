@@ -10,6 +10,7 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.schedule import Schedule
 from firetrail.broker.topics import SYSTEM_PREFIX, TopicTable
 from firetrail.errors import RequestError
+from firetrail.format.light import LIGHT_PREFIX
 from firetrail.remoting.admin_bodies import GroupForbidden
 from firetrail.remoting.admin_headers import (
     DeleteGroupHeader,
@@ -143,7 +144,7 @@ class Administration:
         return [
             name
             for name in self._store.topics()
-            if name not in kept and not name.startswith(SYSTEM_PREFIX)
+            if name not in kept and not name.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
         ]
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:

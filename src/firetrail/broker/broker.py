@@ -224,6 +224,7 @@ class Broker:
             return ConfigFile(system, self._folder, name, store.flush)
 
         self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
+        self.topics.has_light_queues = store.has_light_queues
         if not store.recovery.clean:
             since = self.topics.version.timestamp
             self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))

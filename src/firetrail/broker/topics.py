@@ -10,6 +10,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
 from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.format.light import is_light
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, check_topic
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import Permission, ResponseCode
@@ -73,6 +74,8 @@ class TopicTable:
         self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
         self._saver = Saver(file, self.content)
         self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
+        self.has_light_queues = False
+        """Whether light queues can be read, as topics of one queue each."""
         self._delay_levels = delay_levels
         self._make_system_topics()
 
@@ -118,6 +121,8 @@ class TopicTable:
     def require(self, name: str) -> TopicConfig:
         """The topic; RequestError if there is none."""
         topic = self._topics.get(name)
+        if topic is None and self.has_light_queues and is_light(name):
+            return TopicConfig(name, 1, 1, int(Permission.READ))  # never among the topics
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name:.255}] not exist, apply first please!"
@@ -225,7 +230,7 @@ class TopicTable:
         """
         counts: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._topics:
+            if name not in self._topics and not is_light(name):
                 counts[name] = max(counts.get(name, 0), queue_id + 1)
         for name in list(counts):
             newest = newest_time(name)

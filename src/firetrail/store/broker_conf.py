@@ -29,9 +29,10 @@ UNUSED: Mapping[str, str] = {
         *RocksDB* *Rocksdb* rocksdb* combine* bottomMostCompressionType* memTableFlushIntervalMs
         brokerElectionPriority enableAcceleratedRecovery
         """,
-    "timer wheel, compaction, light, batch and extended queues are not supported": """
+    "light queues are switched on by enableLmq alone": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
+    "timer wheel, compaction, batch and extended queues are not supported": """
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey compaction*
-        enableCompaction maxOffsetMapSize *Lmq* *MultiDispatch *ConsumeQueueExt
+        enableCompaction maxOffsetMapSize *ConsumeQueueExt
         mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable disappearTimeAfterStart
         """,
     "it tunes threads, locks or mappings that only the Java store has": """

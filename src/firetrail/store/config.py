@@ -140,6 +140,9 @@ class StoreConfig:
         OneOf(BrokerRole),
         "A slave refuses to put; the two kinds of master are alike to the store.",
     )
+    light_queues: bool = PUT(
+        False, "enableLmq", FLAG, "Put messages into the light queues (`%LMQ%…`) they name, too."
+    )
     max_message_size: int = PUT(
         4 * MIB,
         "maxMessageSize",

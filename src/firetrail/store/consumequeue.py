@@ -199,6 +199,23 @@ class ConsumeQueue:
             units = units[size:]
         return written
 
+    def append_behind(self, offset: int, units: memoryview) -> int:
+        """As :meth:`append` for a light queue: units of records that it does not have yet.
+
+        Where Java has counted messages that did not get into the queue, its units stand one behind
+        the other all the same, and not where the numbers in the records say.
+        """
+        last, segment = self.last_unit, self.files.last
+        if last is None:
+            if segment is not None and offset * UNIT_SIZE >= segment.end:
+                offset = segment.base // UNIT_SIZE
+        elif last != PRE_BLANK:
+            while units and _UNPACK(units)[0] <= last.physical_offset:
+                units = units[UNIT_SIZE:]
+                offset += 1
+            offset = min(offset, self.max_offset)
+        return self.append(offset, units) if units else 0
+
     def _begin(self, segment: Segment, at: int) -> None:
         """Fill the queue's first file up with blank units before byte ``at`` of the queue."""
         if segment.base < at < segment.end:
@@ -252,11 +269,17 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         self.forget_positions()
 
-    def cut(self, log_end: int, is_real: Callable[[int, ConsumeQueueUnit], bool]) -> int:
+    def cut(
+        self,
+        log_end: int,
+        is_real: Callable[[int, ConsumeQueueUnit], bool],
+        is_kept: Callable[[ConsumeQueueUnit], bool] | None = None,
+    ) -> int:
         """Forget the units of records at or behind ``log_end``. Returns how many there were.
 
         Units before it are whole, behind them may stand anything: the bisection ends at the last
-        whole unit or at something that only looks like one, which ``is_real`` denies.
+        whole unit or at something that only looks like one, which ``is_real`` denies. Units behind
+        them stay as long as ``is_kept`` says so, for a queue that may not be derivable.
         """
         end = self.max_offset
         first = self.files.min_offset // UNIT_SIZE
@@ -268,6 +291,9 @@ class ConsumeQueue:
             if unit is not None and (unit == PRE_BLANK or is_real(keep - 1, unit)):
                 break
             keep -= 1
+        if is_kept is not None:
+            while keep < end and (unit := self.unit(keep)) is not None and is_kept(unit):
+                keep += 1
         self.files.truncate(keep * UNIT_SIZE)
         self.next_offset = keep
         self.forget_positions()

@@ -20,6 +20,7 @@ from firetrail.format.javahash import java_text
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
+from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
 from firetrail.storage.segment import Segment
 from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
@@ -91,10 +92,14 @@ class Step:
         while self._run < len(self.runs):
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            written = queue.append(run.offset, run.units)
+            if is_light(run.topic):
+                written = queue.append_behind(run.offset, run.units)
+                end = queue.max_offset
+            else:
+                written = queue.append(run.offset, run.units)
+                end = run.offset + len(run.units) // UNIT.size
             queues.dirty.add(queue)  # also if nothing: want of memory may have come between them
             if written:
-                end = run.offset + len(run.units) // UNIT.size
                 self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
             self._run += 1
         while index is not None and self._chunk < len(self.entries):
@@ -109,10 +114,14 @@ class Step:
 class Derivation:
     """Derives steps from segments."""
 
-    def __init__(self, delays: DelayLevels, *, keys: bool = True, tags: bool = False) -> None:
+    def __init__(
+        self, delays: DelayLevels, *, keys: bool = True, tags: bool = False, light: bool = False
+    ) -> None:
         self._keys = keys
         self.tags = tags
         """Whether tags are in the index beside the keys."""
+        self.light = light
+        """Whether light queues are derived."""
         self._waits = array("q", delays.waits_ms)
         self._make_room(ROWS_PER_STEP)
         self.queues_from = 0
@@ -152,7 +161,7 @@ class Derivation:
             step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
             step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
             if segment.base + position > self.queues_from:
-                step.runs = derive_runs(view, self._columns, rows, self._waits)
+                step.runs = derive_runs(view, self._columns, rows, self._waits, light=self.light)
             if self._keys and segment.base + position > self.index_from:
                 step.entries = list(self._index_entries(view, rows, step.first))
             short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
@@ -175,15 +184,17 @@ class Derivation:
         return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
 
 
-def derive_runs(view: memoryview, columns: Columns, rows: int, waits: array[int]) -> list[Run]:
-    """The units of the first ``rows`` records of a scan of ``view``."""
+def derive_runs(
+    view: memoryview, columns: Columns, rows: int, waits: array[int], *, light: bool
+) -> list[Run]:
+    """The units of the first ``rows`` records of a scan of ``view``, also of ``light`` queues."""
     units, runs = derive_units(view, columns.table, rows, waits)
     content = memoryview(units)
     topic_at = columns.column(col.TOPIC_AT)
     topic_size = columns.column(col.TOPIC_SIZE)
     queue_ids = columns.column(col.QUEUE_ID)
     queue_offsets = columns.column(col.QUEUE_OFFSET)
-    return [
+    found = [
         Run(
             java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
             queue_ids[row],
@@ -192,15 +203,27 @@ def derive_runs(view: memoryview, columns: Columns, rows: int, waits: array[int]
         )
         for row, count, start in runs
     ]
+    if light:
+        found += (
+            Run(name, LIGHT_QUEUE_ID, number, memoryview(content))
+            for name, number, content in light_units(view, columns, rows)
+        )
+    return found
 
 
 class Deriver(Derivation):
     """Derives steps from segments and applies them."""
 
     def __init__(
-        self, queues: QueueTable, index: Index | None, delays: DelayLevels, *, tags: bool = False
+        self,
+        queues: QueueTable,
+        index: Index | None,
+        delays: DelayLevels,
+        *,
+        tags: bool = False,
+        light: bool = False,
     ) -> None:
-        super().__init__(delays, keys=index is not None, tags=tags)
+        super().__init__(delays, keys=index is not None, tags=tags, light=light)
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None

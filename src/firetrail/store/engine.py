@@ -29,7 +29,7 @@ from firetrail.store.gate import Closure, Gate
 from firetrail.store.geometry import adopt_sizes
 from firetrail.store.housekeeping import Housekeeper
 from firetrail.store.indexes import Index
-from firetrail.store.putting import Drafter
+from firetrail.store.putting import Drafter, LightNumbers
 from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import Recovery, RecoveryReport
@@ -79,6 +79,9 @@ class Engine:
             self._resources.callback(self.index.close)
         self._abort = AbortFile(system, root)
         self.recovery = self._recover()
+        self.light_numbers = LightNumbers(self.queues)
+        self._deriver.light = config.light_queues or self.queues.has_light_queues
+        self.drafter.rules.light_queues = self._deriver.light
         self.reader = Reader(self.log.queue, self.queues, self.index, config)
         self.dispatcher = Dispatcher(self.log, self._deriver, self.dispatchable, self.fail)
         self.dispatcher.listeners.append(self.arrivals.notice)
@@ -96,7 +99,11 @@ class Engine:
         if self.index is not None:
             self.index.load(torn=not clean)
         self._deriver = Deriver(
-            self.queues, self.index, self.config.delay_levels, tags=self.config.index_tags
+            self.queues,
+            self.index,
+            self.config.delay_levels,
+            tags=self.config.index_tags,
+            light=self.config.light_queues or self.queues.may_lack_light_queues,
         )
         check = Check.NONE
         if self.config.check_crc_on_recover:

@@ -68,7 +68,6 @@ class Kind(StrEnum):
     NO_INDEX = "no-index"
     INDEX_REPEATED = "index-repeated"
     CHECKPOINT_MISSING = "checkpoint-missing"
-    NOT_CHECKED = "not-checked"
 
 
 WARNINGS = frozenset(
@@ -81,7 +80,6 @@ WARNINGS = frozenset(
         Kind.NO_INDEX,
         Kind.INDEX_REPEATED,
         Kind.CHECKPOINT_MISSING,
-        Kind.NOT_CHECKED,
     }
 )
 """Kinds that make no store a bad one."""

@@ -111,7 +111,22 @@ class Puts:
         draft = Draft(message, queue.encoded_topic, self._rules)
         if draft.may_delay:
             draft, queue = self._delayed(message, draft, queue)
+        if draft.names_light_queues:
+            return self._append_numbered(message, draft, queue)
         return self._stored(self._log.append(draft, queue), draft.queue_id, draft.size, 1)
+
+    def _append_numbered(self, message: Message, draft: Draft, queue: ConsumeQueue) -> PutResult:
+        """A put of a message that is in light queues as well, unless it was delayed."""
+        numbers = self._engine.light_numbers
+        light: list[ConsumeQueue] = []
+        with numbers.guard:
+            if queue.topic == message.topic:
+                message, light = numbers.numbered(message)
+                draft = Draft(message, queue.encoded_topic, self._rules)
+            place = self._log.append(draft, queue)
+            for found in light:
+                found.next_offset += 1
+        return self._stored(place, draft.queue_id, draft.size, 1)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
         """The queue that a message goes to; a new one if its topic may have one."""

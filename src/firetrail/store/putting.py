@@ -6,6 +6,7 @@ All of it happens before the append lock is taken.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -16,16 +17,31 @@ from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import measure_batch
+from firetrail.format.light import (
+    LIGHT_PREFIX,
+    LIGHT_QUEUE_ID,
+    LIGHT_QUEUES_MAX,
+    SEPARATOR,
+    listed_queues,
+    may_name_light_queues,
+)
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import (
     DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
     REAL_QID,
     REAL_TOPIC,
+    WAIT,
     encode_properties,
+    get_property,
+    replace_properties,
     without_crc,
 )
 from firetrail.store.commitlog import BatchDraft
 from firetrail.store.config import StoreConfig
+from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.queues import QueueTable
 
 HAS_WAITED = -1
 """The delay level of a message with raw properties that name the level it has waited for.
@@ -33,6 +49,7 @@ HAS_WAITED = -1
 Java leaves that property in what it delivers, where consumers read it."""
 
 _DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
+_LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
 
@@ -110,19 +127,7 @@ class Drafter:
         properties += encode_properties(
             {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)}
         )
-        return Message(
-            SCHEDULE_TOPIC,
-            message.body,
-            queue_id=clamped - 1,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_time=message.born_time,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=message.prepared_offset,
-            raw_properties=properties,
-            wait_for_flush=message.wait_for_flush,
-        )
+        return stored_as(message, SCHEDULE_TOPIC, clamped - 1, properties)
 
     def draft_batch(self, batch: Batch) -> BatchDraft:
         """The draft of a client batch."""
@@ -132,6 +137,11 @@ class Drafter:
             raise IllegalMessageError("topic", f"{batch.topic}: a retry topic takes no batches")
         if batch.sys_flag & layout.TRANSACTION_MASK:
             raise IllegalMessageError("sys_flag", "a batch cannot be part of a transaction")
+        if self.rules.light_queues and _LIGHT_NAME in bytes(batch.body):
+            raise IllegalMessageError(
+                INNER_MULTI_DISPATCH,
+                "messages of a batch cannot name light queues; send them singly",
+            )
         if len(batch.body) > self._config.max_message_size:
             raise IllegalMessageError(
                 "batch", f"{len(batch.body)} bytes, at most {self._config.max_message_size}"
@@ -171,6 +181,67 @@ class Drafter:
             items,
             size,
         )
+
+
+class LightNumbers:
+    """Numbers messages in the light queues that they name, as Java's broker does.
+
+    A number is given with :attr:`guard` held until the message is in the log.
+    """
+
+    def __init__(self, queues: QueueTable) -> None:
+        self._queues = queues
+        self.guard = threading.Lock()
+
+    def numbered(self, message: Message) -> tuple[Message, list[ConsumeQueue]]:
+        """The message as it is stored, and the light queues that it is in.
+
+        Raises IllegalMessageError for a queue that it cannot be in.
+        """
+        properties = message.encode_properties()
+        names = get_property(properties, INNER_MULTI_DISPATCH)
+        if names is None or not may_name_light_queues(message.topic):
+            return message, []
+        every_name = names.rstrip(SEPARATOR).split(SEPARATOR)
+        wanted = listed_queues(names)
+        for name in every_name:
+            if name not in wanted:
+                raise IllegalMessageError(
+                    INNER_MULTI_DISPATCH, f"{name!r} cannot be a light queue: {LIGHT_PREFIX}…"
+                )
+        queues = {name: self._open(name) for name in wanted}
+        numbers = SEPARATOR.join(str(queues[name].next_offset) for name in every_name)
+        changes: dict[str, str | None] = {INNER_MULTI_QUEUE_OFFSET: numbers, WAIT: None}
+        properties = replace_properties(properties, changes)
+        stored = stored_as(message, message.topic, message.queue_id, properties)
+        return stored, list(queues.values())
+
+    def _open(self, name: str) -> ConsumeQueue:
+        queue = self._queues.find(name, LIGHT_QUEUE_ID)
+        if queue is not None:
+            return queue
+        if self._queues.light_queues >= LIGHT_QUEUES_MAX:
+            raise IllegalMessageError(
+                INNER_MULTI_DISPATCH, f"{name}: there are {LIGHT_QUEUES_MAX} light queues already"
+            )
+        return self._queues.open(name, LIGHT_QUEUE_ID)
+
+
+def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) -> Message:
+    """The message with the place and the properties that it is stored with."""
+    return Message(
+        topic,
+        message.body,
+        queue_id=queue_id,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_time=message.born_time,
+        born_host=message.born_host,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+        raw_properties=properties,
+        wait_for_flush=message.wait_for_flush,
+    )
 
 
 def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firetrail.errors import StoreClosedError
+from firetrail.format.light import is_light
 from firetrail.format.names import (
     CONSUME_QUEUE,
     OFFSET_MAX,
@@ -43,6 +44,8 @@ class QueueTable:
         """The queues' files that are open."""
         self._new_files = NewFiles(system.files)
         self._known: dict[QueueKey, None] = {}
+        self.light_queues = 0
+        """How many of them are light ones, which records of other topics are in."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
@@ -62,11 +65,21 @@ class QueueTable:
             for name in names(base / topic):
                 queue_id = parse_queue_id(name)
                 if queue_id is not None and (base / topic / name).is_dir():
-                    self._known[topic, queue_id] = None
+                    self._note(topic, queue_id)
 
     def pairs(self) -> list[QueueKey]:
         """Topic and queue id of every queue, in order."""
         return sorted(self._known)
+
+    @property
+    def has_light_queues(self) -> bool:
+        """Whether any of them is a light one."""
+        return self.light_queues > 0
+
+    @property
+    def may_lack_light_queues(self) -> bool:
+        """Whether light queues are to be derived: there are some, or no queues at all."""
+        return not self._known or self.has_light_queues
 
     def topics(self) -> list[str]:
         """Every topic that has a queue, in order."""
@@ -133,9 +146,15 @@ class QueueTable:
                 except BaseException:
                     queue.close()
                     raise
-                self._known[key] = None
+                self._note(*key)
                 self.loaded[key] = queue
         return queue
+
+    def _note(self, topic: str, queue_id: int) -> None:
+        """There is this queue."""
+        if (topic, queue_id) not in self._known:
+            self._known[topic, queue_id] = None
+            self.light_queues += is_light(topic)
 
     def remove(self, topic: str) -> None:
         """Remove the queues of a topic with their files; the next message makes a new one.
@@ -150,6 +169,7 @@ class QueueTable:
             with self._guard:
                 self.loaded.pop(key, None)
                 self._known.pop(key, None)
+                self.light_queues -= is_light(topic)
             self.dirty.discard(queue)
             queue.files.destroy()
         self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)

@@ -112,7 +112,8 @@ def _build(
     geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
     index = Index(system, folder, geometry)
     tags = has_tag_entries(view.index, view.log) or False
-    deriver = Deriver(queues, index, delays, tags=tags)
+    light = view.queues.may_lack_light_queues
+    deriver = Deriver(queues, index, delays, tags=tags, light=light)
     begin = position = view.log.min_offset
     messages = 0
     try:

@@ -27,10 +27,11 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
+from firetrail.format.light import is_light
 from firetrail.format.names import segment_name
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
-from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.consumequeue import ConsumeQueue, is_possible
 from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
@@ -235,7 +236,8 @@ class Recovery:
         deriver.queues_from = start
         if not clean:
             for queue in self._queues.all():
-                queue.cut(start, partial(self._is_unit, queue, trusted))
+                kept = partial(self._is_for_record, end) if is_light(queue.topic) else None
+                queue.cut(start, partial(self._is_unit, queue, trusted), kept)
                 unit = queue.last_unit
                 deleted = unit is not None and unit.physical_offset < self._log.min_offset
                 queue.is_confirmed = not (trusted and deleted)
@@ -280,6 +282,8 @@ class Recovery:
             before = queue.unit(offset - 1)
             follows = before in (None, PRE_BLANK) or _end(before) <= unit.physical_offset
             return follows and _end(unit) <= self._log.min_offset
+        if is_light(queue.topic):
+            return self._is_for_record(EVERYTHING, unit)
         row = self._row_at(unit.physical_offset)
         if row is None or (row["size"], row["queue_offset"]) != (unit.size, offset):
             return False
@@ -287,6 +291,17 @@ class Recovery:
         assert segment is not None
         topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
         return row["queue_id"] == queue.queue_id and java_text(bytes(topic)) == queue.topic
+
+    def _is_for_record(self, end: int, unit: ConsumeQueueUnit) -> bool:
+        """Whether a light queue's unit points to a good record before ``end``.
+
+        Which records are in a light queue depends on the release of RocketMQ that wrote them, so
+        a unit is kept if there is such a record, whether or not it would be derived from it.
+        """
+        if not is_possible(unit) or _end(unit) > end:
+            return False
+        row = self._row_at(unit.physical_offset)
+        return row is not None and row["size"] == unit.size
 
     def _has_record(self, offset: int) -> bool:
         """Whether the log has a message there; of deleted records, nobody knows."""

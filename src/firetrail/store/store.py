@@ -104,23 +104,45 @@ class Store(Puts):
         tags: str | Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """The messages of a queue, from ``offset`` (or the first one) on, up to now."""
+        for messages, _ in self._pages(topic, queue_id, offset, tags):
+            yield from messages
+
+    def _pages(
+        self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
+    ) -> Iterator[tuple[Iterator[Record], int]]:
+        """The messages of a queue up to now, some at a time, and the offset behind them.
+
+        The number in a message is that in its own queue, and not in a light queue.
+        """
         self._catch_up()
         wanted = tag_hashes(tags)
         names = None if wanted is None else _tag_names(tags)
         position = self.min_offset(topic, queue_id) if offset is None else offset
         while True:
             result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
-            for number, buffer in enumerate(result.buffers):
-                try:
-                    message = decode_message(buffer)
-                except FormatError as error:
-                    reader = self._engine.reader
-                    raise reader.damage(topic, queue_id, position, number, wanted) from error
-                if names is None or message.tags in names:
-                    yield message
+            messages = self._decoded_of(topic, queue_id, position, wanted, result)
+            if names is not None:
+                messages = (message for message in messages if message.tags in names)
+            yield messages, result.next_offset
             if result.next_offset <= position or position >= result.max_offset:
                 return
             position = result.next_offset
+
+    def _decoded_of(
+        self,
+        topic: str,
+        queue_id: int,
+        position: int,
+        wanted: frozenset[int] | None,
+        result: GetResult,
+    ) -> Iterator[Record]:
+        """The messages that a get from ``position`` has found; StoreDamagedError at a bad one."""
+        for number, buffer in enumerate(result.buffers):
+            try:
+                yield decode_message(buffer)
+            except FormatError as error:
+                reader = self._engine.reader
+                raise reader.damage(topic, queue_id, position, number, wanted) from error
 
     def follow(
         self,
@@ -141,10 +163,11 @@ class Store(Puts):
             while True:
                 mark = arrivals.mark
                 end = self.max_offset(topic, queue_id)
-                for message in self.read(topic, queue_id, position, tags):
-                    position = message.queue_offset + 1
-                    yield message
-                    since = clock.monotonic()
+                for messages, behind in self._pages(topic, queue_id, position, tags):
+                    for message in messages:
+                        yield message
+                        since = clock.monotonic()
+                    position = max(position, behind)
                 position = max(position, end)
                 left = None if timeout is None else since + timeout - clock.monotonic()
                 if not arrivals.wait(mark, left):
@@ -212,6 +235,11 @@ class Store(Puts):
     def refusal(self) -> str:
         """Why puts are refused, empty while they are not."""
         return self._gate.refusal or self._dispatcher.starved
+
+    @property
+    def has_light_queues(self) -> bool:
+        """Whether messages are put into the light queues that they name."""
+        return self._engine.drafter.rules.light_queues
 
     def topics(self) -> list[str]:
         """Every topic with a queue, in order."""

@@ -1,6 +1,7 @@
 """An audit with Spark: findings as tables, the page, stores in use; ``test_audit_agrees`` has the
 rest."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.helpers import put_all, small_config
 from tests.store.checks import LOG, checked
-from tests.stores import copy_of, flip, log_file, overwrite, records, state
+from tests.stores import LIGHT, copy_of, flip, log_file, overwrite, records, state
 
 from firetrail import Message, Store
 from firetrail.errors import NotAStoreError
@@ -65,6 +66,16 @@ def test_a_sound_store(tmp_path: Path, spark: SparkSession) -> None:
     assert result.ok
     assert result.report == checked(tmp_path / "v5-clean")
     assert result.findings.count() == 0 and result.tables() == {}
+
+
+def test_light_queues(tmp_path: Path, spark: SparkSession) -> None:
+    root = copy_of(LIGHT, tmp_path)
+    result = audit(spark, root)
+    assert result.ok and result.report == checked(root)
+    shutil.rmtree(root / "consumequeue/%LMQ%b")
+    (root / "abort").unlink()
+    result = audit(spark, root)
+    assert not result.ok and result.report == checked(root)
 
 
 def test_a_store_in_use(tmp_path: Path, spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.helpers import Machine, put_all, small_config, tree
 from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
-from tests.stores import CLEAN, CRASHED, copy_of, derived, flip, records, state
+from tests.stores import CLEAN, CRASHED, LIGHT, copy_of, derived, flip, records, state
 
 from firetrail import Message, Store
 from firetrail.errors import (
@@ -81,7 +81,7 @@ def written(root: Path, record: dict[str, Any]) -> tuple[int, bytes]:
 
 
 class TestTheSameFiles:
-    @pytest.mark.parametrize("name", CLEAN)
+    @pytest.mark.parametrize("name", [*CLEAN, LIGHT])
     def test_as_java_made_them(self, name: str, tmp_path: Path, spark: SparkSession) -> None:
         root = copy_of(name, tmp_path)
         before = state(root)

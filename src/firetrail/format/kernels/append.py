@@ -1,8 +1,8 @@
 """A put in its common form, from the message to the answer, in one step.
 
 Common is: the record fits into the allocated part of the active file and into the write buffer in
-use, the clock has not gone back, nothing is delayed. Everything else is left to the caller, who has
-more to do then.
+use, the clock has not gone back, nothing is delayed, no light queue is named. Everything else is
+left to the caller, who has more to do then.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Appender:
         if queue is None:
             return None
         draft: Draft = Draft(message, queue.encoded_topic, self._rules)
-        if draft.may_delay or self._locked():
+        if draft.may_delay or draft.names_light_queues or self._locked():
             return None
         self._acquire()
         try:

@@ -25,6 +25,7 @@ cdef class DraftRules:
     cdef readonly bint property_crc
     cdef public Py_ssize_t body_max
     cdef public Py_ssize_t record_max
+    cdef public bint light_queues
 
 cdef class Draft:
     cdef readonly bytes topic
@@ -39,3 +40,4 @@ cdef class Draft:
     cdef readonly bytes properties
     cdef readonly Py_ssize_t size
     cdef readonly bint may_delay
+    cdef readonly bint names_light_queues

@@ -19,6 +19,7 @@ from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.encode import with_crc_room
 from firetrail.format.properties import (
     DELAY,
+    INNER_MULTI_DISPATCH,
     KEY_SEPARATOR,
     KEYS,
     TAGS,
@@ -41,6 +42,7 @@ _PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
 _INT32_MAX = cython.declare(cython.longlong, INT32_MAX)
 _INT32_MIN = cython.declare(cython.longlong, -INT32_MAX - 1)
 _DELAY_NAME = DELAY.encode()
+_LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _CRC_MARK = layout.PROPERTY_CRC_MARK
 _FIELDS = (
     "topic",
@@ -187,6 +189,7 @@ class DraftRules:
         self.property_crc = property_crc
         self.body_max = body_max
         self.record_max = record_max
+        self.light_queues = False
 
 
 class Draft:
@@ -209,6 +212,7 @@ class Draft:
             (message.raw_properties is not None or message.properties is not None)
             and _DELAY_NAME in properties
         )
+        self.names_light_queues = rules.light_queues and _LIGHT_NAME in properties
         if message.born_host is None:
             self.born_host = rules.store_host
         else:

@@ -10,6 +10,7 @@ from itertools import repeat, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.light import is_light
 from firetrail.format.names import index_name, queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.assembling import Entries, IndexFiles, QueueFiles, Units
@@ -42,7 +43,11 @@ def queue_files(view: StoreView, staged: list[Staged]) -> Iterator[QueueFiles]:
     queues: dict[tuple[str, int], list[tuple[str, Piece]]] = {}
     for part in staged:
         for piece in part.pieces:
-            queues.setdefault((piece.topic, piece.queue_id), []).append((part.units, piece))
+            found = queues.setdefault((piece.topic, piece.queue_id), [])
+            if is_light(piece.topic) and found:  # one behind the other, whatever their numbers
+                before = found[-1][1]
+                piece = piece._replace(offset=before.offset + before.length)
+            found.append((part.units, piece))
     gaps = [gap for found in queues.values() if (gap := _find_gap(found)) is not None]
     if gaps:
         first = min(gaps)

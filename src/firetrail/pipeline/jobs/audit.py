@@ -42,7 +42,6 @@ from firetrail.store.fsck.check import check_tail, judged_to, make_report
 from firetrail.store.fsck.log import StoreTimes
 from firetrail.store.fsck.marks import MarkCheck
 from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
-from firetrail.store.fsck.units import queues_to_check
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import claimed
 from firetrail.store.tagentries import has_tag_entries
@@ -176,9 +175,10 @@ class _Work:
         """The parts of the log, in order, up to its end or to where it is torn."""
         view = self._view
         tags = bool(has_tag_entries(view.index, view.log))
+        light = view.queues.may_lack_light_queues
         bases = [segment.base for segment in view.log.segments if segment.base < view.end]
         tasks = [
-            LogTask(self._subject([]), start, until, self._delays, tags, str(self._folder))
+            LogTask(self._subject([]), start, until, self._delays, tags, light, str(self._folder))
             for start, until in pairwise([*bases, view.end])
         ]
         sizes = [task.until - task.start for task in tasks]
@@ -222,7 +222,7 @@ class _Work:
         return compared
 
     def _queue_tasks(self, parts: list[LogChecked]) -> list[QueueTask]:
-        there = queues_to_check(self._view, self._findings)
+        there = self._view.queues.pairs()
         pieces: dict[QueueKey, list[tuple[str, Piece]]] = {key: [] for key in there}
         for part in parts:
             for piece in part.staged.pieces:

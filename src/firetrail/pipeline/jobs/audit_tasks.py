@@ -51,6 +51,7 @@ class LogTask(NamedTuple):
     until: int
     delays: DelayLevels
     tags: bool
+    light: bool
     folder: str
 
 
@@ -79,7 +80,7 @@ def check_log(task: LogTask) -> LogChecked:
     """Check a part of the log."""
     findings, damaged = Findings(), DamagedRanges()
     with task.subject.open() as view, Stage(Path(task.folder)) as stage:
-        feed = _Feed(stage, damaged, task.delays, task.tags)
+        feed = _Feed(stage, damaged, task.delays, task.tags, task.light)
         check = LogCheck(view, findings, damaged, task.subject.judged_to, feed)
         walk = view.walk(task.start, until=task.until)
         check.run(walk, lambda done: None)
@@ -98,20 +99,21 @@ class _Feed:
     """Stages what follows from records; pieces do not reach over damage."""
 
     def __init__(
-        self, stage: Stage, damaged: DamagedRanges, delays: DelayLevels, tags: bool
+        self, stage: Stage, damaged: DamagedRanges, delays: DelayLevels, tags: bool, light: bool
     ) -> None:
         self._stage = stage
         self._damaged = damaged
         self._damage_known = 0
         self._waits = array("q", delays.waits_ms)
         self._tags = tags
+        self._light = light
         self._room = memoryview(array("q", bytes(24 * ENTRIES_PER_BATCH)))
 
     def __call__(self, view: memoryview, columns: Columns, rows: int) -> None:
         if len(self._damaged) > self._damage_known:
             self._damage_known = len(self._damaged)
             self._stage.break_pieces()
-        runs = derive_runs(view, columns, rows, self._waits)
+        runs = derive_runs(view, columns, rows, self._waits, light=self._light)
         self._stage.add(runs, self._entries(view, columns, rows))
 
     def _entries(self, view: memoryview, columns: Columns, rows: int) -> Iterator[memoryview]:

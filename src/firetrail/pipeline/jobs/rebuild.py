@@ -132,6 +132,7 @@ def _derive(
             str(folder),
             delays,
             tags,
+            view.queues.may_lack_light_queues,
         )
         for segment, start, end in _parts(view, spark.sparkContext.defaultParallelism)
     ]

@@ -26,6 +26,7 @@ class DeriveTask(NamedTuple):
     folder: str
     delays: DelayLevels
     tags: bool
+    light: bool
 
 
 class Derived(NamedTuple):
@@ -42,7 +43,7 @@ def derive(task: DeriveTask) -> Derived:
     """What follows from a part of the log, staged."""
     messages, position, stop = 0, task.start, Stop.LIMIT
     segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
-    derivation = Derivation(task.delays, tags=task.tags)
+    derivation = Derivation(task.delays, tags=task.tags, light=task.light)
     try:
         with closing(segment), Stage(Path(task.folder)) as stage:
             for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):

@@ -10,7 +10,7 @@ from firetrail.store.fsck.entries import IndexCheck
 from firetrail.store.fsck.log import LogCheck, StoreTimes, note_problem, note_torn
 from firetrail.store.fsck.marks import MarkCheck
 from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
-from firetrail.store.fsck.units import QueueChecks, queues_to_check
+from firetrail.store.fsck.units import QueueChecks
 from firetrail.store.problems import Kind
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreState, StoreView
@@ -65,7 +65,7 @@ class Checker:
         log.run(view.walk(), on_progress)
         torn = log.torn or check_tail(view, findings, self._damaged)
         log.times.note(view, findings)
-        self._queues.finish(queues_to_check(view, findings))
+        self._queues.finish(view.queues.pairs())
         self._index.finish()
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(log.times.newest, end, damaged=len(self._damaged) > 0)

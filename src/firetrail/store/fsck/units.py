@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from firetrail.errors import SegmentSizeError
 from firetrail.format import layout
-from firetrail.format.columns import Columns
+from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.delay import DelayLevels
+from firetrail.format.light import is_light
 from firetrail.format.names import QUEUE_ID_MAX, is_folder_name, queue_folder, segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.segment import Segment, any_data
@@ -28,8 +29,6 @@ from firetrail.store.queues import QueueKey
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.viewlog import misfits, segment_sizes
 
-LIGHT_QUEUE_PREFIX = "%LMQ%"
-"""Light message queues repeat units of other topics; who they belong to is not in their records."""
 EXTENSIONS = "consumequeue_ext"
 _INT32_MIN = -(2**31)
 
@@ -63,7 +62,8 @@ class QueueChecks:
     def feed(self, view: memoryview, columns: Columns, rows: int, delays: DelayLevels) -> None:
         """Compare the units of some records."""
         waits = array("q", delays.waits_ms)
-        for run in derive_runs(view, columns, rows, waits):
+        light = self.view.queues.may_lack_light_queues
+        for run in derive_runs(view, columns, rows, waits, light=light):
             self.take(run.topic, run.queue_id, run.offset, bytearray(run.units))
 
     def take(self, topic: str, queue_id: int, offset: int, units: bytearray) -> None:
@@ -100,17 +100,6 @@ class QueueChecks:
         self.files.close()
 
 
-def queues_to_check(view: StoreView, findings: Findings) -> list[QueueKey]:
-    """The queues of a store that can be compared with its log."""
-    pairs = view.queues.pairs()
-    chosen = [pair for pair in pairs if not pair[0].startswith(LIGHT_QUEUE_PREFIX)]
-    if len(chosen) < len(pairs):
-        count = len(pairs) - len(chosen)
-        detail = f"{count} light message queues were not compared with the log"
-        findings.add("consumequeue", 0, None, Kind.NOT_CHECKED, detail)
-    return chosen
-
-
 class QueueCheck:
     """The check of one queue."""
 
@@ -139,6 +128,9 @@ class QueueCheck:
 
     def feed(self, offset: int, units: bytearray) -> None:
         """Compare the units of consecutive messages, the first of which says it is ``offset``."""
+        if is_light(self.topic):
+            self._feed_light(units)
+            return
         expected = self._expected_first() if self._first is None else self._next
         if offset != expected:
             offset = self._jump(expected, offset, units)
@@ -236,6 +228,38 @@ class QueueCheck:
             and there[:2] == expected[:2]
         )
 
+    # -- light queues -------------------------------------------------------------------------
+
+    def _feed_light(self, units: bytearray) -> None:
+        """Compare the units of messages of other topics that should be in this queue.
+
+        They stand one behind the other, whatever number Java has given to them. RocketMQ 4.9 puts
+        more messages into light queues than 5.x does: those may stand between them.
+        """
+        if self._first is None:
+            self._first = self._next = self._expected_first()
+        for at in range(0, len(units), UNIT_SIZE):
+            expected = decode_unit(units, at)
+            self._pass_over(expected.physical_offset)
+            found = self._read(self._next * UNIT_SIZE, UNIT_SIZE)
+            if found is None or decode_unit(found).physical_offset != expected.physical_offset:
+                self._note_missing(self._next, expected.physical_offset)
+                continue
+            self._compare_one(self._next, units[at : at + UNIT_SIZE], found)
+            self._next += 1
+        self._checks.units += len(units) // UNIT_SIZE
+
+    def _pass_over(self, end: int) -> None:
+        """Go on behind the units of records before ``end``, which should be in the log."""
+        while (found := self._read(self._next * UNIT_SIZE, UNIT_SIZE)) is not None:
+            unit = decode_unit(found)
+            if not unit.is_written or unit.physical_offset >= end:
+                break
+            stop, columns = self._checks.view.log.scan_one(unit.physical_offset, Check.NONE)
+            if stop is not Stop.LIMIT or columns.row(0)["size"] != unit.size:
+                self._look_at_one(self._next, unit)
+            self._next += 1
+
     # -- the files ----------------------------------------------------------------------------
 
     def _segment(self, at: int) -> Segment | None:
@@ -300,6 +324,9 @@ class QueueCheck:
         if state is not StoreState.OPEN:
             begin = self._bases[0] // UNIT_SIZE if self._bases else 0
             end = (self._bases[-1] + self._sizes[-1][1]) // UNIT_SIZE if self._bases else 0
+            if is_light(self.topic):
+                self._feed_light(bytearray())
+                self._pass_over(self._checks.view.end)
             if self._first is None:
                 self._look_at_unclaimed(begin, end)
             else:

@@ -35,6 +35,8 @@ final class Session implements AutoCloseable {
         if (options.has("prop-crc")) {
             Line.enablePropertyCrc(config);
         }
+        config.setEnableLmq(options.has("lmq"));
+        config.setEnableMultiDispatch(options.has("lmq"));
         config.setHaListenPort(0);
         config.setFileReservedTime(KEEP_HOURS);
         return config;
