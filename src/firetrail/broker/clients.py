@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.groups import GroupTable, check_group
-from firetrail.broker.sqlfilter import parse
+from firetrail.broker.selecting import parsed
 from firetrail.broker.topics import TopicTable
-from firetrail.errors import FormatError, RequestError
+from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
-    BY_TAG,
     CheckClientBody,
     ConsumeFromWhere,
     ConsumerData,
@@ -172,11 +171,7 @@ class Clients:
     def _check(self, connection: Connection, request: Command) -> Command:
         """Whether a consumer may choose its messages so."""
         wanted = CheckClientBody.decode(request.content).subscription_data
-        if wanted.expression_type not in ("", BY_TAG):
-            try:
-                parse(wanted.sub_string)
-            except FormatError as error:
-                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        parsed(self._config, wanted.sub_string, wanted.expression_type)
         return request.answer()
 
     # -- leaving ------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
 from firetrail.broker.config import BrokerConfig
@@ -10,7 +9,7 @@ from firetrail.broker.files import ConfigFile
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import QUEUES_MAX
 from firetrail.errors import RequestError
-from firetrail.format.names import TOPIC_PATTERN
+from firetrail.format.names import GROUP_RULE, is_group
 from firetrail.remoting.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -18,8 +17,6 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.codes import ResponseCode
 
-GROUP_MAX = 120
-"""Bytes of a name: with a prefix it is the name of a topic."""
 SYSTEM_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -30,7 +27,6 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
 )
 
-_NAME = re.compile(TOPIC_PATTERN)
 _NO_READING = 1 << 2
 """RocketMQ's number of the permission to read."""
 
@@ -144,9 +140,7 @@ class GroupTable:
 
 def check_group(name: str) -> None:
     """RequestError unless ``name`` may be a group."""
-    if not _NAME.fullmatch(name) or len(name) > GROUP_MAX:
+    if not is_group(name):
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the group {name!r:.140} is illegal: 1 to {GROUP_MAX} letters, digits and % | _ - "
-            "are allowed",
+            ResponseCode.SYSTEM_ERROR, f"the group {name!r:.140} is illegal: {GROUP_RULE}"
         )

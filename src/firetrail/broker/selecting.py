@@ -32,6 +32,22 @@ class Wanted(NamedTuple):
 ALL = Wanted()
 
 
+def parsed(config: BrokerConfig, text: str, kind: str | None) -> Wanted:
+    """What an expression says; RequestError if it is none, or is not allowed."""
+    if kind in (None, "", BY_TAG):
+        return _by_tags(text)
+    if not config.property_filter:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind:.20}; "
+            "set enablePropertyFilter=true",
+        )
+    try:
+        return Wanted(None, parse(text))
+    except FormatError as error:
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
 class Selecting:
     """Reads queues for those who want some of their messages."""
 
@@ -41,18 +57,7 @@ class Selecting:
 
     def parsed(self, text: str, kind: str | None) -> Wanted:
         """What an expression says; RequestError if it is none, or is not allowed."""
-        if kind in (None, "", BY_TAG):
-            return _by_tags(text)
-        if not self._config.property_filter:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {kind:.20}; "
-                "set enablePropertyFilter=true",
-            )
-        try:
-            return Wanted(None, parse(text))
-        except FormatError as error:
-            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return parsed(self._config, text, kind)
 
     def get(self, topic: str, queue_id: int, offset: int, count: int, wanted: Wanted) -> GetResult:
         """Up to ``count`` wanted messages of a queue from ``offset`` on."""

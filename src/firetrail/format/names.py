@@ -56,6 +56,10 @@ MAX_RETRY_TOPIC = 255
 """Retry and dead-letter topics hold a group and a topic name; they need v2 records."""
 TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
 
+GROUP_MAX = 120
+"""Bytes in the name of a group: with a prefix it is the name of a topic."""
+GROUP_RULE = f"1 to {GROUP_MAX} letters, digits and % | _ - are allowed"
+
 _TOPIC = re.compile(TOPIC_PATTERN)
 _DIGITS = re.compile(r"[0-9]+")
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -148,6 +152,11 @@ def check_topic(name: str) -> None:
         raise IllegalMessageError(
             "topic", f"{_shortened(name)} has {len(name)} bytes, the limit is {limit}"
         )
+
+
+def is_group(name: str) -> bool:
+    """Whether ``name`` may be the name of a group, by :data:`GROUP_RULE`."""
+    return len(name) <= GROUP_MAX and _TOPIC.fullmatch(name) is not None
 
 
 def pop_retry_topic(topic: str, group: str, separator: str = "_") -> str:
