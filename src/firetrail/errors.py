@@ -8,6 +8,8 @@
     ├── UnsupportedError                a broker was asked for what it does not do
     ├── ProtocolError (also ValueError) bytes on a connection that are no command
     ├── RequestError                    a request that was answered with an error code
+    │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
+    ├── ClientClosedError               a client used before open or after close
     ├── PipelineError                   bulk work that Spark cannot do as asked
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
     │   ├── JavaMissingError            no Java anywhere
@@ -71,6 +73,17 @@ class RequestError(FiretrailError):
 
     def __str__(self) -> str:
         return f"code {self.code}: {self.remark}"
+
+
+class NoRouteYetError(RequestError):
+    """Nobody knows whether the topic exists: no broker has registered at the name server.
+
+    A name server that has just started knows nothing until the brokers register, within seconds.
+    """
+
+
+class ClientClosedError(FiretrailError):
+    """A client was used before it was opened or after it was closed."""
 
 
 class ConfigError(FiretrailError, ValueError):

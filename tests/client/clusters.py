@@ -9,8 +9,11 @@ from typing import Any
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
-from firetrail.client import Message, Producer, PullConsumer, Received
+from firetrail.client import Message, MessageQueue, Producer, PullConsumer, Received
+from firetrail.errors import RequestError
 from firetrail.format.delay import DelayLevels
+from firetrail.format.hosts import Host
+from firetrail.format.record import Record
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
 """Messages that are tried again come again at once."""
@@ -55,3 +58,36 @@ async def read_all(namesrv: str, topic: str, count: int) -> list[Received]:
         while sum([await consumer.offsets.end(queue) for queue in queues]) < count:
             await asyncio.sleep(0.002)
         return [message for queue in queues async for message in consumer.read(queue)]
+
+
+async def buried(namesrv: str) -> list[bytes]:
+    """What is in the dead-letter topic of the group, as soon as it is there."""
+    while True:
+        try:
+            return [m.body for m in await read_all(namesrv, "%DLQ%G", 1)]
+        except RequestError:  # no such topic yet
+            await asyncio.sleep(0.01)
+
+
+class Heard:
+    """What listeners were given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Received] = []
+
+    async def __call__(self, message: Received) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return sorted(message.body for message in self.messages)
+
+
+def received(queue_id: int = 0) -> Received:
+    """A message that no broker has sent."""
+    host = Host("127.0.0.1", 1)
+    numbers = {name: 0 for name in Record._fields}
+    record = Record(**numbers)._replace(  # type: ignore[arg-type]
+        born_host=host, store_host=host, body=b"", topic="T", raw_properties=b""
+    )
+    return Received(MessageQueue("T", "broker-a", queue_id), record)

@@ -7,37 +7,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from tests.client.clusters import clustered, fill, read_all, until
+from tests.client.clusters import Heard, buried, clustered, fill, until
 
-from firetrail.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, Received
+from firetrail.client import MessageQueue, PullConsumer, PushConsumer, Received
 from firetrail.client.assigned import Assigned
 from firetrail.client.subscription import by_tags
-from firetrail.errors import RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done again after a pause is done again at once."""
-    for name in ("AGAIN_S", "SEND_BACK_S"):
-        monkeypatch.setattr(f"firetrail.client.push_consumer.{name}", 0.01)
-    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 0.02)
-
-
-class Heard:
-    """What listeners were given."""
-
-    def __init__(self) -> None:
-        self.messages: list[Received] = []
-
-    async def __call__(self, message: Received) -> None:
-        self.messages.append(message)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return sorted(message.body for message in self.messages)
 
 
 def numbers(count: int) -> list[bytes]:
@@ -141,69 +118,6 @@ class TestFailures:
         clustered(test)
 
 
-async def buried(namesrv: str) -> list[bytes]:
-    """What is in the dead-letter topic of the group, as soon as it is there."""
-    while True:
-        try:
-            return [m.body for m in await read_all(namesrv, "%DLQ%G", 1)]
-        except RequestError:  # no such topic yet
-            await asyncio.sleep(0.01)
-
-
-def test_in_order() -> None:
-    async def test(namesrv: str) -> None:
-        heard: list[tuple[int, bytes]] = []
-        failed: Counter[bytes] = Counter()
-
-        def listener(message: Received) -> None:
-            if message.body == b"5" and failed[b"5"] < 2:
-                failed[b"5"] += 1
-                assert message.reconsume_times == failed[b"5"] - 1
-                raise ValueError("again")
-            heard.append((message.queue.queue_id, message.body))
-
-        queue = MessageQueue("T", "broker-a", 1)
-        async with Producer(namesrv) as producer:
-            await producer.send(Message("T", b"x"), queue=queue)
-            for n in range(10):
-                await producer.send(Message("T", b"%d" % n), queue=queue)
-        async with PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST):
-            await until(lambda: len(heard) >= 11)
-        assert [body for _, body in heard] == [b"x", *(b"%d" % n for n in range(10))]
-        assert failed[b"5"] == 2
-
-    clustered(test)
-
-
-def test_in_order_a_queue_has_one_consumer() -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 4)
-        working: Counter[int] = Counter()
-        order: dict[int, list[int]] = defaultdict(list)
-
-        async def listener(message: Received) -> None:
-            number = message.queue.queue_id
-            working[number] += 1
-            assert working[number] == 1
-            await asyncio.sleep(0.002)
-            order[number].append(message.queue_offset)
-            working[number] -= 1
-
-        def member() -> PushConsumer:
-            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST)
-
-        async with member():
-            await fill(namesrv, "T", 40)
-            async with member() as b:
-                await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 2)
-                await fill(namesrv, "T", 40)
-                await until(lambda: sum(map(len, order.values())) >= 84)
-        for offsets in order.values():
-            assert offsets == sorted(offsets)
-
-    clustered(test)
-
-
 def test_broadcasting(tmp_path: Path) -> None:
     async def test(namesrv: str) -> None:
         heard = [Heard(), Heard()]
@@ -235,14 +149,17 @@ def test_broadcasting(tmp_path: Path) -> None:
     clustered(test)
 
 
-def test_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 0.02)
+@pytest.mark.parametrize("start", [FIRST, ConsumeFromWhere.LAST_OFFSET])
+def test_a_topic_that_comes_later(start: ConsumeFromWhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is consumed soon, and from its first message on: the consumer was there before it."""
+    monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 1000)
 
     async def test(namesrv: str) -> None:
         heard = Heard()
-        async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST):
+        async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=start):
             await fill(namesrv, "T", 3)
             await until(lambda: len(heard.messages) >= 3)
+            assert heard.bodies == numbers(3)
 
     clustered(test)
 
@@ -296,9 +213,9 @@ def test_what_is_consumed_during_a_commit_is_in_the_next() -> None:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(consumer._offsets, "commit", commit)
-            await consumer.commit()
-            await consumer.commit()
-            await consumer.commit()
+            await consumer._commit()
+            await consumer._commit()
+            await consumer._commit()
         assert told == [5, 6]
 
     asyncio.run(test())

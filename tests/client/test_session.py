@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.broker.brokers import SMALL
 from tests.client.clusters import clustered, fill
 
+from firetrail.broker.broker import Broker
+from firetrail.client import (
+    Message,
+    NoRouteYetError,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    RequestError,
+)
+from firetrail.client import session as session_module
 from firetrail.client.session import Session
+from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.headers import SendResponse
+from firetrail.remoting.server import Server
 
 
 def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
@@ -23,3 +47,102 @@ def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
         await session.close()
 
     clustered(test)
+
+
+@contextlib.asynccontextmanager
+async def name_server(port: int = 0) -> AsyncIterator[str]:
+    """One that no broker knows."""
+    server = NameServer(NameServerConfig(listen_port=port))
+    port = await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop()
+
+
+class TestNameServerThatHasJustStarted:
+    """No broker has registered: nobody can say whether there is a topic."""
+
+    def test_who_has_no_route(self) -> None:
+        async def test() -> None:
+            async with (
+                asyncio.timeout(20),
+                name_server() as address,
+                Producer(address) as producer,
+                PullConsumer(address) as consumer,
+            ):
+                message = f"no route to the topic T yet: no broker has registered at .*{address}"
+                with pytest.raises(NoRouteYetError, match=message) as caught:
+                    await producer.send(Message("T", b""))
+                assert "create it" not in str(caught.value)
+                with pytest.raises(NoRouteYetError, match="if it has just started, try again"):
+                    await consumer.queues("T")
+                async with PushConsumer(address, "G", lambda _: None, {"T": "*"}):
+                    pass  # which waits for it
+
+        asyncio.run(test())
+
+    def test_who_has_one_goes_on_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
+        monkeypatch.setattr(session_module, "ROUTE_AGAIN_S", 0.0)
+
+        def take(connection: Connection, request: Command) -> Command:
+            return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
+
+        async def test() -> None:
+            broker = Server({RequestCode.SEND_MESSAGE_V2: take})
+            there = f"127.0.0.1:{await broker.start('127.0.0.1', 0)}"
+            names = NameServer(NameServerConfig(listen_port=0))
+            port = await names.start()
+            topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
+            names.register_local(cluster="C", name="b", address=there, topics=topics)
+            async with asyncio.timeout(20), Producer(f"127.0.0.1:{port}") as producer:
+                await producer.send(Message("T", b"1"))
+                await names.stop()
+                await producer.send(Message("T", b"2"))  # nobody is there
+                async with name_server(port):
+                    await producer.send(Message("T", b"3"))  # who is there knows nothing
+                    with pytest.raises(NoRouteYetError):
+                        await producer.send(Message("U", b"4"))
+            await broker.stop()
+
+        asyncio.run(test())
+
+
+class TestWrongAddresses:
+    def test_nobody_is_there(self) -> None:
+        async def test() -> None:
+            message = (
+                r"^no name server answers \(127\.0\.0\.1:1: cannot be reached: Connection refused; "
+                r"127\.0\.0\.1:2: cannot .*\); does it run there\?$"
+            )
+            with pytest.raises(ConnectionError, match=message):
+                await Session("127.0.0.1:1; 127.0.0.1:2").open()
+
+        asyncio.run(test())
+
+    def test_a_broker(self) -> None:
+        async def test() -> None:
+            async with (
+                asyncio.timeout(20),
+                Broker.running(store=SMALL) as broker,
+                Producer(broker.address) as producer,
+            ):
+                with pytest.raises(RequestError, match="of a name server, not of a broker"):
+                    await producer.send(Message("T", b""))
+
+        asyncio.run(test())
+
+    def test_somebody_who_does_not_answer(self) -> None:
+        async def test() -> None:
+            async def be_silent(connection: Connection, request: Command) -> None:
+                await asyncio.sleep(0.5)
+
+            server = Server({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
+            address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+            session = await Session(address).open()
+            message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"
+            with pytest.raises(TimeoutError, match=message):
+                await session.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.05)
+            await session.close()
+            await server.stop()
+
+        asyncio.run(test())

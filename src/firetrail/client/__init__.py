@@ -1,31 +1,83 @@
-"""An asyncio client for RocketMQ clusters, Firetrail's or Java's."""
+"""An asyncio client for RocketMQ clusters, Firetrail's or Java's.
+
+Everything that a program needs of it is here, also the errors that it raises.
+"""
 
 from firetrail.client.admin import Admin
+from firetrail.client.listening import Listener
 from firetrail.client.popping import Popped
 from firetrail.client.producer import Outcome, Producer, Reply
 from firetrail.client.pull_consumer import PullConsumer
+from firetrail.client.pulling import Pulled
 from firetrail.client.push_consumer import PushConsumer
+from firetrail.client.rebalance import (
+    averagely,
+    by_circle,
+    by_consistent_hash,
+    fixed,
+    in_rooms,
+    nearby,
+)
 from firetrail.client.received import Received
 from firetrail.client.sending import SendResult, SendStatus
 from firetrail.client.simple_consumer import SimpleConsumer
 from firetrail.client.subscription import by_sql, by_tags
+from firetrail.errors import (
+    ClientClosedError,
+    ConfigError,
+    FiretrailError,
+    IllegalMessageError,
+    NoRouteYetError,
+    ProtocolError,
+    RequestError,
+)
 from firetrail.format.kernels.draft import Message
-from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.bodies import (
+    ConsumeFromWhere,
+    MessageModel,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from firetrail.remoting.codes import Permission, ResponseCode
 
 __all__ = [
     "Admin",
+    "ClientClosedError",
+    "ConfigError",
+    "ConsumeFromWhere",
+    "FiretrailError",
+    "IllegalMessageError",
+    "Listener",
     "Message",
+    "MessageModel",
     "MessageQueue",
+    "NoRouteYetError",
     "Outcome",
+    "Permission",
     "Popped",
     "Producer",
+    "ProtocolError",
     "PullConsumer",
+    "Pulled",
     "PushConsumer",
     "Received",
     "Reply",
+    "RequestError",
+    "ResponseCode",
     "SendResult",
     "SendStatus",
     "SimpleConsumer",
+    "SubscriptionData",
+    "SubscriptionGroupConfig",
+    "TopicConfig",
+    "averagely",
+    "by_circle",
+    "by_consistent_hash",
     "by_sql",
     "by_tags",
+    "fixed",
+    "in_rooms",
+    "nearby",
 ]

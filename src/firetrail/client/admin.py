@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
 
+from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
 from firetrail.client.sending import AUTO_CREATE_TOPIC
-from firetrail.client.session import Session, queues_of
+from firetrail.client.session import queues_of
 from firetrail.errors import RequestError
 from firetrail.format.hosts import format_host
 from firetrail.format.ids import decode_message_id
@@ -63,7 +63,7 @@ LATEST = (1 << 63) - 1
 """A time after all messages."""
 
 
-class Admin:
+class Admin(ClusterClient):
     """Looks at a cluster and changes it::
 
         async with Admin("127.0.0.1:9876") as admin:
@@ -74,16 +74,9 @@ class Admin:
     """
 
     def __init__(self, namesrv: str | Sequence[str]) -> None:
-        self._session = Session(namesrv)
+        super().__init__(namesrv)
         self.offsets = Offsets(self._session)
         """Offsets of the queues of :meth:`queues`."""
-
-    async def __aenter__(self) -> Self:
-        await self._session.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
 
     # -- brokers ------------------------------------------------------------------------------
 
@@ -148,7 +141,11 @@ class Admin:
     ) -> list[Command]:
         targets = (await self.masters()).values() if addresses is None else addresses
         asked = (self._session.ask(address, code, header, body) for address in targets)
-        return await asyncio.gather(*asked)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Command)]
 
     # -- topics -------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ class Asked(Protocol):
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Consume queues from other offsets on."""
 
-    async def consume_now(self, message: Received) -> None:
-        """Give a message to the listener, whose failure is raised."""
+    async def consume_now(self, message: Received) -> BaseException | None:
+        """Give a message to the listener; None, or why it has not consumed it."""
 
 
 class Answers:
@@ -99,11 +99,9 @@ class Answers:
         record = decode_received(request.content)
         queue = MessageQueue(record.topic, header.broker_name or "", record.queue_id)
         began = time.monotonic()
-        result, remark = "CR_SUCCESS", None
-        try:
-            await self._consumer.consume_now(Received(queue, record))
-        except Exception as error:
-            result, remark = "CR_THROW_EXCEPTION", repr(error)
+        error = await self._consumer.consume_now(Received(queue, record))
+        result = "CR_SUCCESS" if error is None else "CR_THROW_EXCEPTION"
+        remark = None if error is None else repr(error)
         spent = int((time.monotonic() - began) * 1000)
         done = DirectlyConsumed(result, remark=remark, spent_time_mills=spent)
         return request.answer(body=done.encode())

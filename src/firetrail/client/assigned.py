@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable
 
 from firetrail.client.pulling import Puller
 from firetrail.client.received import Received
-from firetrail.client.session import Session
-from firetrail.errors import FiretrailError
+from firetrail.client.session import END_S, Session
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 
 WAIT_S = 15.0
 """How long a broker may hold a pull that finds nothing."""
 PAUSE_S = 3.0
 """Before pulling again after a failure."""
+RESTART_S = 1.0
+"""Before a message is handed over again whose consumption ended without an outcome."""
 LOCK_S = 30.0
 """A lock that was not renewed for so long does not count."""
+LOCK_LOOK_S = 0.1
+"""Between two looks whether the lock was renewed."""
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +29,11 @@ Consume = Callable[["Assigned", Received], Awaitable[bool]]
 
 
 class Assigned:
-    """Pulls ahead of the consumption, at most ``ahead`` messages."""
+    """Pulls ahead of the consumption, at most ``ahead`` messages.
+
+    A message leaves the account only when ``consume`` says that it is done with. One whose task
+    ends otherwise, cancelled or failed, is handed over again, so that the offset never stalls.
+    """
 
     def __init__(
         self,
@@ -40,6 +47,7 @@ class Assigned:
         self._next = offset
         self._ahead = ahead
         self._pending: dict[int, Received] = {}  # in the order of their offsets
+        self._begun: set[int] = set()  # offsets handed over and not done with
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
@@ -60,34 +68,50 @@ class Assigned:
         return len(self._pending)
 
     @property
-    def is_locked(self) -> bool:
-        """Whether no other client consumes the queue."""
-        return asyncio.get_running_loop().time() - self.locked_at < LOCK_S
+    def is_busy(self) -> bool:
+        """Whether the listener has a message of it at the moment."""
+        return bool(self._tasks)
+
+    async def is_mine(self) -> bool:
+        """Waits until no other client can have the queue; False if it was given up meanwhile."""
+        clock = asyncio.get_running_loop().time
+        while not self.dropped:
+            if clock() - self.locked_at < LOCK_S:
+                return True
+            await asyncio.sleep(LOCK_LOOK_S)
+        return False
 
     def start(self, session: Session, puller: Puller, consume: Consume, *, in_order: bool) -> None:
         """Pull until it is stopped."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
 
-    async def stop(self, grace_s: float) -> None:
-        """Pull no more; wait for what is being consumed, but not for long."""
+    async def stop(self, grace_s: float, *, cancel: bool = False) -> None:
+        """Pull no more; wait for what is being consumed, but not for long.
+
+        What is not finished then goes on, unless it is to be cancelled.
+        """
         self.dropped = True
         if self._pulling is not None:
             self._pulling.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
+        tasks = self._tasks - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        if cancel and (tasks := {task for task in tasks if not task.done()}):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=END_S)
 
     async def _run(
         self, session: Session, puller: Puller, consume: Consume, in_order: bool
     ) -> None:
         while not self.dropped:
-            if in_order and not self.is_locked:
-                await asyncio.sleep(0.1)
-                continue
+            if in_order and not await self.is_mine():
+                return
             try:
                 pulled = await puller.pull(
                     self.queue, self._next, self._subscription, wait_s=WAIT_S
                 )
-            except (OSError, TimeoutError, FiretrailError) as error:
+            except Exception as error:
                 _log.warning("%s; pulled again in %g s", error, PAUSE_S)
                 session.forget_route(self.queue.topic)
                 await asyncio.sleep(PAUSE_S)
@@ -98,22 +122,26 @@ class Assigned:
                 self._pending[message.queue_offset] = message
             self._next = pulled.next_offset
             for message in pulled.messages:
-                await self._hand_over(session, consume, message, in_order)
+                self._begun.add(message.queue_offset)
+                self._hand_over(session, consume, message)
+                while len(self._begun) >= (1 if in_order else self._ahead):
+                    self._room.clear()
+                    await self._room.wait()
 
-    async def _hand_over(
-        self, session: Session, consume: Consume, message: Received, in_order: bool
-    ) -> None:
-        limit = 1 if in_order else self._ahead
-        task = session.spawn(self._consume(consume, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        while len(self._tasks) >= limit:
-            self._room.clear()
-            await self._room.wait()
+    def _hand_over(self, session: Session, consume: Consume, message: Received) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if message.queue_offset not in self._pending:
+                self._begun.discard(message.queue_offset)
+                self._room.set()
+            elif not self.dropped:
+                loop = asyncio.get_running_loop()
+                loop.call_later(RESTART_S, self._hand_over, session, consume, message)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._room.set()
+        if not self.dropped:
+            task = session.spawn(self._consume(consume, message))
+            self._tasks.add(task)
+            task.add_done_callback(ended)
 
     async def _consume(self, consume: Consume, message: Received) -> None:
         if await consume(self, message):

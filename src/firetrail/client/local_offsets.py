@@ -38,6 +38,7 @@ class LocalOffsets:
         self.path = folder / client / group / "offsets.json"
         self._backup = self.path.with_name(self.path.name + ".bak")
         self._saved: dict[MessageQueue, int] = {}
+        self._saving: set[asyncio.Future[None]] = set()
         self._writing = asyncio.Lock()  # two may save at once: from time to time, and at the end
 
     async def load(self) -> None:
@@ -49,7 +50,13 @@ class LocalOffsets:
         return self._saved.get(queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these, and those of other queues that were there."""
+        """Keep these, and those of other queues that were there; even if this is cancelled."""
+        saving = asyncio.ensure_future(self._save(offsets))
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+        await asyncio.shield(saving)
+
+    async def _save(self, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._writing:
             changed = self._saved | dict(offsets)
             if changed != self._saved:

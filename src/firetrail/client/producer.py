@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import random
 import uuid
 from asyncio import sleep as pause
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import IntEnum
 from itertools import count
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from firetrail.client.checking import at_least, checked_group, positive
+from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.inflating import inflated
+from firetrail.client.ordering import Turns
 from firetrail.client.received import Received
 from firetrail.client.sending import (
     AUTO_CREATE_TOPIC,
@@ -21,13 +25,14 @@ from firetrail.client.sending import (
     Draft,
     SendResult,
     batch_of,
+    check_queue,
     draft_of,
     encoded,
     result_of,
     unique_ids,
 )
-from firetrail.client.session import Session, queues_of
-from firetrail.errors import RequestError
+from firetrail.client.session import queues_of
+from firetrail.errors import ConfigError, NoRouteYetError, RequestError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
@@ -49,6 +54,7 @@ from firetrail.format.properties import (
 from firetrail.format.record import decode_received
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
+from firetrail.remoting.client import is_cancelled
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
@@ -72,6 +78,9 @@ BUSY_S = 0.2
 """How long a cluster that is too busy is left alone at first; twice as long the next time."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class Reply(NamedTuple):
     """What the consumer of a request has replied."""
 
@@ -92,7 +101,16 @@ Decide = Callable[[Message], Outcome | Awaitable[Outcome]]
 Check = Callable[[Received], Outcome | Awaitable[Outcome]]
 
 
-class Producer:
+async def _decided(who: str, outcome: Outcome | Awaitable[Outcome]) -> Outcome:
+    """What a function of the user has decided about a transaction, or ConfigError."""
+    decided = await outcome if inspect.isawaitable(outcome) else outcome
+    if not isinstance(decided, Outcome):
+        allowed = "expected Outcome.COMMIT, Outcome.ROLLBACK or Outcome.UNKNOWN"
+        raise ConfigError(f"what {who} returned", decided, allowed)
+    return decided
+
+
+class Producer(ClusterClient):
     """Sends messages to the brokers of a cluster::
 
         async with Producer("127.0.0.1:9876", "orders") as producer:
@@ -112,36 +130,25 @@ class Producer:
         timeout_s: float = 3.0,
         check: Check | None = None,
     ) -> None:
-        self.group = group
-        self._retries = retries
-        self._timeout_s = timeout_s
-        self._check = check
-        self._asked: dict[str, asyncio.Future[Reply]] = {}
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._checked,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replied,
         }
-        self._session = Session(namesrv, handlers)
-        self._turns = count(random.randrange(1 << 16))
+        super().__init__(namesrv, handlers)
+        self.group = checked_group(group)
+        self._retries = at_least(0, "retries", retries)
+        self._timeout_s = positive("timeout_s", timeout_s)
+        self._check = check
+        self._ids: Iterator[str]
+        self._asked: dict[str, asyncio.Future[Reply]] = {}
+        self._ordered = Turns()
+        self._next = count(random.randrange(1 << 16))
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
-        """Find the cluster."""
-        await self._session.open()
+    async def _join(self) -> None:
         ip = self._session.client_id.partition("@")[0]
         self._ids = unique_ids(ip, os.getpid(), random.getrandbits(32))
         me = HeartbeatData(self._session.client_id, [ProducerData(self.group)])
         self._session.beat(lambda: me)
-
-    async def close(self) -> None:
-        """Leave."""
-        await self._session.close()
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -151,29 +158,43 @@ class Producer:
         """Send a message, and wait until it is stored.
 
         To a queue of the topic, or to the one that is always the same for ``order_key`` (as long as
-        the topic has as many queues), or to each queue in turn. RequestError if no broker takes it;
-        OSError or TimeoutError if none answers.
+        the topic has as many queues), or to each queue in turn. Messages of a topic with the same
+        ``order_key`` are sent one after the other, in the order of the calls.
+
+        RequestError if no broker takes it; OSError or TimeoutError if none answers. If this is
+        cancelled, the message may have been stored, or may still be.
         """
-        return await self._send(draft_of(message, self._ids), queue, order_key)
+        self._session.check_open()
+        if queue is not None and order_key is not None:
+            raise ConfigError("order_key", order_key, "chooses a queue; leave queue out")
+        draft = draft_of(message, self._ids, queue)
+        if order_key is None:
+            return await self._send(draft, queue, None)
+        async with self._ordered.turn((message.topic, order_key)):
+            return await self._send(draft, None, order_key)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
         """Send messages of one topic at once; they are stored one behind the other, or not."""
-        draft = batch_of(messages, self._ids)
+        self._session.check_open()
+        draft = batch_of(messages, self._ids, queue)
         return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
 
     async def send_encoded(
         self, topic: str, items: bytes, *, queue: MessageQueue, sys_flag: int = 0
     ) -> SendResult:
         """Send what :func:`firetrail.format.batch.encode_batch` makes, to a queue of the topic."""
+        self._session.check_open()
+        check_queue(queue, topic)
         draft = encoded(topic, items, sys_flag)
         code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
         return await self._send(draft, queue, None, code)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and hope for the best."""
-        draft = draft_of(message, self._ids)
+        self._session.check_open()
+        draft = draft_of(message, self._ids, queue)
         queues = await self.queues(draft.topic)
         target = queue or self._turn(queues, None)
         address = self._session.address_of(target.broker_name)
@@ -185,7 +206,7 @@ class Producer:
         try:
             route = await self._session.route(topic)
         except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
                 raise
             return await self._queues_to_be(topic, error)
         found = queues_of(topic, route, Permission.WRITE)
@@ -244,12 +265,14 @@ class Producer:
 
     def _turn(self, queues: list[MessageQueue], avoided: str | None) -> MessageQueue:
         others = [queue for queue in queues if queue.broker_name != avoided] or queues
-        return others[next(self._turns) % len(others)]
+        return others[next(self._next) % len(others)]
 
     # -- requests and replies -----------------------------------------------------------------
 
     async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
         """Send a message, and wait for what its consumer replies. TimeoutError if it does not."""
+        self._session.check_open()
+        positive("timeout_s", timeout_s)
         correlation = str(uuid.uuid4())
         about = {
             CORRELATION_ID: correlation,
@@ -260,13 +283,17 @@ class Producer:
         self._asked[correlation] = replied
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(draft_of(message, self._ids, about), None, None)
+                await self._send(draft_of(message, self._ids, more=about), None, None)
                 return await replied
+        except TimeoutError as error:
+            what = str(error) or f"no reply to a message of {message.topic} within {timeout_s:g} s"
+            raise TimeoutError(what) from None
         finally:
             del self._asked[correlation]
 
     async def reply(self, request: Received, body: bytes) -> SendResult:
         """Reply to a request that was consumed; its producer gets it from the same broker."""
+        self._session.check_open()
         properties, broker = request.properties, request.queue.broker_name
         about = {n: properties[n] for n in (CORRELATION_ID, REPLY_TO_CLIENT) if n in properties}
         if len(about) < 2:
@@ -275,8 +302,9 @@ class Producer:
         route = await self._session.route(request.queue.topic)
         cluster = next(data.cluster for data in route.broker_datas if data.broker_name == broker)
         topic = f"{cluster}_REPLY_TOPIC"
-        draft = draft_of(Message(topic, body), self._ids, {**about, MSG_TYPE: "reply"})
         queue = MessageQueue(topic, broker, 0)
+        about[MSG_TYPE] = "reply"
+        draft = draft_of(Message(topic, body), self._ids, queue, about)
         return await self._send(draft, queue, None, RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def _replied(self, connection: Connection, request: Command) -> Command:
@@ -295,22 +323,25 @@ class Producer:
     async def send_in_transaction(self, message: Message, decide: Decide) -> SendResult:
         """Send a message that consumers see only if ``decide``, called in between, commits it.
 
-        If ``decide`` fails, or the process does, the broker asks ``check`` later.
+        If ``decide`` raises, or this is cancelled before it has decided, or the process ends, the
+        broker asks ``check`` later. What ``decide`` has decided is told to the broker even if this
+        is cancelled then.
         """
+        self._session.check_open()
         if message.delay_level:
             what = "messages of transactions are not delayed; set delay_level to 0"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}
-        draft = draft_of(message, self._ids, half, half=True)
+        draft = draft_of(message, self._ids, more=half, half=True)
         result = await self._send(draft, None, None)
         outcome = Outcome.UNKNOWN
         try:
-            decided = decide(message)
-            outcome = await decided if inspect.isawaitable(decided) else decided
+            outcome = await _decided("decide", decide(message))
         finally:
-            address = self._session.address_of(result.queue.broker_name)
             header = self._end(result, draft, outcome)
-            await self._session.tell(address, RequestCode.END_TRANSACTION, header)
+            address = self._session.address_of(result.queue.broker_name)
+            telling = self._session.tell(address, RequestCode.END_TRANSACTION, header)
+            await asyncio.shield(self._session.spawn(telling))
         return result
 
     def _end(self, result: SendResult, draft: Draft, outcome: Outcome) -> EndTransactionHeader:
@@ -331,8 +362,13 @@ class Producer:
         record = decode_received(request.content)
         outcome = Outcome.UNKNOWN
         if self._check is not None:
-            decided = self._check(Received(MessageQueue(record.topic, "", record.queue_id), record))
-            outcome = await decided if inspect.isawaitable(decided) else decided
+            message = Received(MessageQueue(record.topic, "", record.queue_id), record)
+            try:
+                outcome = await _decided("check", self._check(message))
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                _log.warning("%s: check was cancelled; the broker asks again later", self.group)
         end = EndTransactionHeader(
             self.group,
             header.tran_state_table_offset,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Self
 
+from firetrail.client.checking import at_least, checked_group
+from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import BATCH, Pulled, Puller
 from firetrail.client.received import Received
-from firetrail.client.session import Session, queues_of
+from firetrail.client.session import queues_of
 from firetrail.client.subscription import by_tags
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import Permission
 
 
-class PullConsumer:
+class PullConsumer(ClusterClient):
     """Reads queues of a cluster::
 
         async with PullConsumer("127.0.0.1:9876", "audit") as consumer:
@@ -28,18 +29,11 @@ class PullConsumer:
     def __init__(
         self, namesrv: str | Sequence[str], group: str = "FIRETRAIL_PULL_CONSUMER"
     ) -> None:
-        self.group = group
-        self._session = Session(namesrv)
+        super().__init__(namesrv)
+        self.group = checked_group(group)
         self._puller = Puller(self._session, group)
         self.offsets = Offsets(self._session)
         """What brokers know about offsets."""
-
-    async def __aenter__(self) -> Self:
-        await self._session.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read."""
@@ -55,6 +49,8 @@ class PullConsumer:
         wait_s: float = 0.0,
     ) -> Pulled:
         """Messages from ``offset`` on, as many as fit into one answer."""
+        at_least(1, "count", count)
+        at_least(0, "wait_s", wait_s)
         await self._session.route(queue.topic)
         wanted = subscription or by_tags(queue.topic, ALL_TAGS)
         return await self._puller.pull(queue, offset, wanted, count=count, wait_s=wait_s)

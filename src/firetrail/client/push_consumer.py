@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned
+from firetrail.client.checking import at_least, checked_group
+from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.listening import Listener, Listening
 from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
-from firetrail.client.session import Session, queues_of
-from firetrail.client.subscription import by_tags
-from firetrail.errors import FiretrailError, RequestError
+from firetrail.client.session import queues_of
+from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
+from firetrail.errors import ConfigError, FiretrailError, RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
@@ -37,20 +38,25 @@ from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.headers import GroupHeader, SendBackHeader
 
 REBALANCE_S = 20.0
+TOPIC_S = 1.0
+"""Between two looks for a topic that does not exist yet."""
 COMMIT_S = 5.0
 RELOCK_S = 20.0
 AGAIN_S = 1.0
 """Before a message whose consumption failed is tried again, where the order matters."""
 SEND_BACK_S = 5.0
 """Before a message is given back again to a broker that has not taken it."""
-
-Listener = Callable[[Received], Awaitable[None] | None]
-"""Consumes a message. If it raises, the message comes again later."""
+GRACE_S = 5.0
+"""How long a consumer that is closed waits for its listeners."""
+RETRIES = 16
+"""How often a message comes again whose consumption failed, where the order does not matter."""
+_BURIED = -1
+"""The delay level with which a broker moves a message to the dead-letter topic."""
 
 _log = logging.getLogger(__name__)
 
 
-class PushConsumer:
+class PushConsumer(ClusterClient):
     """Consumes topics as a member of a group::
 
         async with PushConsumer("127.0.0.1:9876", "billing", on_message, {"orders": "paid"}):
@@ -58,9 +64,13 @@ class PushConsumer:
 
     ``topics`` says which messages of which topic: tags such as ``"a || b"``, ``"*"`` for all, or
     what :func:`by_sql` makes. Every message comes at least once. One whose listener raises comes
-    again later, up to ``max_retries`` times, and then goes to the dead-letter topic ``%DLQ%group``.
+    again later, up to ``max_retries`` times (16), and then goes to the dead-letter topic
+    ``%DLQ%group``. What the listener returns is ignored.
 
-    ``in_order`` hands over the messages of a queue one after the other, each until it succeeds.
+    ``in_order`` hands over the messages of a queue one after the other. One whose listener raises
+    is retried every second, and nothing behind it is consumed until it succeeds. Only if
+    ``max_retries`` is given, it goes to the dead-letter topic after so many retries, and the next
+    one is consumed.
     With ``MessageModel.BROADCASTING`` each member gets every message from now on, once. How far it
     is stands in a file below ``offsets_folder`` (default: ``~/.rocketmq_offsets``, as in Java), for
     which the members of a group on one machine need an ``instance`` name each. ``concurrency`` is
@@ -80,27 +90,29 @@ class PushConsumer:
         start_time_ms: int | None = None,
         strategy: Strategy = averagely,
         concurrency: int = 20,
-        max_retries: int = 16,
+        max_retries: int | None = None,
         offsets_folder: Path | None = None,
         instance: str = INSTANCE,
     ) -> None:
-        self.group = group
-        self._listener = listener
+        super().__init__(namesrv, Answers(self).handlers)
+        self.group = checked_group(group)
+        self._listening = Listening(listener)
         self.in_order = in_order
         self._model = model
         self._start = start
         self._start_time_ms = start_time_ms
         self._strategy = strategy
-        self._concurrency = concurrency
-        self._max_retries = max_retries
-        self.wanted: dict[str, SubscriptionData] = {
-            topic: by_tags(topic, wanted) if isinstance(wanted, str) else wanted
-            for topic, wanted in topics.items()
-        }
+        if start_time_ms is not None and start is not ConsumeFromWhere.TIMESTAMP:
+            allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
+            raise ConfigError("start_time_ms", start_time_ms, allowed)
+        self._concurrency = at_least(1, "concurrency", concurrency)
+        if max_retries is not None:
+            at_least(0, "max_retries", max_retries)
+        self._max_retries = RETRIES if max_retries is None and not in_order else max_retries
+        self.wanted = wanted_of(topics)
         if model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + group
             self.wanted[retry] = by_tags(retry)
-        self._session = Session(namesrv, Answers(self).handlers)
         self._puller = Puller(self._session, group)
         self._offsets = Offsets(self._session)
         self._offsets_folder = offsets_folder
@@ -108,49 +120,54 @@ class PushConsumer:
         self._local: LocalOffsets | None = None
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
+        self._rebalancer: asyncio.Task[None] | None = None
+        self._missing: set[str] = set()  # topics that do not exist yet
+        self._late: set[str] = set()  # topics that did not exist when this member joined
+        self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
+        self._locked: set[MessageQueue] = set()  # queues whose locks this client may have
+        self._grace_s = GRACE_S
         self.opened_ms = 0
         """When it joined the group."""
         self.assigned: dict[MessageQueue, Assigned] = {}
         """The queues that this member has."""
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
-        """Join the group."""
-        await self._session.open()
+    async def _join(self) -> None:
         self.opened_ms = time.time_ns() // 1_000_000
-        try:
-            if self._model is MessageModel.BROADCASTING:
-                await self._open_local_offsets()
-            for topic in self.wanted:
-                await self._find(topic)
-            self._session.beat(self._heartbeat)
-            await self._session.beat_now()
-            await self.rebalance()
-        except BaseException:
-            await self._session.close()
-            raise
-        self._session.spawn(self._rebalance_on_change())
-        self._session.every(COMMIT_S, self.commit)
+        if self._model is MessageModel.BROADCASTING:
+            await self._open_local_offsets()
+        await check_with_brokers(self._session, self.group, self.wanted.values())
+        for topic in self.wanted:
+            await self._find(topic)
+        self._session.beat(self._heartbeat)
+        await self._session.beat_now()
+        await self._rebalance()
+        self._rebalancer = self._session.spawn(self._rebalance_on_change())
+        self._session.every(COMMIT_S, self._commit)
         if self.in_order:
             self._session.every(RELOCK_S, self._renew_locks)
 
-    async def close(self, grace_s: float = 5.0) -> None:
-        """Finish what is being consumed, store the offsets, leave the group."""
-        await asyncio.gather(*(taken.stop(grace_s) for taken in self.assigned.values()))
+    async def close(self, grace_s: float = GRACE_S) -> None:
+        """Finish what is being consumed, store the offsets, leave the group.
+
+        Listeners that take longer than ``grace_s`` are cancelled; their messages come again.
+        """
+        self._grace_s = grace_s
+        await super().close()
+
+    async def _leave(self) -> None:
+        if self._rebalancer is not None:
+            self._rebalancer.cancel()
+        assigned = list(self.assigned.values())
+        for taken in assigned:
+            taken.dropped = True
+        await asyncio.gather(*(taken.stop(self._grace_s, cancel=True) for taken in assigned))
         try:
-            await self.commit()
-            if self.in_order and self._model is MessageModel.CLUSTERING:
-                await self._unlock(list(self.assigned))
-        except (OSError, TimeoutError, FiretrailError) as error:
+            await self._commit()
+            await self._unlock(self._locked)
+        except (OSError, FiretrailError) as error:
             _log.warning("%s: leaving the group: %s", self.group, error)
+        self.assigned.clear()
         await self._session.leave(self.group)
-        await self._session.close()
 
     async def _open_local_offsets(self) -> None:
         ip = self._session.client_id.partition("@")[0]
@@ -168,10 +185,14 @@ class PushConsumer:
     async def _find(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic; none if there is no such topic yet."""
         try:
-            return queues_of(topic, await self._session.route(topic), Permission.READ)
+            route = await self._session.route(topic)
+            self._missing.discard(topic)
+            return queues_of(topic, route, Permission.READ)
         except RequestError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
+            self._missing.add(topic)
+            self._late.add(topic)
             return []
 
     def notice_change(self) -> None:
@@ -181,20 +202,24 @@ class PushConsumer:
     async def _rebalance_on_change(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(REBALANCE_S):
+                async with asyncio.timeout(TOPIC_S if self._missing else REBALANCE_S):
                     await self._changed.wait()
             except TimeoutError:
                 pass
             self._changed.clear()
             try:
-                await self.rebalance()
-            except (OSError, TimeoutError, FiretrailError) as error:
-                _log.warning("%s: rebalance: %s", self.group, error)
+                await self._rebalance()
+            except Exception as error:
+                _log.warning("%s: rebalance: %r", self.group, error)
                 await asyncio.sleep(1)
                 self._changed.set()
 
     async def rebalance(self) -> None:
         """Take the queues that are this member's by now, and give up the others."""
+        self._session.check_open()
+        await self._rebalance()
+
+    async def _rebalance(self) -> None:
         async with self._rebalancing:
             for topic in self.wanted:
                 mine = await self._mine(topic)
@@ -219,8 +244,9 @@ class PushConsumer:
         return self._strategy(self._session.client_id, members, queues)
 
     async def _set_assigned(self, topic: str, mine: Sequence[MessageQueue]) -> None:
-        for queue in [q for q in self.assigned if q.topic == topic and q not in mine]:
-            await self._give_up(queue)
+        for queue, taken in list(self.assigned.items()):
+            if queue.topic == topic and (queue not in mine or taken.dropped):
+                await self._give_up(queue)
         new = [queue for queue in mine if queue not in self.assigned]
         if new and self.in_order and self._model is MessageModel.CLUSTERING:
             new = await self._lock(new)
@@ -233,11 +259,20 @@ class PushConsumer:
             taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
 
     async def _give_up(self, queue: MessageQueue) -> None:
-        taken = self.assigned.pop(queue)
+        """Stop consuming a queue. If this is cancelled, the next rebalance goes on with it."""
+        taken = self.assigned[queue]
         await taken.stop(AGAIN_S)
-        await self._keep(queue, taken.offset)
-        if self.in_order and self._model is MessageModel.CLUSTERING:
-            await self._unlock([queue])
+        if self.in_order and taken.is_busy:  # nobody may have the next message before that ends
+            asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+            return
+        await self._keep(queue, self._reached(queue, taken))
+        await self._unlock(self._locked & {queue})
+        self._resets.pop(queue, None)
+        del self.assigned[queue]
+
+    def _reached(self, queue: MessageQueue, taken: Assigned) -> int:
+        """Where the group goes on with a queue of this member."""
+        return self._resets.get(queue, taken.offset)
 
     async def _keep(self, queue: MessageQueue, offset: int) -> None:
         if self._local is None:
@@ -248,14 +283,17 @@ class PushConsumer:
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Consume queues from other offsets on; of those that this member does not have, nothing.
 
-        What is being consumed meanwhile may come again.
+        What is being consumed meanwhile may come again. If this is cancelled, all queues go on at
+        the other offsets, or none.
         """
+        self._session.check_open()
         async with self._rebalancing:
-            for queue, offset in offsets.items():
-                taken = self.assigned.pop(queue, None)
-                if taken is not None:
-                    await taken.stop(AGAIN_S)
-                    await self._keep(queue, offset)
+            self._resets |= {queue: at for queue, at in offsets.items() if queue in self.assigned}
+            for queue in self._resets:
+                self.assigned[queue].dropped = True
+            self._changed.set()  # the rebalance finishes what is not finished here
+            for queue in list(self._resets):
+                await self._give_up(queue)
         self._changed.set()
 
     async def _first_offset(self, queue: MessageQueue) -> int:
@@ -268,7 +306,7 @@ class PushConsumer:
         if self._start is ConsumeFromWhere.TIMESTAMP:
             half_an_hour_ago = time.time_ns() // 1_000_000 - 30 * 60 * 1000
             return await self._offsets.at_time(queue, self._start_time_ms or half_an_hour_ago)
-        if self._start is ConsumeFromWhere.LAST_OFFSET and queue.topic in self.wanted:
+        if self._start is ConsumeFromWhere.LAST_OFFSET and queue.topic not in self._late:
             return 0 if queue.topic.startswith(RETRY_PREFIX) else await self._offsets.end(queue)
         return await self._offsets.lowest(queue)
 
@@ -277,6 +315,7 @@ class PushConsumer:
     async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of these that no other client consumes."""
         locked: list[MessageQueue] = []
+        self._locked.update(queues)  # even if nobody waits for the answers any more
         for broker in {queue.broker_name for queue in queues}:
             some = [queue for queue in queues if queue.broker_name == broker]
             body = LockBody(self.group, self._session.client_id, some).encode()
@@ -287,12 +326,14 @@ class PushConsumer:
             asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
         return [queue for queue in queues if queue in locked]
 
-    async def _unlock(self, queues: Sequence[MessageQueue]) -> None:
+    async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Let other clients consume the queues; of those that are not locked, nothing."""
         for broker in {queue.broker_name for queue in queues}:
             some = [queue for queue in queues if queue.broker_name == broker]
             body = LockBody(self.group, self._session.client_id, some).encode()
             address = self._session.address_of(broker)
             await self._session.ask(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
+            self._locked.difference_update(some)
 
     async def _renew_locks(self) -> None:
         if self._model is MessageModel.CLUSTERING:
@@ -307,56 +348,61 @@ class PushConsumer:
 
     async def _consume(self, taken: Assigned, message: Received) -> bool:
         """Let the listener have it, until it is done with or on its way to come again."""
-        attempt = message.reconsume_times
-        while not (self.in_order and taken.dropped):
-            try:
-                await self.consume_now(message)
+        while not self.in_order or await taken.is_mine():
+            error = await self.consume_now(message)
+            if error is None:
                 return True
-            except Exception as error:
-                _log.warning("%s: message %s: %r", self.group, message.message_id, error)
-            attempt += 1
-            if self.in_order and attempt <= self._max_retries:
+            retried = message.reconsume_times + 1
+            _log.warning("%s: message %s: %r", self.group, message.message_id, error)
+            if self.in_order and (self._max_retries is None or retried <= self._max_retries):
                 await asyncio.sleep(AGAIN_S)
-                message = message.tried(attempt)
+                message = message.tried(retried)
             elif self._model is MessageModel.BROADCASTING:
+                _log.error("%s: message %s is skipped", self.group, message.message_id)
                 return True
             else:
-                await self._send_back(message)
-                return True
+                return await self._send_back(taken, message)
         return False
 
-    async def consume_now(self, message: Received) -> None:
-        """Give a message to the listener, whose failure is raised."""
-        done = self._listener(message)
-        if inspect.isawaitable(done):
-            await done
+    async def consume_now(self, message: Received) -> BaseException | None:
+        """Give a message to the listener; None, or why it has not consumed it."""
+        return await self._listening.outcome(message)
 
-    async def _send_back(self, message: Received) -> None:
-        """Give a message back to its broker, which sends it again later or buries it."""
+    async def _send_back(self, taken: Assigned, message: Received) -> bool:
+        """Give a message back to its broker, which sends it again later or buries it.
+
+        An ordered one has been retried in place: it is buried at once. False if the queue was
+        given up before the broker took it.
+        """
         header = SendBackHeader(
             offset=message.record.physical_offset,
             group=self.group,
-            delay_level=0,
+            delay_level=_BURIED if self.in_order else 0,
             origin_msg_id=message.message_id,
             origin_topic=message.topic,
             max_reconsume_times=self._max_retries,
         )
-        while True:
+        while not taken.dropped:
             try:
                 address = self._session.address_of(message.queue.broker_name)
                 await self._session.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-                return
-            except (OSError, TimeoutError, FiretrailError) as error:
+                return True
+            except (OSError, FiretrailError) as error:
                 _log.warning("%s: giving %s back: %s", self.group, message.message_id, error)
                 await asyncio.sleep(SEND_BACK_S)
+        return False
 
     async def commit(self) -> None:
         """Store the offsets up to which everything is consumed."""
+        self._session.check_open()
+        await self._commit()
+
+    async def _commit(self) -> None:
         if self._local is not None:
-            await self._local.save({q: taken.offset for q, taken in self.assigned.items()})
+            await self._local.save({q: self._reached(q, t) for q, t in self.assigned.items()})
             return
         for queue, taken in list(self.assigned.items()):
-            offset = taken.offset
+            offset = self._reached(queue, taken)
             if offset != taken.committed:
                 await self._offsets.commit(self.group, queue, offset)
                 taken.committed = offset  # it may be further by now

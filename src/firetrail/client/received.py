@@ -59,6 +59,11 @@ class Received:
         return self.record.unique_key or self.record.message_id
 
     @property
+    def queue_id(self) -> int:
+        """The number of the queue that it came from."""
+        return self.queue.queue_id
+
+    @property
     def queue_offset(self) -> int:
         """Its place in the queue."""
         return self.record.queue_offset

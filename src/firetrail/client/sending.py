@@ -68,6 +68,8 @@ class Draft(NamedTuple):
     flag: int
     sys_flag: int
     batch: bool
+    born_ms: int | None = None
+    """When the message was made; if None, when it is sent."""
 
     def header(self, group: str, queue_id: int) -> SendHeaderV2:
         """The header with which it goes to a queue."""
@@ -78,7 +80,7 @@ class Draft(NamedTuple):
             default_topic_queue_nums=DEFAULT_QUEUES,
             queue_id=queue_id,
             sys_flag=self.sys_flag,
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=time.time_ns() // 1_000_000 if self.born_ms is None else self.born_ms,
             flag=self.flag,
             properties=self.properties,
             reconsume_times=0,
@@ -90,29 +92,36 @@ class Draft(NamedTuple):
 def draft_of(
     message: Message,
     ids: Iterator[str],
+    queue: MessageQueue | None = None,
     more: Mapping[str, str] | None = None,
     *,
     half: bool = False,
 ) -> Draft:
-    """One message, with ``more`` properties; ``half`` of a transaction or whole."""
-    check_topic(message.topic)
+    """One message for a queue or for any, with ``more`` properties; ``half`` of a transaction."""
+    _check(message, queue)
     raw, message_id = _properties(message, ids)
     raw += b"".join(_property(name, value) for name, value in (more or {}).items())
     body, sys_flag = bytes(message.body), TRANSACTION_PREPARED if half else 0
     if len(body) > COMPRESS_OVER:
         body = zlib.compress(body, 5)
         sys_flag |= COMPRESSED
-    return Draft(message.topic, message_id, raw.decode(), body, message.flag, sys_flag, False)
+    text, born = raw.decode(), message.born_time
+    return Draft(message.topic, message_id, text, body, message.flag, sys_flag, False, born)
 
 
-def batch_of(messages: Sequence[Message], ids: Iterator[str]) -> Draft:
+def batch_of(
+    messages: Sequence[Message], ids: Iterator[str], queue: MessageQueue | None = None
+) -> Draft:
     """Several messages that are sent, and stored, as one."""
     if not messages:
         raise IllegalMessageError("batch", "is empty")
-    topic = messages[0].topic
-    check_topic(topic)
+    topic, born = messages[0].topic, messages[0].born_time
     items, names = [], []
     for message in messages:
+        _check(message, queue)
+        if message.born_time != born:
+            what = f"of a batch is the same for all, not {born} and {message.born_time}"
+            raise IllegalMessageError("born_time", what)
         if message.topic != topic:
             raise IllegalMessageError("batch", f"has the topics {topic} and {message.topic}")
         if message.delay_level:
@@ -122,7 +131,29 @@ def batch_of(messages: Sequence[Message], ids: Iterator[str]) -> Draft:
         items.append(BatchItem(message.flag, bytes(message.body), raw))
     # Brokers give the properties of the batch to each of its messages.
     properties = _property(WAIT, "true").decode()
-    return Draft(topic, ",".join(names), properties, encode_batch(items), 0, 0, True)
+    return Draft(topic, ",".join(names), properties, encode_batch(items), 0, 0, True, born)
+
+
+def check_queue(queue: MessageQueue | None, topic: str) -> None:
+    """IllegalMessageError if a message of the topic cannot go to the queue."""
+    if queue is not None and queue.topic != topic:
+        what = f"is one of the topic {queue.topic}, but the message's topic is {topic}"
+        raise IllegalMessageError("queue", what)
+
+
+def _check(message: Message, queue: MessageQueue | None) -> None:
+    """IllegalMessageError for what a broker would not get, or would not take."""
+    check_topic(message.topic)
+    check_queue(queue, message.topic)
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        kind = type(message.body).__name__
+        raise IllegalMessageError("body", f"is of type {kind}, not bytes; encode it first")
+    if message.queue_id and (queue is None or queue.queue_id != message.queue_id):
+        what = f"{message.queue_id} is for stores; give a producer queue=MessageQueue(...) instead"
+        raise IllegalMessageError("queue_id", what)
+    for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
+        if getattr(message, name):
+            raise IllegalMessageError(name, "is up to the broker; a producer cannot send it")
 
 
 def encoded(topic: str, items: bytes, sys_flag: int = 0) -> Draft:

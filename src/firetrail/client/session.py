@@ -1,7 +1,8 @@
 """What producers, consumers and administrators share: name servers, routes, brokers, heartbeats.
 
 A session has one connection to each peer and one client id, under which brokers know it. Routes
-are asked for when they are needed and kept for half a minute.
+are requested when they are needed and kept for half a minute; while no name server knows a broker
+(it has just started, or is down), the last known route remains in use.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from enum import Enum
 from itertools import count
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from firetrail.errors import FiretrailError, RequestError
+from firetrail.errors import (
+    ClientClosedError,
+    ConfigError,
+    NoRouteYetError,
+    RequestError,
+)
 from firetrail.remoting.answering import Handler
-from firetrail.remoting.bodies import MASTER_ID, HeartbeatData, MessageQueue, TopicRouteData
-from firetrail.remoting.client import REQUEST_S, Client
+from firetrail.remoting.bodies import (
+    MASTER_ID,
+    ClusterInfo,
+    HeartbeatData,
+    MessageQueue,
+    TopicRouteData,
+)
+from firetrail.remoting.client import REQUEST_S, Client, split_address
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
@@ -27,39 +40,108 @@ from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 
 ROUTE_S = 30.0
 """How long a route is taken for current."""
+ROUTE_AGAIN_S = 1.0
+"""How long an old route is used before the name servers, which could not say, are asked again."""
 HEARTBEAT_S = 30.0
+END_S = 5.0
+"""How long a session that closes waits for tasks that do not heed their cancellation."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _numbers = count(1)
 
 
+class _State(Enum):
+    NEW = "is not open; use 'async with', or await open() first"
+    OPENING = "is being opened"
+    OPEN = "is open"
+    CLOSING = "is being closed"
+    CLOSED = "is closed; make a new one"
+
+
 class Session:
-    """Connections to a cluster, found through its name servers (``host:port``, one or several)."""
+    """Connections to a cluster, found through its name servers (``host:port``, one or several).
+
+    ``owner`` is the class that its user knows, for the messages of errors.
+    """
 
     def __init__(
-        self, namesrv: str | Sequence[str], handlers: Mapping[int, Handler] | None = None
+        self,
+        namesrv: str | Sequence[str],
+        handlers: Mapping[int, Handler] | None = None,
+        owner: str = "Session",
     ) -> None:
-        self.name_servers = namesrv.split(";") if isinstance(namesrv, str) else list(namesrv)
+        self.name_servers = _addresses(namesrv)
+        self._handlers = handlers
+        self._owner = owner
+        self._state = _State.NEW
         self._client = Client(handlers)
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat: Callable[[], HeartbeatData] | None = None
         self._told: set[str] = set()
         self.client_id = ""
         """What brokers know this client by; empty until the session is open."""
 
     async def open(self) -> Self:
-        """Find a name server that is there."""
-        await self._reach_name_server()
+        """Find a name server that is there. One that could not be opened can be opened again."""
+        if self._state is not _State.NEW:
+            raise ClientClosedError(f"{self._owner} {self._state.value}")
+        self._state = _State.OPENING
+        self._client = Client(self._handlers)
+        self._routes.clear()
+        self._told.clear()
+        self._heartbeat = None
+        try:
+            await self._reach_name_server()
+        except BaseException:
+            try:
+                await self.close()
+            finally:
+                self.renew()
+            raise
+        self._state = _State.OPEN
         return self
 
+    def renew(self) -> None:
+        """Let a session that was closed be opened again."""
+        self._state = _State.NEW
+
+    def start_closing(self) -> bool:
+        """Whether there is something to close: from now on its user cannot use it any more."""
+        opened = self._state is _State.OPEN
+        if opened:
+            self._state = _State.CLOSING
+        elif self._state is _State.NEW:
+            self._state = _State.CLOSED
+        return opened
+
     async def close(self) -> None:
-        """End what runs in the background, and close all connections."""
-        tasks = list(self._tasks)
+        """End what runs in the background, and close all connections.
+
+        All of it happens even if this is cancelled; only the wait for the end is cut short then.
+        """
+        self._state = _State.CLOSED
+        tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.close()
+        try:
+            late = (await asyncio.wait(tasks, timeout=END_S))[1] if tasks else ()
+            for task in late:
+                _log.warning("%s: still runs after its cancellation: %s", self._owner, task)
+        finally:
+            await self._client.close()
+
+    def check_open(self) -> None:
+        """ClientClosedError unless its user can use it."""
+        if self._state is not _State.OPEN:
+            raise ClientClosedError(f"{self._owner} {self._state.value}")
+
+    def _check_connected(self) -> None:
+        """As above, but it can also be in use by its own opening or closing."""
+        if self._state in (_State.NEW, _State.CLOSED):
+            self.check_open()
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -72,7 +154,10 @@ class Session:
         timeout_s: float = REQUEST_S,
     ) -> Command:
         """The response of a broker; RequestError if it is not a success."""
-        return await self._client.ask(address, _command(code, header, body), timeout_s)
+        response = await self.request(address, code, header, body, timeout_s)
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
+        return response
 
     async def request(
         self,
@@ -83,13 +168,26 @@ class Session:
         timeout_s: float = REQUEST_S,
     ) -> Command:
         """The response of a broker, whatever its code."""
-        return await self._client.request(address, _command(code, header, body), timeout_s)
+        self._check_connected()
+        try:
+            return await self._client.request(address, _command(code, header, body), timeout_s)
+        except OSError as error:
+            raise self._closed_meanwhile(error) from error
 
     async def tell(
         self, address: str, code: int, header: Header | None = None, body: Bytes = b""
     ) -> None:
         """Ask a broker for something without an answer."""
-        await self._client.tell(address, _command(code, header, body))
+        self._check_connected()
+        try:
+            await self._client.tell(address, _command(code, header, body))
+        except OSError as error:
+            raise self._closed_meanwhile(error) from error
+
+    def _closed_meanwhile(self, error: OSError) -> Exception:
+        if self._state is _State.CLOSED:
+            return ClientClosedError(f"{self._owner} was closed meanwhile")
+        return error
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: Bytes = b""
@@ -98,39 +196,76 @@ class Session:
         for attempt in range(len(self.name_servers)):
             try:
                 return await self.ask(self.name_servers[0], code, header, body)
-            except (OSError, TimeoutError):
+            except OSError:
                 if attempt == len(self.name_servers) - 1:
                     raise
-                self.name_servers.append(self.name_servers.pop(0))
+                self._next_name_server()
+            except RequestError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                what = f"{error.remark}; is namesrv the address of a name server, not of a broker?"
+                raise RequestError(error.code, what) from None
         raise AssertionError("there is at least one name server")
 
     async def _reach_name_server(self) -> None:
-        for attempt in range(len(self.name_servers)):
+        failures = []
+        for _ in range(len(self.name_servers)):
             try:
                 connection = await self._client.connect(self.name_servers[0])
-            except (OSError, TimeoutError):
-                if attempt == len(self.name_servers) - 1:
-                    raise
-                self.name_servers.append(self.name_servers.pop(0))
+            except OSError as error:
+                failures.append(str(error))
+                self._next_name_server()
             else:
                 host = connection.local.rpartition(":")[0].strip("[]")
                 self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{time.time_ns():x}"
                 return
+        raise ConnectionError(f"no name server answers ({'; '.join(failures)}); does it run there?")
+
+    def _next_name_server(self) -> None:
+        self.name_servers.append(self.name_servers.pop(0))
 
     # -- routes -------------------------------------------------------------------------------
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRouteData:
-        """Where the queues of a topic are; RequestError with TOPIC_NOT_EXIST if nowhere."""
+        """Where the queues of a topic are; RequestError with TOPIC_NOT_EXIST if nowhere.
+
+        Unless it has to be ``fresh``, the last known route serves while no name server can tell.
+        """
+        self._check_connected()
         known = self._routes.get(topic)
         now = asyncio.get_running_loop().time()
         if known is not None and not fresh and now - known[0] < ROUTE_S:
             return known[1]
-        header = TopicHeader(topic, True)
-        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        route = TopicRouteData.decode(answer.content)
+        try:
+            route = await self._ask_route(topic)
+        except (OSError, NoRouteYetError) as error:
+            if known is None or fresh:
+                raise
+            _log.warning("%s; the last known route of %s remains in use", error, topic)
+            self._routes[topic] = (now - ROUTE_S + ROUTE_AGAIN_S, known[1])
+            return known[1]
         self._routes[topic] = (now, route)
         await self._greet_new_brokers()
         return route
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        try:
+            code, header = RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic, True)
+            return TopicRouteData.decode((await self.ask_name_server(code, header)).content)
+        except RequestError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or await self.brokers():
+                raise
+            what = (
+                f"no route to the topic {topic} yet: no broker has registered at the name server "
+                f"{self.name_servers[0]}; if it has just started, try again in some seconds"
+            )
+            raise NoRouteYetError(error.code, what) from None
+
+    async def brokers(self) -> dict[str, str]:
+        """Names and addresses of all masters that the name server knows."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        info = ClusterInfo.decode((await self.ask_name_server(code)).content)
+        return {n: data.master for n, data in info.broker_addr_table.items() if data.master}
 
     def forget_route(self, topic: str) -> None:
         """Ask anew when the route is needed next; until then brokers are where they were.
@@ -142,6 +277,7 @@ class Session:
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """The address of a broker in a route that was asked for."""
+        self._check_connected()
         for _, route in self._routes.values():
             for data in route.broker_datas:
                 if data.broker_name == broker_name and data.broker_addrs:
@@ -171,21 +307,22 @@ class Session:
         """Tell it to all brokers at once; one that is not there is told the next time."""
         if self._heartbeat is None:
             return
-        self._told = self.masters()
+        masters = self.masters()
         body = self._heartbeat().encode()
-        beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in self._told)
+        beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in masters)
         for outcome in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("heartbeat: %s", outcome)
+        self._told = masters  # not before: who is cancelled has told nobody
 
     async def leave(self, group: str) -> None:
         """Tell all brokers that this client has left a consumer group."""
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
-        for address in self.masters():
-            try:
-                await self.ask(address, RequestCode.UNREGISTER_CLIENT, header)
-            except (OSError, TimeoutError, FiretrailError) as error:
-                _log.warning("%s: leaving the group: %s", group, error)
+        code = RequestCode.UNREGISTER_CLIENT
+        told = (self.ask(address, code, header) for address in self.masters())
+        for outcome in await asyncio.gather(*told, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                _log.warning("%s: leaving the group: %s", group, outcome)
 
     async def _greet_new_brokers(self) -> None:
         if self._heartbeat is not None and not self.masters() <= self._told:
@@ -204,12 +341,35 @@ class Session:
 
         self.spawn(run())
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do something beside the rest; it ends with the session."""
+        if self._state is _State.CLOSED:
+            work.close()
+            self.check_open()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
+
+
+def _addresses(namesrv: str | Sequence[str]) -> list[str]:
+    """The addresses of name servers, checked."""
+    texts = namesrv.split(";") if isinstance(namesrv, str) else list(namesrv)
+    addresses = [text.strip() for text in texts if text.strip()]
+    if not addresses:
+        raise ConfigError("namesrv", namesrv, "expected HOST:PORT, or several separated by ';'")
+    for address in addresses:
+        try:
+            split_address(address)
+        except ConfigError as error:
+            raise ConfigError("namesrv", address, error.allowed) from None
+    return addresses
 
 
 def _command(code: int, header: Header | None, body: Bytes) -> Command:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from firetrail.client.checking import at_least, checked_group, positive
+from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.popping import Popped, Popper
-from firetrail.client.session import Session, queues_of
-from firetrail.client.subscription import by_tags, wanted_by
-from firetrail.errors import RequestError
+from firetrail.client.receiving import Ask, Receiving
+from firetrail.client.session import queues_of
+from firetrail.client.subscription import check_with_brokers, wanted_of
+from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.bodies import (
-    BY_TAG,
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
@@ -22,7 +23,8 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.codes import Permission, ResponseCode
 
-_log = logging.getLogger(__name__)
+COUNT_MAX = 32
+"""Messages that a broker gives away at once."""
 
 
 class _Source(NamedTuple):
@@ -32,7 +34,7 @@ class _Source(NamedTuple):
     broker_name: str
 
 
-class SimpleConsumer:
+class SimpleConsumer(ClusterClient):
     """Takes messages of topics as one of a group::
 
         async with SimpleConsumer("127.0.0.1:9876", "billing", {"orders": "paid"}) as consumer:
@@ -53,30 +55,25 @@ class SimpleConsumer:
         *,
         start: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
     ) -> None:
-        self.group = group
+        super().__init__(namesrv)
+        self.group = checked_group(group)
         self._start = start
-        self._wanted = [
-            by_tags(topic, wanted) if isinstance(wanted, str) else wanted
-            for topic, wanted in topics.items()
-        ]
-        self._session = Session(namesrv)
+        self._wanted = list(wanted_of(topics).values())
         mode = 0 if start is ConsumeFromWhere.FIRST_OFFSET else 1
         self._popper = Popper(self._session, group, mode)
+        self._receiving: Receiving
         self._turn = 0
 
-    async def __aenter__(self) -> Self:
-        await self._session.open()
-        try:
-            self._session.beat(self._heartbeat)
-            await self._sources()
-        except BaseException:
-            await self._session.close()
-            raise
-        return self
+    async def _join(self) -> None:
+        self._receiving = Receiving(self._session, self._popper)
+        await check_with_brokers(self._session, self.group, self._wanted)
+        self._session.beat(self._heartbeat)
+        await self._sources()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def _leave(self) -> None:
+        self._receiving.stop()
         await self._session.leave(self.group)
-        await self._session.close()
+        await self._receiving.settle()
 
     def _heartbeat(self) -> HeartbeatData:
         model = MessageModel.CLUSTERING
@@ -90,8 +87,15 @@ class SimpleConsumer:
     ) -> list[Popped]:
         """Up to ``count`` messages (32 at most) as soon as there are any, none after ``wait_s``.
 
-        If this is cancelled, messages that were on their way come again after ``invisible_s``.
+        If this is cancelled, messages that were on their way go to the next call with the same
+        ``count`` and ``invisible_s``; if there is none when they arrive, they are given back to the
+        broker, and come again at once with one more in their ``reconsume_times``.
         """
+        self._session.check_open()
+        if not 1 <= count <= COUNT_MAX:
+            raise ConfigError("count", count, f"has to be in 1..{COUNT_MAX}")
+        positive("invisible_s", invisible_s)
+        at_least(0, "wait_s", wait_s)
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
         while True:
@@ -101,7 +105,8 @@ class SimpleConsumer:
             alone = len(sources) == 1
             for source in sources:
                 patience_s = max(deadline - clock(), 0.0) if alone else 0.0
-                found = await self._pop(source, count, invisible_s, patience_s)
+                ask = Ask(*source, count, invisible_s)
+                found = await self._receiving.messages(ask, patience_s)
                 if found:
                     return found
             left_s = deadline - clock()
@@ -119,20 +124,6 @@ class SimpleConsumer:
             topics = ", ".join(wanted.topic for wanted in self._wanted)
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has queues of {topics}")
         return found
-
-    async def _pop(
-        self, source: _Source, count: int, invisible_s: float, wait_s: float
-    ) -> list[Popped]:
-        wanted, broker_name = source
-        found = await self._popper.pop(
-            broker_name, wanted, count=count, invisible_s=invisible_s, wait_s=wait_s
-        )
-        if wanted.expression_type != BY_TAG:
-            return found
-        is_wanted = wanted_by(wanted)
-        # Brokers compare hashes of tags; what came by chance must not come again.
-        await self.ack(*(message for message in found if not is_wanted(message)))
-        return list(filter(is_wanted, found))
 
     async def _wait(self, sources: Sequence[_Source], wait_s: float) -> bool:
         """Wait until one of several brokers has something; False if none has in time."""
@@ -157,20 +148,18 @@ class SimpleConsumer:
     async def ack(self, *messages: Popped) -> None:
         """The messages are done with, and do not come again.
 
-        A message whose time is over comes again all the same, which is not an error here.
+        A message whose time is over comes again all the same, which is not an error here. If this
+        is cancelled, any of them may have been acknowledged; doing it again does no harm.
         """
-        by_broker: dict[str, list[Popped]] = {}
-        for message in messages:
-            by_broker.setdefault(message.receipt.broker_name, []).append(message)
-        for broker_name, together in by_broker.items():
-            if len(together) == 1:
-                await self._popper.ack(together[0])
-            else:
-                await self._popper.ack_all(broker_name, together)
+        self._session.check_open()
+        await self._receiving.ack(messages)
 
     async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
         """Have the message for so many seconds more, or let it come again soon.
 
-        From then on only the message that this returns can be acknowledged.
+        From then on only the message that this returns can be acknowledged. If this is cancelled,
+        it may have happened all the same, and the message then comes again after that time.
         """
+        self._session.check_open()
+        at_least(0, "invisible_s", invisible_s)
         return await self._popper.change(message, invisible_s)

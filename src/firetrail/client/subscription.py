@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from firetrail.client.received import Received
+from firetrail.client.session import Session
+from firetrail.errors import ConfigError, RequestError
 from firetrail.format.javahash import java_hash
-from firetrail.remoting.bodies import ALL_TAGS, BY_SQL, BY_TAG, SubscriptionData
+from firetrail.format.names import check_topic
+from firetrail.remoting.bodies import (
+    ALL_TAGS,
+    BY_SQL,
+    BY_TAG,
+    CheckClientBody,
+    SubscriptionData,
+)
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+_log = logging.getLogger(__name__)
 
 
 def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
     """Messages with one of the tags, such as ``"a || b"``; all with ``"*"``."""
+    check_topic(topic)
     version = time.time_ns() // 1_000_000
     tags = [tag.strip() for tag in expression.split("||")]
     wanted = [tag for tag in tags if tag]
+    if not wanted and expression.strip():
+        allowed = "no tag is named; '*' stands for all messages"
+        raise ConfigError(f"tags of {topic}", expression, allowed)
     if not wanted or ALL_TAGS in wanted:
         return SubscriptionData(topic, ALL_TAGS, BY_TAG, version)
     codes = [java_hash(tag) for tag in wanted]
@@ -23,6 +40,9 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
 
 def by_sql(topic: str, expression: str) -> SubscriptionData:
     """Messages whose properties meet a condition, such as ``"price > 10 AND TAGS = 'a'"``."""
+    check_topic(topic)
+    if not expression.strip():
+        raise ConfigError(f"condition for {topic}", expression, "is empty")
     return SubscriptionData(topic, expression, BY_SQL, time.time_ns() // 1_000_000)
 
 
@@ -32,3 +52,42 @@ def wanted_by(subscription: SubscriptionData) -> Callable[[Received], bool]:
     if not tags:
         return lambda message: True
     return lambda message: message.tags in tags
+
+
+def wanted_of(topics: Mapping[str, str | SubscriptionData]) -> dict[str, SubscriptionData]:
+    """What a consumer wants, by topic. ConfigError if that is nothing, or contradicts itself."""
+    if not isinstance(topics, Mapping) or not topics:
+        example = """expected topics and tags, such as {"orders": "*"}"""
+        raise ConfigError("topics", topics, example)
+    found = {
+        topic: by_tags(topic, wanted) if isinstance(wanted, str) else wanted
+        for topic, wanted in topics.items()
+    }
+    for topic, wanted in found.items():
+        if wanted.topic != topic:
+            raise ConfigError(f"topics[{topic!r}]", wanted, f"is a subscription of {wanted.topic}")
+    return found
+
+
+async def check_with_brokers(
+    session: Session, group: str, subscriptions: Iterable[SubscriptionData]
+) -> None:
+    """RequestError if a broker does not take one of the subscriptions, which tags never are.
+
+    Every broker is asked, because each has its own settings, and the topic may not exist yet.
+    """
+    checked = [each for each in subscriptions if each.expression_type != BY_TAG]
+    if not checked:
+        return
+    for name, address in (await session.brokers()).items():
+        for wanted in checked:
+            body = CheckClientBody(session.client_id, group, wanted).encode()
+            code = RequestCode.CHECK_CLIENT_CONFIG
+            try:
+                answer = await session.request(address, code, body=body)
+            except OSError as error:
+                _log.warning("%s: the subscriptions were not checked: %s", name, error)
+                break
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+                what = f"{name} refuses the condition {wanted.sub_string!r} for {wanted.topic}"
+                raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")

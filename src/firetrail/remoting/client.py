@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 
-from firetrail.errors import RequestError
+from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.answering import Handler, answer_to, outcome_of
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import Command
@@ -14,6 +15,36 @@ from firetrail.remoting.frames import Limits
 
 CONNECT_S = 3.0
 REQUEST_S = 3.0
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 address stands in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host.strip("[]") or not port.isascii() or not port.isdigit():
+        raise ConfigError("address", address, "expected HOST:PORT, such as 127.0.0.1:9876")
+    if not 0 < int(port) < 1 << 16:
+        raise ConfigError("address", address, "the port has to be in 1..65535")
+    return host.strip("[]"), int(port)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled the current task, which is not done with that yet.
+
+    If not, a CancelledError that comes out of something else was meant for that alone.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection; the loop's own words would repeat the address and the number."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _closed(address: str) -> ConnectionError:
+    return ConnectionError(f"{address}: the client was closed")
 
 
 class Client:
@@ -26,6 +57,7 @@ class Client:
         self._limits = limits
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._is_closed = False
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def request(
@@ -48,6 +80,8 @@ class Client:
 
     async def connect(self, address: str) -> Connection:
         """The connection to a peer."""
+        if self._is_closed:
+            raise _closed(address)
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closed:
             return connection
@@ -56,20 +90,31 @@ class Client:
             task = asyncio.ensure_future(self._open(address))
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not is_cancelled():
+                raise _closed(address) from None  # only close() cancels it
+            raise
 
     async def _open(self, address: str) -> Connection:
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
-            _, connection = await loop.create_connection(
-                lambda: Connection(self, self._limits), host.strip("[]"), int(port)
-            )
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, self._limits), host, port
+                )
+        except TimeoutError:
+            raise TimeoutError(f"{address}: no connection within {CONNECT_S:g} s") from None
+        except OSError as error:
+            raise ConnectionError(f"{address}: cannot be reached: {_reason(error)}") from error
         self._connections[address] = connection
         return connection
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. What others still wait for raises ConnectionError."""
+        self._is_closed = True
         for opening in list(self._connecting.values()):
             opening.cancel()
         for answering in list(self._tasks):

@@ -213,3 +213,11 @@ class ResponseCode(IntEnum):
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
+
+
+def request_name(code: int) -> str:
+    """The name of a request for messages to people."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"

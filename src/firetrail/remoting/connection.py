@@ -13,7 +13,7 @@ from itertools import count
 from typing import Protocol, cast
 
 from firetrail.errors import ProtocolError
-from firetrail.remoting.codes import CommandFlag
+from firetrail.remoting.codes import CommandFlag, request_name
 from firetrail.remoting.command import Command
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 
@@ -138,6 +138,9 @@ class Connection(asyncio.Protocol):
             self.send(command)
             async with asyncio.timeout(timeout_s):
                 return await future
+        except TimeoutError:
+            what = f"no answer to {request_name(command.code)} within {timeout_s:g} s"
+            raise TimeoutError(f"{self.peer}: {what}") from None
         finally:
             self._asked.pop(opaque, None)
 

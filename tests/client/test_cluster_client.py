@@ -1,0 +1,162 @@
+"""Clients that are not open, not yet or no more, and what opening and closing leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.client.clusters import clustered, fill, received
+
+from firetrail.client import (
+    Admin,
+    ClientClosedError,
+    Message,
+    MessageQueue,
+    Outcome,
+    Popped,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from firetrail.client.cluster_client import ClusterClient
+from firetrail.remoting.receipts import Receipt
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+ARGUMENTS: dict[str, Any] = {
+    "address": "127.0.0.1:1",
+    "broker_name": "broker-a",
+    "count": 1,
+    "decide": lambda _: Outcome.COMMIT,
+    "group": "G",
+    "invisible_s": 1.0,
+    "items": b"",
+    "key": "k",
+    "message": Message("T", b""),
+    "messages": [Message("T", b"")],
+    "namespace": "n",
+    "offset": 0,
+    "offset_message_id": "7F00000100002A9F0000000000000000",
+    "offsets": {QUEUE: 0},
+    "queue": QUEUE,
+    "request": received(),
+    "settings": {"a": "b"},
+    "timestamp_ms": 0,
+    "topic": "T",
+    "value": "v",
+    "writable": True,
+    "body": b"",
+}
+LIFE = ("open", "close", "consume_now")
+"""What needs no connection; the last gives the listener a message."""
+POPPED = Popped(QUEUE, received().record, Receipt(0, 0, 0, 0, "0", "broker-a", 0, 0))
+MAKERS: dict[type[ClusterClient], Callable[[str], ClusterClient]] = {
+    Admin: Admin,
+    Producer: Producer,
+    PullConsumer: PullConsumer,
+    PushConsumer: lambda namesrv: PushConsumer(namesrv, "G", lambda _: None, {"T": "*"}),
+    SimpleConsumer: lambda namesrv: SimpleConsumer(namesrv, "G", {"T": "*"}),
+}
+
+
+def methods() -> Iterator[tuple[type[ClusterClient], str]]:
+    """All that users may await, and iterate over, of every client."""
+    for kind in MAKERS:
+        for name, member in inspect.getmembers(kind):
+            is_async = inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+            if is_async and not name.startswith("_") and name not in LIFE:
+                yield kind, name
+
+
+async def use(client: ClusterClient, name: str) -> None:
+    """Call a method with arguments that are good enough."""
+    method = getattr(client, name)
+    if name in ("ack", "change_invisible"):
+        found = {"ack": (POPPED,), "change_invisible": (POPPED, 1.0)}[name]
+        await method(*found)
+    else:
+        needed = {
+            parameter.name: ARGUMENTS[parameter.name]
+            for parameter in inspect.signature(method).parameters.values()
+            if parameter.default is parameter.empty
+        }
+        called = method(**needed)
+        if inspect.isasyncgen(called):
+            await anext(called)
+        else:
+            await called
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    list(methods()),
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_a_client_that_is_not_open_says_so(kind: type[ClusterClient], name: str) -> None:
+    async def test() -> None:
+        client = MAKERS[kind]("127.0.0.1:1")
+        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is not open; use 'async"):
+            await use(client, name)
+        await client.close()
+        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; make a new"):
+            await use(client, name)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_once_open_and_once_closed(kind: type[ClusterClient]) -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        client = MAKERS[kind](namesrv)
+        await client.open()
+        with pytest.raises(ClientClosedError, match="is open"):
+            await client.open()
+        await client.close()
+        await client.close()
+        with pytest.raises(ClientClosedError, match="is closed; make a new one"):
+            await client.open()
+        with pytest.raises(ClientClosedError, match="is closed"):
+            await client._session.route("T")
+
+    clustered(test)
+
+
+def test_an_open_that_failed_can_be_tried_again() -> None:
+    async def test(namesrv: str) -> None:
+        consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
+        for _ in range(2):
+            with pytest.raises(Exception, match="No topic route info"):
+                await consumer.open()
+        await fill(namesrv, "T", 1)
+        await consumer.open()
+        assert len(await consumer.receive(wait_s=5)) == 1
+        await consumer.close()
+
+    clustered(test)
+
+
+@pytest.mark.parametrize("moment", ["connecting", "waiting"])
+def test_who_waits_is_told_of_the_close(moment: str) -> None:
+    """And not cancelled, which would end a task that nobody has cancelled."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        consumer = PullConsumer(namesrv)
+        await consumer.open()
+        if moment == "waiting":
+            await consumer.queues("T")
+            end = await consumer.offsets.end(QUEUE)
+            pull = asyncio.ensure_future(consumer.pull(QUEUE, end, wait_s=20))
+            await asyncio.sleep(0.1)
+        else:
+            pull = asyncio.ensure_future(consumer.pull(QUEUE, 0))
+            await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(ClientClosedError, match=r"PullConsumer (was|is) closed"):
+            await pull
+
+    clustered(test)

@@ -1,0 +1,161 @@
+"""Consumption in order, against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.clusters import buried, clustered, fill, until
+
+from firetrail.client import (
+    ConsumeFromWhere,
+    Message,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    Received,
+)
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+def test_in_order() -> None:
+    async def test(namesrv: str) -> None:
+        heard: list[tuple[int, bytes]] = []
+        failed: Counter[bytes] = Counter()
+
+        def listener(message: Received) -> None:
+            if message.body == b"5" and failed[b"5"] < 2:
+                failed[b"5"] += 1
+                assert message.reconsume_times == failed[b"5"] - 1
+                raise ValueError("again")
+            heard.append((message.queue.queue_id, message.body))
+
+        queue = MessageQueue("T", "broker-a", 1)
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"x"), queue=queue)
+            for n in range(10):
+                await producer.send(Message("T", b"%d" % n), queue=queue)
+        async with PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST):
+            await until(lambda: len(heard) >= 11)
+        assert [body for _, body in heard] == [b"x", *(b"%d" % n for n in range(10))]
+        assert failed[b"5"] == 2
+
+    clustered(test)
+
+
+class TestRetriesInOrder:
+    """A message that fails again and again, with another behind it in the same queue."""
+
+    @staticmethod
+    def consume(namesrv: str, tries: list[bytes], fails: int, **more: Any) -> PushConsumer:
+        def listener(message: Received) -> None:
+            tries.append(message.body)
+            if message.body == b"0" and tries.count(b"0") <= fails:
+                raise ValueError("not yet")
+
+        return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST, **more)
+
+    @staticmethod
+    async def send_two(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            for body in (b"0", b"1"):
+                await producer.send(Message("T", body), queue=MessageQueue("T", "broker-a", 1))
+
+    def test_without_limit(self) -> None:
+        async def test(namesrv: str) -> None:
+            tries: list[bytes] = []
+            await self.send_two(namesrv)
+            async with self.consume(namesrv, tries, fails=40):
+                await until(lambda: b"1" in tries)
+            assert tries == [b"0"] * 41 + [b"1"]
+
+        clustered(test)
+
+    def test_with_a_limit_it_is_buried(self) -> None:
+        async def test(namesrv: str) -> None:
+            tries: list[bytes] = []
+            await self.send_two(namesrv)
+            async with self.consume(namesrv, tries, fails=99, max_retries=2):
+                await until(lambda: b"1" in tries)
+                assert await buried(namesrv) == [b"0"]
+            assert tries == [b"0"] * 3 + [b"1"]
+
+        clustered(test)
+
+    def test_while_broadcasting_it_is_skipped(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(namesrv: str) -> None:
+            tries: list[bytes] = []
+            broadcast = {"model": MessageModel.BROADCASTING, "offsets_folder": tmp_path}
+            await self.send_two(namesrv)
+            async with self.consume(namesrv, tries, fails=99, max_retries=1, **broadcast):
+                await until(lambda: b"1" in tries)
+            assert tries == [b"0", b"0", b"1"]
+            assert "is skipped" in caplog.text
+
+        clustered(test)
+
+
+def test_in_order_a_queue_is_kept_while_a_message_of_it_is_consumed() -> None:
+    """A slow listener must not let another member begin with the same message."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        at_work: Counter[bytes] = Counter()
+        most: Counter[bytes] = Counter()
+        go_on = asyncio.Event()
+
+        async def listener(message: Received) -> None:
+            at_work[message.body] += 1
+            most[message.body] = max(most[message.body], at_work[message.body])
+            await go_on.wait()
+            at_work[message.body] -= 1
+
+        def member() -> PushConsumer:
+            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST)
+
+        async with member():
+            await until(lambda: len(at_work) == 4)
+            async with member() as b:
+                await asyncio.sleep(0.3)  # many times what queues are given up after
+                assert not any(queue.topic == "T" for queue in b.assigned)
+                go_on.set()
+                await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 2)
+        assert set(most.values()) == {1}
+
+    clustered(test)
+
+
+def test_in_order_a_queue_has_one_consumer() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        working: Counter[int] = Counter()
+        order: dict[int, list[int]] = defaultdict(list)
+
+        async def listener(message: Received) -> None:
+            number = message.queue.queue_id
+            working[number] += 1
+            assert working[number] == 1
+            await asyncio.sleep(0.002)
+            order[number].append(message.queue_offset)
+            working[number] -= 1
+
+        def member() -> PushConsumer:
+            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST)
+
+        async with member():
+            await fill(namesrv, "T", 40)
+            async with member() as b:
+                await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 2)
+                await fill(namesrv, "T", 40)
+                await until(lambda: sum(map(len, order.values())) >= 84)
+        for offsets in order.values():
+            assert offsets == sorted(offsets)
+
+    clustered(test)

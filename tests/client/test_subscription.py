@@ -1,0 +1,94 @@
+"""What consumers want, and what they cannot have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.client.clusters import clustered, fill
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import (
+    ConfigError,
+    IllegalMessageError,
+    PushConsumer,
+    RequestError,
+    SimpleConsumer,
+    SubscriptionData,
+    by_sql,
+    by_tags,
+)
+from firetrail.format.javahash import java_hash
+
+
+class TestSubscriptions:
+    def test_tags(self) -> None:
+        wanted = by_tags("T", " a ||b|| ")
+        assert wanted.tags_set == ["a", "b"]
+        assert wanted.code_set == [java_hash("a"), java_hash("b")]
+
+    @pytest.mark.parametrize("expression", ["*", "", "a || *"])
+    def test_all(self, expression: str) -> None:
+        wanted = by_tags("T", expression)
+        assert (wanted.sub_string, wanted.tags_set, wanted.code_set) == ("*", [], [])
+
+    def test_sql(self) -> None:
+        wanted = by_sql("T", "a > 1")
+        assert (wanted.sub_string, wanted.expression_type) == ("a > 1", "SQL92")
+
+    @pytest.mark.parametrize("expression", ["||", " || || "])
+    def test_no_tag(self, expression: str) -> None:
+        with pytest.raises(ConfigError, match=r"tags of T = .*: no tag is named; '\*' stands"):
+            by_tags("T", expression)
+
+    def test_no_condition(self) -> None:
+        with pytest.raises(ConfigError, match="condition for T = ' ': is empty"):
+            by_sql("T", " ")
+
+
+def consumers(namesrv: str, topics: Any) -> list[PushConsumer | SimpleConsumer]:
+    return [
+        PushConsumer(namesrv, "G", lambda _: None, topics),
+        SimpleConsumer(namesrv, "G", topics),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topics", "error", "message"),
+    [
+        ({}, ConfigError, "topics = {}: expected topics and tags, such as"),
+        ("T", ConfigError, "topics = 'T': expected topics and tags"),
+        ({"T": by_tags("U")}, ConfigError, "is a subscription of U"),
+        ({"a b": "*"}, IllegalMessageError, "topic: 'a b' has a character"),
+    ],
+)
+def test_what_nobody_can_want(topics: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        PushConsumer("127.0.0.1:1", "G", lambda _: None, topics)
+    with pytest.raises(error, match=message):
+        SimpleConsumer("127.0.0.1:1", "G", topics)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic yet"])
+@pytest.mark.parametrize(
+    ("wanted", "allowed", "message"),
+    [
+        (by_sql("T", "a >"), True, "broker-a refuses the condition 'a >' for T: "),
+        (by_sql("T", "a > 1"), False, "does not support consumer to filter message by SQL92"),
+        (SubscriptionData("T", "a", "XPATH", 1), False, "refuses the condition 'a' for T"),
+    ],
+    ids=["no SQL", "switched off", "unknown"],
+)
+def test_a_broker_that_does_not_take_it(
+    wanted: SubscriptionData, allowed: bool, message: str, is_there: bool
+) -> None:
+    """Opening fails, instead of pulls that are refused for ever."""
+
+    async def test(namesrv: str) -> None:
+        if is_there:
+            await fill(namesrv, "T", 1)
+        for consumer in consumers(namesrv, {"T": wanted}):
+            with pytest.raises(RequestError, match=message):
+                await consumer.open()
+
+    clustered(test, config=BrokerConfig(property_filter=allowed))
