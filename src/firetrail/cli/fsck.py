@@ -9,21 +9,24 @@ from firetrail.broker.overruns import set_back_files
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
+from firetrail.cli.losses import confirm, loss_lines
 from firetrail.cli.output import Progress, colour, counted, human_size, human_time
+from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
 from firetrail.storage.system import System
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
+from firetrail.store.losses import Loss, loss_behind
 from firetrail.store.problems import Problem
-from firetrail.store.repair import Repair, repair_store
+from firetrail.store.repair import Repair, damage_to_cut, repair_store
 from firetrail.store.view import StoreView
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.
 
-Nothing is written without --repair. A store that crashed is judged as one: a torn tail, and queues
-and index that are behind the log, are what recovery is for. Exit code 0: nothing is wrong;
-1: problems were found; 2: not a store, or it cannot be read.
+Nothing is written without --repair, and with --dry-run not even then. A store that crashed is
+judged as one: a torn tail, and queues and index that are behind the log, are what recovery is for.
+Exit code 0: nothing is wrong; 1: problems were found; 2: not a store, or it cannot be read.
 
 Repairs, of a store that is not in use; what they remove is kept in a folder repair-<time> of it:
   rebuild-derived  make consume queues and index anew from the log
@@ -33,7 +36,8 @@ of their queue are set back to it."""
 EXAMPLES = """\
   firetrail fsck data
   firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'
-  firetrail fsck data --repair rebuild-derived"""
+  firetrail fsck data --repair rebuild-derived
+  firetrail fsck data --repair truncate-log --dry-run"""
 
 _REPAIRS = [repair.value for repair in Repair]
 
@@ -44,6 +48,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--repair", choices=_REPAIRS, help="change the store: one of the repairs above"
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --repair: change nothing, say what would be given up",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="with --repair: do not ask, on a terminal either"
+    )
     common.add_delay_levels(parser)
     common.add_json(parser, "one JSON object")
     return parser
@@ -51,18 +63,34 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Repair if asked to, check, and say what was done and found."""
+    if args.dry_run:
+        return _dry_run(args)
     repaired: list[str] = []
+    losses: list[Loss] = []
     if args.repair is not None:
+
+        def on_loss(loss: Loss) -> None:
+            losses.append(loss)
+            confirm(args, loss)
+
         repaired = repair_store(
-            System(), args.store, Repair(args.repair), args.delay_levels, finish=_set_back
+            System(),
+            args.store,
+            Repair(args.repair),
+            args.delay_levels,
+            finish=_set_back,
+            on_loss=on_loss,
         )
     with open_view(args.store) as view:
         report = checked(view, args.delay_levels)
     if args.json:
         told = report.as_json()
-        print(json.dumps(told | {"repaired": repaired} if repaired else told))
+        if args.repair is not None:
+            told |= {"repaired": repaired, "loss": losses[0].as_json() if losses else None}
+        print(json.dumps(told))
     else:
-        print("\n".join([*repaired, *show(report)]))
+        given_up = [line for loss in losses for line in loss_lines(loss, "gave up")]
+        print("\n".join([*repaired, *given_up, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
 
 
@@ -73,6 +101,23 @@ def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
         return check_store(view, delays, progress)
     finally:
         progress.clear()
+
+
+def _dry_run(args: argparse.Namespace) -> ExitCode:
+    """Say what a repair would give up."""
+    if args.repair is None:
+        raise FiretrailError("--dry-run needs --repair")
+    loss = None
+    if Repair(args.repair) is Repair.TRUNCATE_LOG:
+        with open_view(args.store) as view:
+            loss = loss_behind(view, damage_to_cut(view))
+    if args.json:
+        print(json.dumps({"loss": loss.as_json() if loss is not None else None}))
+    elif loss is None:
+        print("rebuild-derived makes queues and index from the log and gives up no message")
+    else:
+        print("\n".join(loss_lines(loss, "would give up")))
+    return ExitCode.OK
 
 
 def _set_back(view: StoreView) -> list[str]:

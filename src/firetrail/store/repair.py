@@ -34,12 +34,11 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import FolderLock, check_is_store
-from firetrail.store.problems import Kind
+from firetrail.store.losses import Loss, first_damage, loss_behind
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.rebuild import Rebuilt, rebuild
-from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreView
-from firetrail.store.walk import Batch, Damage
+from firetrail.store.walk import Damage
 
 MADE = "made"
 """Where queues and index are made, in the folder of the repair."""
@@ -72,10 +71,12 @@ def repair_store(
     make: Rebuild = rebuild,
     on_progress: Callable[[int], None] = lambda done: None,
     finish: Callable[[StoreView], list[str]] = lambda view: [],
+    on_loss: Callable[[Loss], None] = lambda loss: None,
 ) -> list[str]:
     """Repair a store that is not in use; what was done, a sentence each.
 
-    ``make`` makes the queues and the index, and tells ``on_progress``. ``finish`` is called with
+    ``make`` makes the queues and the index, and tells ``on_progress``. ``on_loss`` is
+    told what will be given up before anything is changed, and may raise. ``finish`` is called with
     the repaired store while its lock is still held, and says what it did. Raises StoreLockedError
     if the store is in use, and StoreError if the repair would not help.
     """
@@ -83,7 +84,7 @@ def repair_store(
     lock = FolderLock(system, root)
     try:
         work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
-        done = work.run(choice)
+        done = work.run(choice, on_loss)
         with StoreView.open(root, system=system, exclusive=True) as view:
             return done + finish(view)
     finally:
@@ -104,15 +105,13 @@ class _Work:
         self._kept = root / f"{REPAIR_PREFIX}{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
         self._done: list[str] = []
 
-    def run(self, choice: Repair) -> list[str]:
+    def run(self, choice: Repair, on_loss: Callable[[Loss], None]) -> list[str]:
         self._clear_leftovers()
-        with self._view() as view:
-            damage = _first_damage(view) if choice is Repair.TRUNCATE_LOG else None
-            if choice is Repair.TRUNCATE_LOG and damage is None:
-                raise StoreError(
-                    f"{self._root}: the log is good to its end, there is nothing to cut"
-                )
-            if damage is not None:
+        damage = None
+        if choice is Repair.TRUNCATE_LOG:
+            with self._view() as view:
+                damage = damage_to_cut(view)
+                on_loss(loss_behind(view, damage))
                 self._truncate_log(view, damage)
         with self._view() as view:
             self._rebuild_derived(view, self._kept / MADE)
@@ -267,21 +266,17 @@ class _Work:
         self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
 
 
+def damage_to_cut(view: StoreView) -> Damage:
+    """The first damage of a log; StoreError if there is none."""
+    damage = first_damage(view)
+    if damage is None:
+        raise StoreError(f"{view.root}: the log is good to its end, there is nothing to cut")
+    return damage
+
+
 def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:
     """Append the units of ``old`` before queue offset ``end``."""
     for segment in old.files.segments:
         size = min(segment.wrote, end * UNIT_SIZE - segment.base)
         if size > 0:
             queue.append(segment.base // UNIT_SIZE, segment.view[:size])
-
-
-def _first_damage(view: StoreView) -> Damage | None:
-    """Where the log is damaged first: in its middle, or where it ends."""
-    for part in view.walk():
-        if isinstance(part, Batch):
-            if part.failed is not None:
-                return part.failed
-        elif part.kind is not Kind.BLANK_SIZE:  # which nobody reads
-            return part
-    tail = read_tail(view)
-    return tail.found if tail.kind in (TailKind.DAMAGED, TailKind.TORN) else None

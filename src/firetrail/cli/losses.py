@@ -1,0 +1,55 @@
+"""What a repair gives up, as text, and the question whether it may."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from firetrail.cli.output import counted, human_time
+from firetrail.errors import FiretrailError
+from firetrail.store.losses import Loss, QueueLoss
+
+QUEUES_SHOWN = 20
+"""Queues that are listed one by one; --json has all."""
+
+
+def loss_lines(loss: Loss, verb: str) -> list[str]:
+    """A summary, and a line for each queue."""
+    lines = [
+        f"{verb} {counted(loss.messages, 'message')}, {loss.readable} of them readable, from "
+        f"physical offset {loss.begin} to {loss.end}: {loss.detail}",
+        *map(_queue_line, loss.queues[:QUEUES_SHOWN]),
+    ]
+    if len(loss.queues) > QUEUES_SHOWN:
+        lines.append(f"  and {counted(len(loss.queues) - QUEUES_SHOWN, 'queue')} more, see --json")
+    if loss.others:
+        lines.append(f"  {counted(loss.others, 'record')} that no consumer sees (transactions)")
+    return lines
+
+
+def _queue_line(queue: QueueLoss) -> str:
+    stored = "none readable"
+    if queue.first_stored is not None and queue.last_stored is not None:
+        times = f"{human_time(queue.first_stored)} to {human_time(queue.last_stored)}"
+        stored = f"{queue.readable} readable, stored {times}"
+    return (
+        f"  {queue.topic}/{queue.queue_id}: {counted(queue.messages, 'message')}, offsets "
+        f"{queue.first_offset} to {queue.end_offset - 1}, {stored}"
+    )
+
+
+def confirm(args: argparse.Namespace, loss: Loss) -> None:
+    """Ask on a terminal whether messages may be given up; FiretrailError if not."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    for line in loss_lines(loss, "gives up"):
+        print(line, file=sys.stderr)
+    print(
+        f"firetrail salvage {args.store} --into DIR would keep all that can be read.\n"
+        "Give them up? [y/N] ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise FiretrailError("nothing was changed")

@@ -1,0 +1,184 @@
+"""What would be lost if the log ended earlier: messages, queues, queue offsets and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from firetrail.format import columns as col
+from firetrail.format import layout
+from firetrail.format.columns import Check
+from firetrail.format.javahash import java_text
+from firetrail.store.problems import Kind
+from firetrail.store.queues import QueueKey
+from firetrail.store.tail import TailKind, read_tail
+from firetrail.store.view import StoreView
+from firetrail.store.walk import Batch, Damage, LogWalk
+
+_COLUMNS = (
+    col.PHYSICAL_OFFSET,
+    col.SIZE,
+    col.QUEUE_ID,
+    col.QUEUE_OFFSET,
+    col.STORE_TIME,
+    col.SYS_FLAG,
+    col.TOPIC_AT,
+    col.TOPIC_SIZE,
+)
+
+
+class GoodRecord(NamedTuple):
+    """A record of the log whose checksums are right."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_time: int
+    in_queue: bool
+    """Not so prepared messages and those that were rolled back, which no consumer sees."""
+    content: memoryview
+    """Its bytes, valid until the next one."""
+
+
+@dataclass(slots=True)
+class QueueLoss:
+    """The messages of one queue that would be lost."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    end_offset: int
+    """Behind the last one."""
+    readable: int = 0
+    """How many of them are good."""
+    first_stored: int | None = None
+    last_stored: int | None = None
+    """Store times (ms) of the first and last that are good."""
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return self.end_offset - self.first_offset
+
+
+@dataclass(slots=True)
+class Loss:
+    """What stands in the log from ``begin`` on."""
+
+    begin: int
+    end: int
+    detail: str
+    """What is wrong at the beginning."""
+    queues: list[QueueLoss] = field(default_factory=list)
+    others: int = 0
+    """Good records that are in no queue: prepared, or rolled back."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages of queues there are."""
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def readable(self) -> int:
+        """How many of them are good."""
+        return sum(queue.readable for queue in self.queues)
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for scripts."""
+        return {
+            "begin_offset": self.begin,
+            "end_offset": self.end,
+            "detail": self.detail,
+            "messages": self.messages,
+            "readable": self.readable,
+            "others": self.others,
+            "queues": [
+                {
+                    "topic": queue.topic,
+                    "queue_id": queue.queue_id,
+                    "first_offset": queue.first_offset,
+                    "last_offset": queue.end_offset - 1,
+                    "messages": queue.messages,
+                    "readable": queue.readable,
+                    "first_stored": queue.first_stored,
+                    "last_stored": queue.last_stored,
+                }
+                for queue in self.queues
+            ],
+        }
+
+
+def first_damage(view: StoreView) -> Damage | None:
+    """Where the log is damaged first: in its middle, or where it ends."""
+    for part in view.walk():
+        if isinstance(part, Batch):
+            if part.failed is not None:
+                return part.failed
+        elif part.kind is not Kind.BLANK_SIZE:  # which nobody reads
+            return part
+    tail = read_tail(view)
+    return tail.found if tail.kind in (TailKind.DAMAGED, TailKind.TORN) else None
+
+
+def known_end(view: StoreView) -> int:
+    """Up to where messages are known to have been in the log, damaged or not."""
+    durable = view.watermark.durable_offset if view.watermark is not None else 0
+    return max(view.end, durable)
+
+
+def good_records(view: StoreView, begin: int) -> Iterator[GoodRecord]:
+    """The good records from a physical offset on, past whatever is damaged."""
+    names: dict[bytes, str] = {}
+    for part in LogWalk(view.log, begin, known_end(view), Check.RECORD):
+        if not isinstance(part, Batch):
+            continue
+        rows = part.rows if part.failed is None else part.rows - 1
+        content, base = part.segment.view, part.segment.base
+        table = zip(*(part.columns.column(c)[:rows].tolist() for c in _COLUMNS), strict=True)
+        for offset, size, queue_id, queue_offset, time, flag, topic_at, topic_size in table:
+            raw = bytes(content[topic_at : topic_at + topic_size])
+            topic = names.get(raw)
+            if topic is None:
+                topic = names[raw] = java_text(raw)
+            kind = flag & layout.TRANSACTION_MASK
+            in_queue = kind in (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+            at = offset - base
+            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, content[at : at + size])
+
+
+def loss_behind(view: StoreView, damage: Damage) -> Loss:
+    """What a log that ends before some damage has lost."""
+    begin = damage.physical_offset
+    loss = Loss(begin, known_end(view), damage.detail)
+    queues: dict[QueueKey, QueueLoss] = {}
+    for pair in view.tails:
+        with closing(view.open_queue(*pair)) as queue:
+            first = queue.first_where(
+                queue.min_offset(view.log.min_offset),
+                queue.max_offset,
+                lambda unit: unit.physical_offset >= begin,
+            )
+            if first < queue.max_offset:
+                queues[pair] = QueueLoss(*pair, first, queue.max_offset)
+    for record in good_records(view, begin):
+        if record.in_queue:
+            _count(queues, record)
+        else:
+            loss.others += 1
+    loss.queues = [queues[pair] for pair in sorted(queues)]
+    return loss
+
+
+def _count(queues: dict[QueueKey, QueueLoss], record: GoodRecord) -> None:
+    """A message that can be read, and that its queue may not have had yet."""
+    key = (record.topic, record.queue_id)
+    queue = queues.get(key)
+    if queue is None:
+        queue = queues[key] = QueueLoss(*key, record.queue_offset, record.queue_offset)
+    queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
+    queue.readable += 1
+    if queue.first_stored is None:
+        queue.first_stored = record.store_time
+    queue.last_stored = record.store_time
