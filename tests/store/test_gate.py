@@ -1,5 +1,9 @@
 """Reasons for which puts are refused."""
 
+import logging
+
+import pytest
+
 from firetrail.store.gate import Closure, Gate
 
 
@@ -28,3 +32,19 @@ def test_for_good() -> None:
     with gate._guard:  # which a thread that is gone may hold
         gate.shut_for_good("not here")
     assert gate.refusal == "not here"
+
+
+def test_what_keeps_messages_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    gate = Gate()
+    gate.shut(Closure.CLOSED)
+    gate.lift(Closure.CLOSED)
+    gate.lift(Closure.DISK_FULL)
+    assert caplog.messages == []
+    for used in (91, 92):
+        gate.shut(Closure.DISK_FULL, f"{used}% used")
+    gate.lift(Closure.DISK_FULL)
+    assert caplog.messages == [
+        "messages are refused from now on: the disk is nearly full: 91% used",
+        "messages are taken again; they were refused because the disk is nearly full: 92% used",
+    ]

@@ -1,5 +1,6 @@
 """Retention: what expires when, what never does, and what those who still read see of it."""
 
+import logging
 import os
 import threading
 from datetime import datetime
@@ -140,6 +141,42 @@ class TestByDisk:
         machine.files.used = 0.51
         round_of(store)
         assert "51%" in store.refusal
+
+
+class TestLog:
+    """Nothing is deleted in silence."""
+
+    def test_expired_files(self, full: Store, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        age(full, 80 * HOUR_MS, 0)
+        path = full._engine.log.queue.segments[0].path
+        full.delete_expired()
+        (record,) = (r for r in caplog.records if "retention removes" in r.message)
+        assert record.levelname == "INFO"
+        assert record.message == (
+            f"retention removes {path}: 4.0 KiB of messages (log offsets 0 to 4096), last changed "
+            "80.0 h ago, because files are kept for 72 h"
+        )
+
+    def test_files_that_go_before_their_time(
+        self, full: Store, machine: Machine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        age(full, *[HOUR_MS] * 8)
+        machine.files.used = 0.86
+        removed = round_of(full)
+        warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+        assert len(warnings) == removed > 1
+        assert warnings[0].endswith(
+            "last changed 1.0 h ago, because 86% of the file system is used, more than 85% "
+            "(diskSpaceCleanForciblyRatio)"
+        )
+
+    def test_files_whose_deletion_was_demanded(
+        self, full: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        age(full, *[HOUR_MS] * 8)
+        full.delete_expired(forced=True)
+        assert "because it was demanded, whatever the age" in caplog.text
 
 
 class TestNever:

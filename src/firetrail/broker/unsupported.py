@@ -23,7 +23,9 @@ FLAG = "--ignore-unsupported"
 TOPICS_SHOWN = 5
 _ON = ("true",)
 _REPLICATES = "no message is copied to or from another broker: it is lost with this machine"
-_LETS_IN = "nobody is asked who they are: whoever reaches the port may read, send, change and delete"
+_LETS_IN = (
+    "nobody is asked who they are: whoever reaches the port may read, send, change and delete"
+)
 _CONTROLLER = "no controller and no replica takes over when this broker fails"
 _ROCKSDB = "queues, topics or progress in RocksDB are not read: the broker would not know them"
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from firetrail.cli import serving
+from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.namesrv import NameServer, NameServerConfig
 
@@ -37,11 +37,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="0 for a free one (default: listenPort, or 9876)",
     )
     serving.add_json(parser)
+    logs.add_arguments(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Serve until told to stop."""
+    logs.set_up(args)
     config, remarks = NameServerConfig.from_entries(serving.read_conf(args.conf))
     serving.report(remarks)
     if args.host is not None:

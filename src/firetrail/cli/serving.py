@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import errno
 import json
-import logging
 import signal
 import sys
 from collections.abc import Coroutine, Iterable
@@ -48,8 +47,7 @@ def port(text: str) -> int:
 
 
 def run(serving: Coroutine[Any, Any, T]) -> T:
-    """Run it, with warnings on standard error; on uvloop, which is faster, if that is installed."""
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    """Run it; on uvloop, which is faster, if that is installed."""
     allow_many_files()  # every queue and every connection is one
     try:
         if find_spec("uvloop") is None:

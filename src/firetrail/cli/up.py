@@ -11,7 +11,7 @@ from pathlib import Path
 from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import LoadedBroker, load_entries
-from firetrail.cli import serving
+from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say
 from firetrail.namesrv import NameServerConfig
@@ -75,10 +75,15 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         "brokerRole or aclEnable, rocksdb or dledger (repeatable)",
     )
     serving.add_json(parser)
+    logs.add_arguments(parser)
 
 
 def settings(args: argparse.Namespace) -> LoadedBroker:
-    """The settings in the file and the arguments; what of the file has no effect is reported."""
+    """The settings in the file and the arguments; what of the file has no effect is reported.
+
+    From here on the log goes where the arguments say.
+    """
+    logs.set_up(args)
     loaded = load_entries(serving.read_conf(args.conf))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)

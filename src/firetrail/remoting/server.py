@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import Limits
+from firetrail.remoting.refusals import Refusals
 
 URGENT = frozenset(
     {
@@ -84,6 +86,7 @@ class Server:
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals(time.monotonic)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -165,6 +168,7 @@ class Server:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
+            self._refusals.flush()
             for connection in list(self.connections):
                 began = None if connection.is_held else connection.unfinished_since
                 if began is not None and now - began > self._limits.frame_s:
@@ -223,6 +227,8 @@ class Server:
             self._finish(connection, request, response)
 
     def _finish(self, connection: Connection, request: Command, response: Command | None) -> None:
+        if response is not None and response.code:
+            self._refusals.note(connection.peer, request, response)
         if response is not None and not request.is_one_way:
             try:
                 connection.send(response)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from enum import Enum
 
@@ -13,6 +14,11 @@ class Closure(Enum):
     SLAVE = "the store is a slave"
     DISK_FULL = "the disk is nearly full"
     FAILED = "writing was given up"
+
+
+_LOGGED = {Closure.DISK_FULL: logging.WARNING, Closure.FAILED: logging.ERROR}
+
+_log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -27,14 +33,19 @@ class Gate:
     def shut(self, closure: Closure, detail: str = "") -> None:
         """Refuse puts for this reason, too."""
         with self._guard:
+            is_news = closure not in self._reasons
             self._reasons[closure] = f"{closure.value}: {detail}" if detail else closure.value
             self.refusal = "; ".join(self._reasons.values())
+        if is_news and closure in _LOGGED:
+            _log.log(_LOGGED[closure], "messages are refused from now on: %s", self.refusal)
 
     def lift(self, closure: Closure) -> None:
         """This reason is gone."""
         with self._guard:
-            self._reasons.pop(closure, None)
+            was = self._reasons.pop(closure, None)
             self.refusal = "; ".join(self._reasons.values())
+        if was is not None and closure in _LOGGED and not self.refusal:
+            _log.warning("messages are taken again; they were refused because %s", was)
 
     def shut_for_good(self, reason: str) -> None:
         """Refuse puts from now on; takes no lock, which another thread may have died with."""

@@ -8,10 +8,12 @@ archived. Queues and index follow the log's new beginning.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime
 
+from firetrail.format.human import human_size
 from firetrail.format.names import OFFSET_MAX
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
@@ -23,6 +25,9 @@ from firetrail.store.indexes import Index
 from firetrail.store.queues import QueueTable
 
 HOUR_MS = 3_600_000
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Retention:
@@ -60,7 +65,9 @@ class Retention:
         due = used > config.disk_max_used_ratio or self._is_hour()
         with self.guard:
             self._sweep()
-            removed = self._delete(forced) if due or forced else 0
+            removed = (
+                self._delete(_forced_by(used, config) if forced else "") if due or forced else 0
+            )
             self._follow()
         return removed
 
@@ -68,7 +75,7 @@ class Retention:
         """Delete expired files now; ``forced``, also those that have not expired. How many."""
         with self.guard:
             self._sweep()
-            removed = self._delete(forced)
+            removed = self._delete("it was demanded, whatever the age" if forced else "")
             self._follow()
         return removed
 
@@ -81,7 +88,8 @@ class Retention:
         if self._index is not None:
             self._index.sweep(grace_ms)
 
-    def _delete(self, forced: bool) -> int:
+    def _delete(self, forced: str) -> int:
+        """``forced`` is why files go that have not expired; empty if only others do."""
         queue = self._log.queue
         removed = settled = 0
         archived = self._archived()
@@ -96,11 +104,29 @@ class Retention:
                 break
             if removed:
                 self._system.clock.sleep_ms(self._config.delete_interval_ms)
+            self._log_removal(oldest, forced)
             queue.retire_first(self._config.destroy_forcibly_after_ms)
             removed += 1
         if removed and queue.has_retired:
             self._waiting.add(queue)
         return removed
+
+    def _log_removal(self, segment: Segment, forced: str) -> None:
+        hours = self._config.file_reserved_hours
+        expired = self._is_expired(segment)
+        changed_ms = self._system.files.modified_ms(segment.path)
+        age_ms = max(self._system.clock.now_ms() - changed_ms, 0)
+        _logger.log(
+            logging.INFO if expired else logging.WARNING,
+            "retention removes %s: %s of messages (log offsets %d to %d), last changed %.1f h ago, "
+            "because %s",
+            segment.path,
+            human_size(segment.end - segment.base),
+            segment.base,
+            segment.end,
+            age_ms / HOUR_MS,
+            f"files are kept for {hours} h" if expired else forced,
+        )
 
     def _archived(self) -> int:
         """Up to where files may go as far as lakes are concerned."""
@@ -143,3 +169,10 @@ class Retention:
         if self._index is not None:
             self._index.delete_expired(log_min, grace_ms)
         self._followed = log_min
+
+
+def _forced_by(used: float, config: StoreConfig) -> str:
+    return (
+        f"{used:.0%} of the file system is used, more than {config.disk_clean_forcibly_ratio:.0%} "
+        "(diskSpaceCleanForciblyRatio)"
+    )

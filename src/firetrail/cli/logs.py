@@ -1,0 +1,88 @@
+"""Where the log of a server goes, and in which form."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+LEVELS = ("debug", "info", "warning", "error")
+SIZE_DEFAULT, KEEP_DEFAULT = "64M", 5
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TEXT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that serves takes."""
+    group = parser.add_argument_group("log")
+    group.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="what is logged (default: %(default)s)"
+    )
+    group.add_argument(
+        "--log-json", action="store_true", help="a JSON object a line instead of text"
+    )
+    group.add_argument(
+        "--log-file", metavar="FILE", type=Path, help="instead of standard error; it is rotated"
+    )
+    group.add_argument(
+        "--log-size",
+        metavar="SIZE",
+        type=size,
+        default=SIZE_DEFAULT,
+        help="size at which the file is rotated, as 500K or 1G (default: %(default)s)",
+    )
+    group.add_argument(
+        "--log-keep",
+        metavar="N",
+        type=int,
+        choices=range(1, 1000),
+        default=KEEP_DEFAULT,
+        help="how many rotated files are kept, FILE.1 the newest (default: %(default)s)",
+    )
+
+
+def size(text: str) -> int:
+    """An argument that is a number of bytes."""
+    match = re.fullmatch(r"([1-9]\d{0,8})([KMG]?)", text)
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def set_up(args: argparse.Namespace) -> None:
+    """Log as the arguments say; of other libraries, warnings only."""
+    logging.basicConfig(handlers=[handler_of(args)], level=logging.WARNING)
+    logging.getLogger("firetrail").setLevel(args.log_level.upper())
+
+
+def handler_of(args: argparse.Namespace) -> logging.Handler:
+    """Where the arguments let the log go."""
+    handler: logging.Handler = logging.StreamHandler()
+    if args.log_file is not None:
+        handler = RotatingFileHandler(
+            args.log_file, maxBytes=args.log_size, backupCount=args.log_keep, encoding="utf-8"
+        )
+    handler.setFormatter(JsonLines() if args.log_json else logging.Formatter(_TEXT))
+    return handler
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        found = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False)

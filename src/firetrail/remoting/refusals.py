@@ -1,0 +1,108 @@
+"""Requests that are refused, in the log: the first of a kind at once, then a count each minute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+
+PAUSE_S = 60.0
+"""Between two lines about the same kind."""
+KINDS_MAX = 1_000
+"""Kinds that are counted apart; peers may make up codes."""
+
+_ORDINARY = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.POLLING_TIMEOUT,
+    }
+)
+"""Answers that are no refusals."""
+_STORING = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+    }
+)
+"""Requests with a message that is not stored if they are refused."""
+_NAMES = {int(code): code.name for code in RequestCode}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Kind:
+    logged_at: float
+    unlogged: int = 0
+
+
+class Refusals:
+    """Counted by the codes of request and response. ``now`` is a clock that never jumps."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._kinds: dict[tuple[int, int], _Kind] = {}
+
+    def note(self, peer: str, request: Command, response: Command) -> None:
+        """A request was answered with another code than success."""
+        if response.code in _ORDINARY:
+            return
+        key = (request.code, response.code)
+        kind = self._kinds.get(key)
+        if kind is not None:
+            kind.unlogged += 1
+            return
+        if len(self._kinds) >= KINDS_MAX:
+            return
+        self._kinds[key] = _Kind(self._now())
+        _log.log(
+            _level(*key),
+            "request %s of %s is refused with code %d: %s",
+            _name(request.code),
+            peer,
+            response.code,
+            response.remark or "no reason given",
+        )
+
+    def flush(self) -> None:
+        """Log how many of each kind there were since its last line; called every second or so."""
+        now = self._now()
+        due = [item for item in self._kinds.items() if now - item[1].logged_at >= PAUSE_S]
+        for key, kind in due:
+            if not kind.unlogged:
+                del self._kinds[key]
+                continue
+            request, response = key
+            _log.log(
+                _level(*key),
+                "%d more requests %s were refused with code %d in the last %d s",
+                kind.unlogged,
+                _name(request),
+                response,
+                now - kind.logged_at,
+            )
+            kind.logged_at, kind.unlogged = now, 0
+
+
+def _name(code: int) -> str:
+    return f"{code} ({_NAMES[code]})" if code in _NAMES else str(code)
+
+
+def _level(request: int, response: int) -> int:
+    if request in _STORING:
+        return logging.WARNING
+    if (request, response) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST):
+        return logging.DEBUG  # every client asks before the first message
+    return logging.INFO

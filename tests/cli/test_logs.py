@@ -1,0 +1,84 @@
+"""The log of a server: levels, JSON lines, a file that is rotated."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.cli.test_up import addresses, started
+
+from firetrail.cli import logs
+
+
+@contextmanager
+def logging_to(file: Path, *arguments: str) -> Iterator[logging.Logger]:
+    """A logger whose messages go where the arguments say."""
+    parser = argparse.ArgumentParser()
+    logs.add_arguments(parser)
+    handler = logs.handler_of(parser.parse_args(["--log-file", str(file), *arguments]))
+    logger = logging.getLogger("firetrail.test.logs")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_a_file_that_is_rotated(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with logging_to(file, "--log-size", "1K", "--log-keep", "2") as logger:
+        for number in range(100):
+            logger.info("message %d", number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.2"]
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 1024
+    assert file.read_text().splitlines()[-1].endswith(" INFO    message 99")
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with logging_to(file, "--log-json") as logger:
+        try:
+            raise ValueError("oh\nno")
+        except ValueError:
+            logger.exception("it failed: %s", "ü")
+    (line,) = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    assert line["time"].endswith("Z")
+    assert line["level"] == "error"
+    assert line["logger"] == "firetrail.test.logs"
+    assert line["message"] == "it failed: ü"
+    assert line["exception"].endswith("ValueError: oh\nno")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", 1), ("500K", 512_000), ("64M", 64 << 20), ("1G", 1 << 30)]
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert logs.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1T", "1.5M", "many"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError):
+        logs.size(text)
+
+
+def test_a_server_logs_into_the_file(tmp_path: Path) -> None:
+    for name in ("config", "kvStore"):  # as in a folder of RocketMQ's
+        (tmp_path / "data" / name).mkdir(parents=True)
+    file = tmp_path / "log"
+    ports = "--port", "0", "--namesrv-port", "0"
+    options = "--log-file", str(file), "--log-json"
+    with started("up", str(tmp_path / "data"), *ports, *options) as process:
+        addresses(process, 2)
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert said == ""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert any("kvStore/" in line["message"] for line in lines)

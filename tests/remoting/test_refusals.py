@@ -1,0 +1,72 @@
+"""Refused requests in the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.broker.brokers import Talk, running
+
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.refusals import KINDS_MAX, PAUSE_S, Refusals
+
+
+@pytest.fixture(autouse=True)
+def everything(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "firetrail")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refuse(refusals: Refusals, request: int, code: int, times: int = 1) -> None:
+    for _ in range(times):
+        refusals.note("10.0.0.1:5", Command(request, {}), Command(code, {}, remark="why"))
+
+
+def test_the_first_at_once_then_counts(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE, 38)
+    refusals.flush()
+    first = "request 310 (SEND_MESSAGE_V2) of 10.0.0.1:5 is refused with code 14: why"
+    assert caplog.messages == [first]
+    clock.now += PAUSE_S
+    refusals.flush()
+    more = "37 more requests 310 (SEND_MESSAGE_V2) were refused with code 14 in the last 60 s"
+    assert caplog.messages == [first, more]
+    clock.now += PAUSE_S
+    refusals.flush()
+    refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert caplog.messages == [first, more, first]
+
+
+def test_how_loud(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(Clock())
+    refuse(refusals, RequestCode.SEND_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
+    refuse(refusals, RequestCode.UPDATE_BROKER_CONFIG, ResponseCode.NO_PERMISSION)
+    refuse(refusals, RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST)
+    refuse(refusals, RequestCode.PULL_MESSAGE, ResponseCode.PULL_NOT_FOUND)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "DEBUG"]
+
+
+def test_no_more_kinds_than_that(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(Clock())
+    for code in range(KINDS_MAX + 5):
+        refuse(refusals, 10_000 + code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert len(caplog.messages) == len(refusals._kinds) == KINDS_MAX
+
+
+def test_a_server_logs_what_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(talk: Talk) -> None:
+        for _ in range(3):
+            await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")
+
+    running(test)
+    (line,) = [m for m in caplog.messages if "refused" in m]
+    assert "is refused with code 1: accurate timer message is not enabled" in line
