@@ -31,8 +31,7 @@ def light(who: str, *named: str) -> list[Json]:
             "mqtt",
             f"{who} {number}".encode(),
             queue_id=number % 2,
-            properties={"TAGS": who}
-            | ({"INNER_MULTI_DISPATCH": ",".join(names)} if names else {}),
+            properties={"TAGS": who} | ({"INNER_MULTI_DISPATCH": ",".join(names)} if names else {}),
         )
         for number, names in enumerate(queues)
     ]
