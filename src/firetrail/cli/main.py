@@ -21,6 +21,7 @@ from firetrail.cli import (
     query,
     rebuild,
     reset,
+    salvage,
     send,
     tail,
     topic,
@@ -33,7 +34,7 @@ from firetrail.format.kernels import COMPILED
 COMMANDS: tuple[Command, ...] = (
     *(up, broker, namesrv),
     *(topic, group, send, tail, lag, reset),
-    *(info, dump, query, fsck, rebuild, backup),
+    *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,
 )
 """The subcommands, in the order in which help lists them: servers, a cluster, a store, Spark."""

@@ -19,6 +19,7 @@ field is named. Page: ``docs/format/record.md``.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -229,6 +230,19 @@ def _check_seal(content: memoryview, digits: bytes) -> None:
             len(content) - layout.PROPERTY_CRC_SIZE,
             "the record is not the one that its property __CRC32# was made for",
         )
+
+
+def move_record(content: ReadableBuffer, physical_offset: int, queue_offset: int) -> bytearray:
+    """A copy of a record for another place: in the log, and in its queue.
+
+    If it has the property ``__CRC32#``, that is made anew.
+    """
+    moved = bytearray(content)
+    offsets = layout.RECORD_HEAD.offsets
+    struct.pack_into(">qq", moved, offsets["queue_offset"], queue_offset, physical_offset)
+    if moved[-layout.PROPERTY_CRC_SIZE : _MARK_END] == layout.PROPERTY_CRC_MARK:
+        RecordWriter(moved).seal(0, len(moved))
+    return moved
 
 
 def encode_record(record: Record) -> bytes:

@@ -26,6 +26,7 @@ from firetrail.format.names import (
     LOCK,
     REPAIR_PREFIX,
     WATERMARK,
+    parse_segment_name,
 )
 from firetrail.storage.copies import copy_file
 from firetrail.storage.system import System
@@ -74,6 +75,11 @@ def back_up(
         return Backup(copy.files, copy.bytes, live)
 
 
+def copy_files(system: System, root: Path, folder: Path, log_end: int) -> None:
+    """Copy the files of a store that is not in use, those of the log that begin before a place."""
+    _Copy(system, root, folder, lambda done: None).run(log_end)
+
+
 class _Copy:
     """One copy of the files of a store."""
 
@@ -90,23 +96,24 @@ class _Copy:
     def is_in_use(self) -> bool:
         return lock_owner(self._system, self._root) is not None
 
-    def run(self) -> None:
+    def run(self, log_end: int | None = None) -> None:
         names = self._files.names(self._root)
         left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
         others = [n for n in names if n not in left_out and not n.startswith(REPAIR_PREFIX)]
         # The abort file after the marks: a store that is opened in between is not taken for closed.
         for name in (*_ORDER, *others, ABORT):
             self._copy(self._root / name)
-        self._copy_log(self._root / COMMIT_LOG)
+        self._copy_log(self._root / COMMIT_LOG, log_end)
 
-    def _copy_log(self, folder: Path) -> None:
+    def _copy_log(self, folder: Path, end: int | None) -> None:
         """Copy the log up to its last file, which may be another one when the others are copied."""
         self._files.make_folder(self._folder / COMMIT_LOG)
         done: set[str] = set()
         while new := [name for name in self._files.names(folder) if name not in done]:
             for name in new:
-                self._copy(folder / name)
                 done.add(name)
+                if end is None or (parse_segment_name(name) or 0) < end:
+                    self._copy(folder / name)
         self._files.sync_folder(self._folder / COMMIT_LOG)
 
     def _copy(self, path: Path) -> None:

@@ -29,11 +29,13 @@ from firetrail.format import layout
 from firetrail.format.hosts import encode_host
 from firetrail.format.kernels.encode import RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic, segment_name
+from firetrail.format.record import move_record
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.geometry import adopt_sizes
+from firetrail.store.losses import GoodRecord
 from firetrail.store.putting import without_crcs
 from firetrail.store.queues import QueueKey
 from firetrail.store.store import Store
@@ -157,6 +159,40 @@ class BulkAppend:
             segment = self._roll(segment)
         self._write(segment, key, encoded, items, count, size, sys_flag)
 
+    def add_record(self, record: GoodRecord) -> int:
+        """Append a record of another store as it is, but for its places; its new queue offset.
+
+        One that is in no queue keeps the queue offset that it has.
+        """
+        content = record.content
+        size = len(content)
+        segment = self._segments[-1] if self._segments else self._open_last()
+        if segment is None or segment.wrote + size + _HEAD > segment.size:
+            segment = self._roll(segment)
+        key = (record.topic, record.queue_id)
+        number = self._next.get(key, 0) if record.in_queue else record.queue_offset
+        moved = move_record(content, segment.base + segment.wrote, number)
+        self._place(segment, moved)
+        if record.in_queue:
+            self._next[key] = number + 1
+        self.messages += 1
+        return number
+
+    def _place(self, segment: Segment, records: bytes | bytearray) -> None:
+        """Write records, of which the first of all keeps its head back until the commit."""
+        at, size = segment.wrote, len(records)
+        segment.allocate(at + size)
+        hidden = 0
+        if self._head is None:
+            hidden = _HEAD
+            self._head = segment, at, bytes(records[:_HEAD])
+        segment.view[at + hidden : at + size] = records[hidden:]
+        if self._first is None:
+            length = int.from_bytes(records[:4], "big")
+            self._first = segment.base + at, bytes(records[:length])
+        segment.wrote_to(at + size)
+        self._end = segment.base + at + size
+
     def _measure(self, items: bytes | memoryview, topic: bytes) -> tuple[int, int, int]:
         hosts = 2 * len(self._store_host)
         return measure_batch(items, hosts, len(topic), 0, self.config.property_crc)
@@ -172,9 +208,9 @@ class BulkAppend:
         sys_flag: int,
     ) -> None:
         at = segment.wrote
-        segment.allocate(at + size)
-        hidden = self._head is None
-        scratch = bytearray(size) if hidden else None
+        scratch = bytearray(size) if self._first is None else None
+        if scratch is None:
+            segment.allocate(at + size)
         writer = RecordWriter(segment.view if scratch is None else scratch)
         if len(self._store_host) == layout.HOST_V6_SIZE:
             sys_flag |= layout.BORN_HOST_V6 | layout.STORE_HOST_V6
@@ -195,14 +231,10 @@ class BulkAppend:
             self.config.property_crc,
         )
         if scratch is not None:
-            self._head = segment, at, bytes(scratch[:_HEAD])
-            segment.view[at + _HEAD : at + size] = scratch[_HEAD:]
-        if self._first is None:
-            content = scratch if scratch is not None else segment.view[at : at + size]
-            length = int.from_bytes(content[:4], "big")
-            self._first = segment.base + at, bytes(content[:length])
-        segment.wrote_to(at + size)
-        self._end = segment.base + at + size
+            self._place(segment, scratch)
+        else:
+            segment.wrote_to(at + size)
+            self._end = segment.base + at + size
         self._next[key] = self._next.get(key, 0) + count
         self.messages += count
 

@@ -1,0 +1,106 @@
+"""Positions of a broker in a salvaged store, where messages have other queue offsets than before.
+
+Offsets of groups and delay levels are exchanged for those that the same messages have now. Notes of
+pops name offsets in their bodies: those behind the damage are left out, and their groups get again
+what was popped since. The ends of transactions name half messages by their offset; if half messages
+were lost, the ends behind the damage are left out, and producers are asked again.
+"""
+
+from __future__ import annotations
+
+from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.overruns import set_back_files
+from firetrail.broker.pop_checkpoints import CHECKPOINT
+from firetrail.broker.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
+from firetrail.errors import FormatError, ProtocolError
+from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.record import decode_message
+from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
+from firetrail.remoting.pop_bodies import CheckpointBody, OrderInfos
+from firetrail.store.losses import GoodRecord
+from firetrail.store.salvage import Numbering, Salvaged
+from firetrail.store.view import StoreView
+
+_HALF_QUEUE = 0
+
+
+class Renumbering:
+    """What a salvage asks about records, and does to the files of the broker at the end."""
+
+    def __init__(self) -> None:
+        self._popped: dict[tuple[str, int], int] = {}
+        """By ``topic@group`` and queue id: where the first pop that is left out began."""
+        self.done: list[str] = []
+        """What was changed, a sentence each."""
+
+    def wanted(self, record: GoodRecord, numbering: Numbering) -> bool:
+        """Whether a record keeps its meaning in the new store."""
+        if record.topic.startswith(REVIVE_PREFIX):
+            self._note_pop(record)
+            return False
+        if record.topic == OP_TOPIC:
+            return not numbering.is_changed(HALF_TOPIC, _HALF_QUEUE)
+        return True
+
+    def _note_pop(self, record: GoodRecord) -> None:
+        try:
+            message = decode_message(record.content)
+            if message.tags != CHECKPOINT:
+                return
+            body = CheckpointBody.decode(message.body)
+        except (FormatError, ProtocolError):
+            return  # which a broker leaves out as well
+        key = (f"{body.topic}@{body.group}", body.queue_id)
+        self._popped[key] = min(self._popped.get(key, body.start), body.start)
+
+    def finish(self, view: StoreView, salvaged: Salvaged) -> None:
+        """Exchange the offsets in the files of the broker."""
+        self._groups(view, salvaged.numbering)
+        self._delays(view, salvaged.numbering)
+        self._orders(view, salvaged.numbering)
+        self.done += set_back_files(view.system, view.root, view.queue_end)
+
+    def _groups(self, view: StoreView, numbering: Numbering) -> None:
+        file = ConfigFile(view.system, view.root, CONSUMER_OFFSETS)
+        table = file.load(ConsumerOffsets)
+        before = len(self.done)
+        for key, queues in table.offset_table.items():
+            topic, _, group = key.partition("@")
+            if topic.startswith(REVIVE_PREFIX):
+                continue  # its notes end at the damage; who is beyond them is set back
+            for queue_id, old in queues.items():
+                popped = min(old, self._popped.get((key, queue_id), old))
+                new = numbering.new_offset(topic, queue_id, popped)
+                if new != old:
+                    queues[queue_id] = new
+                    self._tell(f"group {group}", topic, queue_id, old, new)
+        if len(self.done) > before:
+            file.save(table.to_json())
+
+    def _delays(self, view: StoreView, numbering: Numbering) -> None:
+        file = ConfigFile(view.system, view.root, DELAY_OFFSETS)
+        table = file.load(DelayOffsets)
+        before = len(self.done)
+        for level, old in table.offset_table.items():
+            new = numbering.new_offset(SCHEDULE_TOPIC, level - 1, old)
+            if new != old:
+                table.offset_table[level] = new
+                self._tell(f"delay level {level}", SCHEDULE_TOPIC, level - 1, old, new)
+        if len(self.done) > before:
+            file.save(table.to_json())
+
+    def _orders(self, view: StoreView, numbering: Numbering) -> None:
+        """Forget ordered pops of queues that were renumbered: their messages come again."""
+        file = ConfigFile(view.system, view.root, ORDERS)
+        table = file.load(OrderInfos)
+        before = len(self.done)
+        for key, queues in table.table.items():
+            topic, _, group = key.partition("@")
+            for queue_id in [q for q in queues if numbering.is_changed(topic, q)]:
+                del queues[queue_id]
+                self.done.append(f"ordered pop of group {group} in {topic}/{queue_id}: removed")
+        if len(self.done) > before:
+            file.save(table.to_json())
+
+    def _tell(self, owner: str, topic: str, queue_id: int, old: int, new: int) -> None:
+        self.done.append(f"{owner}: offset {old} of {topic}/{queue_id} is now {new}")

@@ -1,0 +1,86 @@
+"""``firetrail salvage``: a new store with all that can be read of a damaged one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from firetrail.broker.renumbering import Renumbering
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import open_view
+from firetrail.cli.fsck import checked, show
+from firetrail.cli.output import Progress, counted
+from firetrail.storage.system import System, allow_many_files
+from firetrail.store.losses import known_end
+from firetrail.store.repair import damage_to_cut
+from firetrail.store.salvage import salvage_store
+
+DESCRIPTION = """\
+Make a new store with every good message of a store whose log is damaged, those behind the damage
+too. The damaged store is only read, and must not be in use.
+
+Up to the first damage both are the same. Behind it, messages have another place in the log and, in
+queues that have lost messages, a lower queue offset; the positions of consumer groups and delay
+levels are exchanged accordingly, so that groups go on where they were. What was popped since the
+damage and not acknowledged comes again.
+
+At the end the new store is checked as by firetrail fsck."""
+EXAMPLES = """\
+  firetrail salvage data --into saved
+  firetrail salvage data --into saved --json"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Name, help and arguments."""
+    parser = common.add_parser(
+        subparsers, "salvage", "save what can be read of a damaged store", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument(
+        "--into", metavar="DIR", type=Path, required=True, help="a new or empty folder"
+    )
+    common.add_delay_levels(parser)
+    common.add_json(parser, "one JSON object: what was saved, and the report of fsck")
+    return parser
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Salvage, check the new store, and say what was done and found."""
+    allow_many_files()
+    with open_view(args.store) as view:
+        progress = Progress("saving", known_end(view) - damage_to_cut(view).physical_offset)
+    broker = Renumbering()
+    try:
+        saved = salvage_store(
+            System(),
+            args.store,
+            args.into,
+            args.delay_levels,
+            broker.wanted,
+            broker.finish,
+            progress,
+        )
+    finally:
+        progress.clear()
+    with open_view(args.into) as view:
+        report = checked(view, args.delay_levels)
+    if args.json:
+        told = {
+            "into": str(args.into),
+            "damaged_at": saved.cut_at,
+            "saved": saved.kept,
+            "left_out": saved.left_out,
+            "positions": broker.done,
+            "check": report.as_json(),
+        }
+        print(json.dumps(told))
+    else:
+        print(
+            f"{args.into}: all before the damage at {saved.cut_at}, and "
+            f"{counted(saved.kept, 'message')} from behind it"
+        )
+        if saved.left_out:
+            print(f"{counted(saved.left_out, 'note')} of pops and transactions left out")
+        print("\n".join([*broker.done, *show(report)]))
+    return ExitCode.OK if report.ok else ExitCode.PROBLEMS

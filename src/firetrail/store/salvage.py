@@ -1,0 +1,143 @@
+"""A new store with every good message of a damaged one.
+
+Up to the first damage the new store is the old one, with the same places in the log and in the
+queues. The good records behind it follow there without a gap: a log cannot have one. Each keeps all
+its fields, its store time among them, but for its place in the log and, in queues that have lost a
+message, its queue offset. :class:`Numbering` says which one it has now. The damaged store is only
+read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreLockedError
+from firetrail.format.delay import DelayLevels
+from firetrail.format.names import REPAIR_PREFIX
+from firetrail.storage.system import System
+from firetrail.store.backup import copy_files
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.config import StoreConfig
+from firetrail.store.folder import check_is_store, lock_owner
+from firetrail.store.losses import GoodRecord, good_records
+from firetrail.store.queues import QueueKey
+from firetrail.store.rebuild import built, check_outside
+from firetrail.store.repair import Repair, damage_to_cut, repair_store
+from firetrail.store.view import StoreView
+
+
+class Run(NamedTuple):
+    """Messages of a queue that follow each other, before and after."""
+
+    old: int
+    new: int
+    length: int
+
+
+class Numbering:
+    """Which queue offsets messages behind the damage have in the new store."""
+
+    def __init__(self) -> None:
+        self._runs: dict[QueueKey, list[Run]] = {}
+
+    def note(self, key: QueueKey, old: int, new: int) -> None:
+        """The message at a queue offset has another one now."""
+        runs = self._runs.setdefault(key, [])
+        if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(old, new, 1))
+
+    def new_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where a reader goes on that was at a queue offset: nothing is read twice or left out."""
+        runs = self._runs.get((topic, queue_id))
+        if not runs:
+            return offset
+        for run in reversed(runs):
+            if offset >= run.old:
+                return run.new + min(offset - run.old, run.length)
+        return min(offset, runs[0].new)
+
+    def is_changed(self, topic: str, queue_id: int) -> bool:
+        """Whether any message of a queue has another offset than before."""
+        return any(run.old != run.new for run in self._runs.get((topic, queue_id), ()))
+
+
+class Salvaged(NamedTuple):
+    """What is in the new store."""
+
+    kept: int
+    """Good messages behind the damage."""
+    left_out: int
+    """Good records that were not wanted."""
+    cut_at: int
+    """Physical offset of the first damage: up to there the stores are the same."""
+    numbering: Numbering
+
+
+Wanted = Callable[[GoodRecord, Numbering], bool]
+Finish = Callable[[StoreView, Salvaged], None]
+
+
+def salvage_store(
+    system: System,
+    root: Path,
+    target: Path,
+    delays: DelayLevels,
+    wanted: Wanted = lambda record, numbering: True,
+    finish: Finish = lambda view, salvaged: None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Salvaged:
+    """Make a store in ``target``, a new or empty folder; it is complete then, or not there.
+
+    ``wanted`` is asked for each good record behind the damage. ``finish`` may change other files of
+    the new store before it appears. ``on_progress`` is told how many bytes of the log behind the
+    damage are done. Raises StoreLockedError if the store is in use, and StoreError if it is not
+    damaged.
+    """
+    check_is_store(system, root)
+    check_outside(root, target)
+    owner = lock_owner(system, root)
+    if owner is not None:
+        raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
+    with StoreView.open(root, system=system) as view, built(system.files, target) as folder:
+        cut_at = damage_to_cut(view).physical_offset
+        copy_files(system, root, folder, log_end=cut_at)
+        repair_store(system, folder, Repair.TRUNCATE_LOG, delays)
+        for kept in folder.glob(f"{REPAIR_PREFIX}*"):
+            shutil.rmtree(kept)
+        config = StoreConfig(delay_levels=delays)
+        salvaged = _append(system, view, cut_at, folder, config, wanted, on_progress)
+        with StoreView.open(folder, system=system) as made:
+            finish(made, salvaged)
+        return salvaged
+
+
+def _append(
+    system: System,
+    view: StoreView,
+    cut_at: int,
+    folder: Path,
+    config: StoreConfig,
+    wanted: Wanted,
+    on_progress: Callable[[int], None],
+) -> Salvaged:
+    """Append the good records behind the damage to the new store."""
+    numbering = Numbering()
+    kept = left_out = done = 0
+    with BulkAppend(folder, config, system=system) as bulk:
+        for record in good_records(view, cut_at):
+            done += len(record.content)
+            if not wanted(record, numbering):
+                left_out += 1
+                continue
+            number = bulk.add_record(record)
+            if record.in_queue:
+                numbering.note((record.topic, record.queue_id), record.queue_offset, number)
+            kept += 1
+            on_progress(done)
+        bulk.commit()
+    return Salvaged(kept, left_out, cut_at, numbering)
