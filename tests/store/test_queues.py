@@ -53,7 +53,7 @@ def test_looks_at_files_when_a_queue_is_used(
     again.list_folders()
     machine.files.forget()
     assert again.find("A", 0) is not None
-    assert machine.files.count("map", "A") == 1
+    assert machine.files.count("open", "A") == 1
     assert machine.files.count("map", "B") == 0
     assert again.find("A", 0) is again.open("A", 0)
     again.close()

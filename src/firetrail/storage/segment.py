@@ -20,28 +20,36 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
 from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.residents import Residents
 from firetrail.storage.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
+T = TypeVar("T")
 _NOTHING = bytes(1 << 16)
 PAGE_SIZE = 4096
 """The unit of the least-pages rules, whatever the machine's pages are."""
 
 
 class Growth:
-    """How disk space is allocated ahead of the writes: as much again as is there, in bounds."""
+    """How disk space is allocated ahead of the writes: as much again as is there, in bounds.
 
-    __slots__ = ("largest", "smallest")
+    ``scattered`` files are many and mostly holes: of their mappings only the pages that are
+    touched are brought into memory.
+    """
 
-    def __init__(self, smallest: int, largest: int) -> None:
+    __slots__ = ("largest", "scattered", "smallest")
+
+    def __init__(self, smallest: int, largest: int, *, scattered: bool = False) -> None:
         self.smallest = smallest
         self.largest = largest
+        self.scattered = scattered
 
     def step(self, wrote: int) -> int:
         """Bytes to allocate when ``wrote`` bytes are used."""
@@ -49,7 +57,7 @@ class Growth:
 
 
 LOG_GROWTH = Growth(1 << 20, 32 << 20)
-QUEUE_GROWTH = Growth(PAGE_SIZE, 1 << 20)
+QUEUE_GROWTH = Growth(PAGE_SIZE, 1 << 20, scattered=True)
 
 
 class Segment:
@@ -179,8 +187,30 @@ class Segment:
 
     def look(self) -> memoryview | None:
         """The whole mapping for a reader, None if the segment was destroyed meanwhile."""
+        view = self._view
+        return view if view is not None else self._unless_gone(self._map)
+
+    def read(self, at: int, size: int) -> bytes | memoryview:
+        """A few bytes: of the mapping if there is one, else read without making one.
+
+        A mapping costs more than the read, and may bring far more than these bytes into memory.
+        """
+        view = self._view
+        if view is not None:
+            return view[at : at + size]
+        with self._guard:  # or the descriptor could become that of another file
+            content = self.system.files.read_at(self._opened(), at, size)
+        if len(content) != size:
+            raise SegmentSizeError(f"{self.path}: no longer {self.size} bytes long")
+        return content
+
+    def peek(self, at: int, size: int) -> bytes | memoryview | None:
+        """A few bytes for a reader, None if the segment was destroyed meanwhile."""
+        return self._unless_gone(partial(self.read, at, size))
+
+    def _unless_gone(self, access: Callable[[], T]) -> T | None:
         try:
-            return self.view
+            return access()
         except StoreClosedError:
             if self.is_open:
                 raise  # not this segment alone: its queue is closed
@@ -233,6 +263,8 @@ class Segment:
                         f"{self.path}: {length} bytes long instead of {self.size}"
                     )
                 self._mapping = self.system.files.map(descriptor, self.size, writable=self.writable)
+                if self.growth.scattered:
+                    self.system.files.expect_scattered(self._mapping)
                 self._view = memoryview(self._mapping)
             return self._view
 

@@ -131,6 +131,14 @@ class Files:
         """
         _advise(view, offset, length, _MADV_POPULATE_WRITE)
 
+    def expect_scattered(self, mapping: mmap.mmap) -> None:
+        """Read no neighbours of a page that is missing from a mapping.
+
+        By default the kernel reads up to ``read_ahead_kb`` around it, holes included, which is
+        megabytes per file on some machines. Only speed and memory depend on it.
+        """
+        mapping.madvise(mmap.MADV_RANDOM)
+
     def let_go(self, mapping: mmap.mmap, offset: int, length: int) -> None:
         """Count a range of a shared mapping no longer as memory of this process.
 
@@ -240,6 +248,14 @@ class Files:
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
+            return []
+
+    def folders(self, path: Path) -> list[str]:
+        """The names of the folders in a folder, sorted; none if there is no such folder."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, path: Path) -> bytes:

@@ -7,6 +7,7 @@ log's: units of records that retention deleted are passed over, not rewritten.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode
 from firetrail.storage.newfiles import NewFiles
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.residents import Residents
-from firetrail.storage.segment import QUEUE_GROWTH, Segment
+from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
 from firetrail.storage.system import System
 from firetrail.store.problems import DERIVED_REMEDY
 
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
+_UNITS_READ = PAGE_SIZE // UNIT_SIZE + 1
+"""Units that are read at once at the end of a search."""
 
 
 class QueueGapError(StoreDamagedError):
@@ -130,10 +133,8 @@ class ConsumeQueue:
         if offset < 0 or at >= self.files.wrote_offset:
             return None
         segment = self.files.find(at)
-        view = segment.look() if segment is not None else None
-        if segment is None or view is None:
-            return None
-        return ConsumeQueueUnit._make(_UNPACK(view, at - segment.base))
+        unit = segment.peek(at - segment.base, UNIT_SIZE) if segment is not None else None
+        return None if unit is None else ConsumeQueueUnit._make(_UNPACK(unit))
 
     def record_bytes(self, first: int, end: int) -> int:
         """How long the records from queue offset ``first`` to before ``end`` are together."""
@@ -308,7 +309,7 @@ class ConsumeQueue:
         removed = 0
         while len(self.files.segments) > 1:
             segment = self.files.segments[0]
-            last_offset = _UNPACK(segment.view, segment.size - UNIT_SIZE)[0]
+            last_offset = _UNPACK(segment.read(segment.size - UNIT_SIZE, UNIT_SIZE))[0]
             if last_offset >= log_min:
                 break
             self.files.retire_first(grace_ms)
@@ -327,12 +328,24 @@ def is_possible(unit: ConsumeQueueUnit) -> bool:
 
 
 def _units_written(segment: Segment) -> int:
+    """How many units a file has: bisected, and the last page of the search read at once.
+
+    Where the file is sparse that page is all there is. It is read, not mapped: the first access to
+    a mapping may bring megabytes of a hole into memory.
+    """
     low, high = 0, -(-segment.data_end // UNIT_SIZE)
-    while low < high:
+    while high - low > _UNITS_READ:
         middle = (low + high) // 2
-        offset, size, _ = _UNPACK(segment.view, middle * UNIT_SIZE)
-        if offset >= 0 and size > 0:
+        if _is_written(segment.read(middle * UNIT_SIZE, UNIT_SIZE)):
             low = middle + 1
         else:
             high = middle
-    return low
+    units = segment.read(low * UNIT_SIZE, (high - low) * UNIT_SIZE)
+    return low + bisect_left(
+        range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)
+    )
+
+
+def _is_written(units: bytes | memoryview, at: int = 0) -> bool:
+    offset, size, _ = _UNPACK(units, at)
+    return bool(offset >= 0 and size > 0)

@@ -94,14 +94,14 @@ class IndexFile:
     def header(self) -> IndexHeader:
         """The header as it stands in the file now."""
         try:
-            return decode_index_header(self.segment.view)
+            return decode_index_header(self.segment.read(0, INDEX_HEADER.size))
         except FormatError as error:
             raise _not_an_index_file(self.segment.path, error) from error
 
     @property
     def end(self) -> tuple[int, int]:
         """Store time and physical offset of the last message: the short way to them."""
-        end: tuple[int, int] = _END(self.segment.view)
+        end: tuple[int, int] = _END(self.segment.read(0, INDEX_HEADER.size))
         return end
 
     @property

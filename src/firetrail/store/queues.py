@@ -7,7 +7,7 @@ used. Which queues have something to flush is kept, so that no round walks over 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from firetrail.errors import StoreClosedError
@@ -55,17 +55,16 @@ class QueueTable:
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
 
-    def list_folders(self) -> None:
-        """Find out which queues there are."""
+    def list_folders(self, topics: Iterable[str] | None = None) -> None:
+        """Find out which queues there are, or which of these topics there are."""
         base = self._root / CONSUME_QUEUE
-        names = self._system.files.names
-        for topic in names(base):
-            if not is_folder_name(topic) or not (base / topic).is_dir():
-                continue
-            for name in names(base / topic):
-                queue_id = parse_queue_id(name)
-                if queue_id is not None and (base / topic / name).is_dir():
-                    self._note(topic, queue_id)
+        folders = self._system.files.folders
+        for topic in folders(base) if topics is None else topics:
+            if is_folder_name(topic):
+                for name in folders(base / topic):
+                    queue_id = parse_queue_id(name)
+                    if queue_id is not None:
+                        self._note(topic, queue_id)
 
     def pairs(self) -> list[QueueKey]:
         """Topic and queue id of every queue, in order."""

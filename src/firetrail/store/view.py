@@ -12,11 +12,17 @@ Where the log ends
     While the store is in use, records that queues do not have yet count only if another record
     follows them, or if the watermark says that they are on disk: the last one may be half written.
     They are whole then, but not necessarily synced.
+
+Which queues are looked at
+    All of them, or those of the topics that were asked for. Then the end of the log is as far as
+    the watermark, the index and these queues lead to; every message that these queues have is
+    before it. Where that is no sure end (damage, or much log that none of them knows) the other
+    queues are looked at, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
@@ -24,10 +30,16 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from firetrail.errors import ConfigError, SegmentSizeError, StoreDamagedError, StoreError
-from firetrail.format import columns as col
-from firetrail.format.columns import Check, Stop
+from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import INDEX, parse_index_name, queue_folder
+from firetrail.format.names import (
+    CONSUME_QUEUE,
+    INDEX,
+    is_folder_name,
+    parse_index_name,
+    parse_queue_id,
+    queue_folder,
+)
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.queue import usual_size
 from firetrail.storage.system import System
@@ -37,11 +49,12 @@ from firetrail.store.folder import AbortFile, check_is_store, lock_owner
 from firetrail.store.foreign import foreign_names
 from firetrail.store.indexes import Index
 from firetrail.store.indexfile import IndexFile
+from firetrail.store.logend import Claim, EndSearch, LogEnd, newest_known
 from firetrail.store.problems import Kind, Problem
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.viewlog import ViewLog, segment_sizes
-from firetrail.store.walk import Batch, LogWalk
+from firetrail.store.walk import LogWalk
 from firetrail.store.watermark import Watermark, read_checkpoint, read_watermark
 
 
@@ -60,13 +73,6 @@ class QueueTail(NamedTuple):
     max_offset: int
 
 
-class LogEnd(NamedTuple):
-    """Where the log ends, and its last record (-1 if there is none)."""
-
-    offset: int
-    last_record: int
-
-
 class Known(NamedTuple):
     """What one look at a store has found out, so that others see the same store."""
 
@@ -78,13 +84,8 @@ class Known(NamedTuple):
     end: LogEnd
 
 
-class Claim(NamedTuple):
-    """A record that should be in the log, because something else points to it."""
-
-    physical_offset: int
-    size: int | None  # where it is known
-
-
+_TOPICS_SAMPLED = 16
+"""Topics whose files tell the size of all queue files."""
 _QUEUE_FAULTS: dict[type[Exception], Kind] = {
     SegmentSizeError: Kind.FILE_SIZE,
     StoreDamagedError: Kind.FILE_MISSING,
@@ -102,6 +103,7 @@ class StoreView:
         *,
         exclusive: bool = False,
         known: Known | None = None,
+        topics: Iterable[str] | None = None,
     ) -> None:
         check_is_store(system, root)
         self.root = root
@@ -123,12 +125,15 @@ class StoreView:
         size = self._find_queue_size() if known is None else known.queue_file_size
         self.queue_file_size = size or config.consume_queue_file_size
         self.queues = QueueTable(system, root, self.queue_file_size, writable=False)
+        """The queues that were asked for."""
         self.queue_faults: dict[QueueKey, Problem] = {}
-        """Queues that cannot be read, and why."""
+        """Those that cannot be read, and why."""
+        # Ends of queues that were not asked for, None if they were not looked at.
+        self._others: dict[QueueKey, QueueTail] | None = {} if topics is None else None
         # Before the log: it then reaches at least as far as they say.
         if known is None:
-            self.queues.list_folders()
-            self.tails = self._read_tails()
+            self.queues.list_folders(topics)
+            self.tails, self.queue_faults = self._read_tails(self.queues.pairs())
         else:
             self.tails, self.queue_faults = known.tails, known.queue_faults
         self.index = Index(system, root, self._geometry_of(config), writable=False)
@@ -151,14 +156,16 @@ class StoreView:
         system: System | None = None,
         exclusive: bool = False,
         known: Known | None = None,
+        topics: Iterable[str] | None = None,
     ) -> Self:
         """Look into the store in a folder. Raises NotAStoreError, or OSError for want of access.
 
         ``exclusive`` is for those who hold the store's lock themselves: nobody is writing it.
-        ``known`` is what another view has found out, and is not looked for again.
+        ``known`` is what another view has found out, and is not looked for again. With ``topics``
+        the view has the queues of these topics only, and does not open the others.
         """
-        system = system or System()
-        return cls(Path(path), config or StoreConfig(), system, exclusive=exclusive, known=known)
+        system, config = system or System(), config or StoreConfig()
+        return cls(Path(path), config, system, exclusive=exclusive, known=known, topics=topics)
 
     def known(self, queues: Iterable[QueueKey] = ()) -> Known:
         """What others need to see the same store, and of its queues these."""
@@ -192,27 +199,44 @@ class StoreView:
     # -- the parts ----------------------------------------------------------------------------
 
     def _find_queue_size(self) -> int:
-        """The usual length of a queue file."""
-        queues = QueueTable(self.system, self.root, 0, writable=False)
-        queues.list_folders()
-        files = (self.queue_files(*pair)[:1] for pair in queues.pairs())
-        return usual_size(size for first in files for _, size in first)
+        """The usual length of a queue file: of some queues, or of all if these do not agree."""
+        files = self.system.files
+        base = self.root / CONSUME_QUEUE
+        topics = [base / name for name in files.folders(base) if is_folder_name(name)]
+        some = topics[:: max(len(topics) // _TOPICS_SAMPLED, 1)]
+        for chosen in (some, topics):
+            sizes = [size for topic in chosen for size in self._queue_sizes(topic)]
+            if chosen is topics or len(set(sizes)) == 1:
+                break
+        return usual_size(sizes)
+
+    def _queue_sizes(self, topic: Path) -> Iterator[int]:
+        """The length of the first file of each queue of a topic."""
+        for name in self.system.files.folders(topic):
+            if parse_queue_id(name) is not None:
+                yield from (size for _, size in segment_sizes(self.system, topic / name)[:1])
 
     def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
         """(start offset, length) of the files of a queue."""
         return segment_sizes(self.system, self.root / queue_folder(topic, queue_id))
 
-    def _read_tails(self) -> dict[QueueKey, QueueTail]:
-        """The end of every queue. Their files are closed again: there may be very many."""
+    def _read_tails(
+        self, queues: Iterable[QueueKey]
+    ) -> tuple[dict[QueueKey, QueueTail], dict[QueueKey, Problem]]:
+        """The ends of queues, and what is wrong with those that cannot be read.
+
+        Their files are closed again: there may be very many.
+        """
         tails: dict[QueueKey, QueueTail] = {}
-        for pair in self.queues.pairs():
+        faults: dict[QueueKey, Problem] = {}
+        for pair in queues:
             try:
                 with closing(self.open_queue(*pair)) as queue:
                     tails[pair] = QueueTail(queue.last_unit, queue.max_offset)
             except (StoreError, OSError) as error:
                 kind = _QUEUE_FAULTS.get(type(error), Kind.FILE_UNREADABLE)
-                self.queue_faults[pair] = Problem(queue_folder(*pair), 0, None, kind, str(error))
-        return tails
+                faults[pair] = Problem(queue_folder(*pair), 0, None, kind, str(error))
+        return tails, faults
 
     def queue_end(self, topic: str, queue_id: int) -> int | None:
         """Queue offset behind the last unit; 0 without such a queue, None if it is damaged."""
@@ -298,18 +322,33 @@ class StoreView:
     # -- the end of the log -------------------------------------------------------------------
 
     def _find_end(self) -> LogEnd:
-        known, durable = self._newest_known(), 0
-        if self.watermark is not None:
-            durable = self.watermark.durable_offset
-            if self.watermark.clean and self.state is StoreState.CLOSED and known.offset == durable:
-                return known
-        return self._follow(known, durable)
+        """The end that what was looked at leads to; if that is not sure, all queues are."""
+        search = EndSearch(self.log, self.state is StoreState.OPEN, self._has_unit)
+        watermark = self.watermark
+        durable = watermark.durable_offset if watermark is not None else 0
+        if self.state is StoreState.CLOSED and watermark is not None and watermark.clean:
+            search.told = durable
+        if self._others is None and self.state is StoreState.CRASHED:
+            self._look_at_others()
+        if self._others is None:
+            vouched = any(tail.last is not None for tail in self.tails.values())
+            found = search.short_way(self._newest_known(), durable, vouched=vouched)
+            if found is not None:
+                return found
+            self._look_at_others()
+        return search.run(self._newest_known(), durable)
+
+    def _look_at_others(self) -> None:
+        """Read the ends of the queues that were not asked for: they may know of later records."""
+        others = QueueTable(self.system, self.root, self.queue_file_size, writable=False)
+        others.list_folders()
+        self._others, _ = self._read_tails(set(others.pairs()) - self.tails.keys())
 
     def claims(self) -> list[Claim]:
         """What queues, index and watermark say about the end of the log, newest first."""
         claims = [
             Claim(tail.last.physical_offset, tail.last.size)
-            for tail in self.tails.values()
+            for tail in (*self.tails.values(), *(self._others or {}).values())
             if tail.last is not None
         ]
         if self.index.files:
@@ -319,52 +358,24 @@ class StoreView:
         return sorted(claims, key=lambda claim: claim.physical_offset, reverse=True)
 
     def _newest_known(self) -> LogEnd:
-        """The newest record that is known of and is there."""
-        for claim in self.claims():
-            size = self._record_size(claim)
-            if size is not None:
-                return LogEnd(claim.physical_offset + size, claim.physical_offset)
-        for segment in reversed(self.log.segments):
-            if self.log.scan_one(segment.base, Check.RECORD)[0] is Stop.LIMIT:
-                return LogEnd(segment.base, -1)
-        return LogEnd(self.log.min_offset, -1)
-
-    def _record_size(self, claim: Claim) -> int | None:
-        """Size of the record at a claimed place, None if there is none.
+        """The newest record that is known of and is there.
 
         After a clean stop a record with the size that its unit says counts even if its body is
         damaged: it was there.
         """
-        closed = self.state is StoreState.CLOSED and claim.size is not None
-        check = Check.NONE if closed else Check.RECORD
-        stop, columns = self.log.scan_one(claim.physical_offset, check)
-        if stop is not Stop.LIMIT:
-            return None
-        size = columns.row(0)["size"]
-        return size if claim.size in (None, size) else None
+        return newest_known(self.log, self.claims(), trusted=self.state is StoreState.CLOSED)
 
-    def _follow(self, known: LogEnd, durable: int) -> LogEnd:
-        """Go on from the newest known record as long as records verify."""
-        walk = LogWalk(self.log, known.offset, self.log.limit, resync=False)
-        last = [known.last_record]
-        position = known.offset
-        for part in walk:
-            if not isinstance(part, Batch):
-                return self._settle(part.physical_offset, last, position, durable)
-            good = part.rows - 1 if part.failed else part.rows
-            last += part.columns.column(col.PHYSICAL_OFFSET)[max(good - 2, 0) : good].tolist()
-            position = part.segment.base + part.position
-            if part.failed:
-                end = part.failed.physical_offset
-                return self._settle(end, last, end, durable)
-        return self._settle(walk.position, last, position, durable)
-
-    def _settle(self, end: int, last: list[int], behind_last: int, durable: int) -> LogEnd:
-        """Leave out the last record of a store in use if nothing says that it is whole."""
-        doubtful = self.state is StoreState.OPEN and len(last) > 1
-        if doubtful and end == behind_last and end > durable:
-            return LogEnd(last[-1], last[-2])
-        return LogEnd(end, last[-1])
+    def _has_unit(self, physical_offset: int) -> bool:
+        """Whether the record there is in its queue, and so was whole before."""
+        topic, queue_id, offset = self.log.queue_place(physical_offset)
+        if not is_folder_name(topic):
+            return False
+        try:
+            with closing(self.open_queue(topic, queue_id)) as queue:
+                unit = queue.unit(offset)
+        except (StoreError, OSError):
+            return False
+        return unit is not None and unit.physical_offset == physical_offset
 
     # -- what there is to read ----------------------------------------------------------------
 

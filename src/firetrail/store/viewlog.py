@@ -9,6 +9,7 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.storage.queue import SegmentQueue, usual_size
@@ -112,6 +113,16 @@ class ViewLog(SegmentQueue):
         if rows:
             return Stop.LIMIT, columns
         return Stop(stop) if stop != Stop.LIMIT else Stop.CUT, columns
+
+    def queue_place(self, offset: int) -> tuple[str, int, int]:
+        """Topic, queue id and queue offset that the good record at ``offset`` says it has."""
+        stop, columns = self.scan_one(offset, Check.NONE)
+        segment = self.find(offset)
+        if stop is not Stop.LIMIT or segment is None:
+            return "", -1, -1
+        row = columns.row(0)
+        topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
+        return java_text(bytes(topic)), row["queue_id"], row["queue_offset"]
 
     @property
     def limit(self) -> int:

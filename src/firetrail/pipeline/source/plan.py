@@ -19,6 +19,7 @@ from firetrail.pipeline.source.planning import plan_log, plan_queues, record_fro
 from firetrail.pipeline.source.ranges import (
     NO_BOUNDS,
     Bounds,
+    asked_topics,
     batch_parts,
     check_edges,
     check_topics,
@@ -76,7 +77,8 @@ def plan_batch(
     elif is_remote(options.path):
         splits, notes = plan_remote(options, bounds, wanted)
     else:
-        with StoreView.open(local_path(options.path)) as view:
+        topics = asked_topics(options, bounds)
+        with StoreView.open(local_path(options.path), topics=topics) as view:
             check_readable(view, options)
             splits, notes = _plan(view, options, bounds, wanted)
             if set(NAMES) <= set(columns or options.columns or NAMES):

@@ -13,12 +13,22 @@ from typing import Any
 from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamagedError
 from firetrail.format.config_json import loads
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.format.names import CONFIG, OFFSET_MAX
-from firetrail.pipeline.source.options import EARLIEST, LATEST, Edge, QueueName, ReadOptions
+from firetrail.format.names import CONFIG, CONSUME_QUEUE, OFFSET_MAX
+from firetrail.pipeline.source.options import (
+    EARLIEST,
+    LATEST,
+    Edge,
+    QueueName,
+    ReadOptions,
+    View,
+)
+from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
+from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.logread import store_time_at
+from firetrail.store.queues import QueueTable
 from firetrail.store.view import StoreView
 
 
@@ -37,19 +47,47 @@ class Bounds:
 NO_BOUNDS = Bounds()
 
 
+def asked_topics(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[str] | None:
+    """The topics whose queues a read of a local store needs, None for those of all.
+
+    Of a pattern, those that have a folder: queues of other topics are not even listed. The log has
+    messages of a topic that no queue has, and only all queues together know where it ends.
+    """
+    if options.view is not View.QUEUE:
+        return None
+    topics = options.subscribe
+    if topics is None and options.subscribe_pattern is not None:
+        topics = tuple(System().files.folders(local_path(options.path) / CONSUME_QUEUE))
+    if topics is None:
+        return None if bounds.topics is None else sorted(bounds.topics)
+    return sorted(
+        topic
+        for topic in topics
+        if options.follows(topic) and (bounds.topics is None or topic in bounds.topics)
+    )
+
+
 def known_topics(view: StoreView) -> list[str]:
     """Topics with a queue, and those that the broker's configuration names."""
+    table = QueueTable(view.system, view.root, view.queue_file_size, writable=False)
+    table.list_folders()
+    return sorted({*table.topics(), *_configured_topics(view)})
+
+
+def _configured_topics(view: StoreView) -> Collection[str]:
     configured: Any = {}
     with suppress(FileNotFoundError, FormatError, UnicodeDecodeError):
         text = (view.root / CONFIG / "topics.json").read_text()
         configured = loads(text)
     table = configured.get("topicConfigTable", {}) if isinstance(configured, dict) else {}
-    return sorted({*view.queues.topics(), *(table if isinstance(table, dict) else ())})
+    return table if isinstance(table, dict) else ()
 
 
 def check_topics(view: StoreView, options: ReadOptions) -> None:
     """Raise ConfigError for a topic that does not exist."""
-    check_topics_in(known_topics(view), options)
+    missing = set(options.subscribe or ()) - set(view.queues.topics())
+    if missing and not missing <= set(_configured_topics(view)):
+        check_topics_in(known_topics(view), options)
 
 
 def check_topics_in(topics: Collection[str], options: ReadOptions) -> None:

@@ -10,7 +10,7 @@ and the log is read from front to back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -39,10 +39,12 @@ from firetrail.pipeline.source.plan import LOGGER, check_readable
 from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.ranges import (
     Part,
+    asked_topics,
     by_time,
     check_topics,
     clipped,
     each_queue,
+    known_topics,
     look_at,
     queue_ends,
     report_missing,
@@ -68,8 +70,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._target: dict[str, Any] | None = None  # where a run of AvailableNow ends
 
-    def _open(self) -> StoreView:
-        return StoreView.open(local_path(self._options.path))
+    def _open(self, topics: Iterable[str] | None) -> StoreView:
+        """The store with the queues of some topics: the others cost nothing."""
+        return StoreView.open(local_path(self._options.path), topics=topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options allow a micro-batch."""
@@ -94,7 +97,7 @@ class QueueStreamReader(StreamReader):
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: at the end, unless the options say otherwise."""
         options = self._options
-        with self._open() as view:
+        with self._open(asked_topics(options)) as view:
             check_topics(view, options)
             found: Offsets = {}
             edge = options.starting_offsets or Edge(LATEST)
@@ -112,7 +115,7 @@ class QueueStreamReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
         reached = parse_offsets(start)
-        with self._open() as view:
+        with self._open(asked_topics(self._options)) as view:
             check_readable(view, self._options)
             ends = self._ends(view)
             if self._target is not None:
@@ -125,12 +128,12 @@ class QueueStreamReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the queues end now: with what was read, the lag."""
-        with self._open() as view:
+        with self._open(asked_topics(self._options)) as view:
             return as_json(self._ends(view))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of one micro-batch."""
-        with self._open() as view:
+        with self._open(end) as view:  # which may be of a run that followed other topics
             _, parts = self._between(view, parse_offsets(start), parse_offsets(end))
             wanted = Wanted(tags=self._options.tags)
             splits, note = plan_queues(view, parts, wanted, at_least=self._options.min_partitions)
@@ -176,14 +179,14 @@ class LogStreamReader(StreamReader):
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: at the end, or at a time."""
         since = self._options.starting_timestamp
-        with self._open() as view:
+        with self._open(() if since == TIME_MIN else None) as view:
             check_topics(view, self._options)
             start = view.end if since == TIME_MIN else time_span(view, since, TIME_MAX)[0]
         return {_LOG: start}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends."""
-        with self._open() as view:
+        with self._open(()) as view:
             check_readable(view, self._options)
             end = view.end if self._target is None else min(self._target[_LOG], view.end)
             if isinstance(limit, ReadMaxBytes) and end - start[_LOG] > limit.max_bytes:
@@ -193,22 +196,24 @@ class LogStreamReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the log ends now."""
-        with self._open() as view:
+        with self._open(()) as view:
             return {_LOG: view.end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of one micro-batch."""
         options = self._options
         begin, stop = start[_LOG], end[_LOG]
-        with self._open() as view:
+        chosen = options.subscribe is not None or options.subscribe_pattern is not None
+        with self._open(()) as view:
             low, high = view.log.min_offset, view.end
             if options.fail_on_data_loss and (begin < low or stop > high):
                 raise DataLostError(
                     f"{options.path}: the log has {low} up to {high}, {begin} up to {stop} are to "
                     "be read; read with failOnDataLoss=false to take what there is"
                 )
-            topics = [topic for topic in view.queues.topics() if options.follows(topic)]
-            chosen = options.subscribe is not None or options.subscribe_pattern is not None
+            topics = (
+                [topic for topic in known_topics(view) if options.follows(topic)] if chosen else []
+            )
             wanted = Wanted(tags=options.tags, topics=tuple(topics) if chosen else None)
             splits = plan_log(view, begin, stop, at_least=options.min_partitions, wanted=wanted)
         return [InputPartition(split) for split in splits]
