@@ -93,7 +93,7 @@ class TestFiles:
         bench.put(1, 30)
         machine.files.forget()
         bench.load()
-        assert machine.files.count("map") == 1
+        assert machine.files.count("open") == 1
 
     def test_foreign_names_are_left_alone(self, bench: Bench) -> None:
         bench.put(1, 3)

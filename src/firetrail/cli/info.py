@@ -11,9 +11,9 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import colour, counted, human_size, human_time, shortened, table
-from firetrail.format.columns import Check, Stop
 from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
+from firetrail.store.logread import store_time_at
 from firetrail.store.problems import WARNINGS
 from firetrail.store.tail import read_tail
 from firetrail.store.view import StoreState, StoreView
@@ -94,8 +94,7 @@ def _log(view: StoreView) -> Facts:
 def _time(view: StoreView, offset: int) -> int | None:
     if offset < 0:
         return None
-    stop, columns = view.log.scan_one(offset, Check.NONE)
-    return columns.row(0)["store_time"] if stop is Stop.LIMIT and offset < view.end else None
+    return store_time_at(view.log, offset) if offset < view.end else None
 
 
 def _topics(view: StoreView) -> list[Facts]:

@@ -65,41 +65,44 @@ class SegmentQueue:
         a gap or a file of another size is refused by name. If :attr:`torn`, a last file of no bytes
         is what a crash right after its creation left, and removed if the queue is writable.
         """
-        bases = self._starts()
-        if self.torn and bases and self.system.files.size(self.path_of(bases[-1])) == 0:
+        found = [(base, self.system.files.size(self.path_of(base))) for base in self._starts()]
+        if self.torn and found and found[-1][1] == 0:
+            base, _ = found.pop()
             if self.writable:
-                self.system.files.remove(self.path_of(bases[-1]))
-            bases.pop()
+                self.system.files.remove(self.path_of(base))
         segments: list[Segment] = []
-        sizes = [self.system.files.size(self.path_of(base)) for base in bases]
-        if sizes:
-            self.segment_size = usual_size(sizes)
-        for base, size in zip(bases, sizes, strict=True):
-            path = self.path_of(base)
-            self._check(path, base, size, segments[-1] if segments else None)
-            segments.append(
-                Segment(
-                    self.system,
-                    path,
-                    base,
-                    size,
-                    writable=self.writable,
-                    growth=self.growth,
-                    filled=size,
-                    residents=self.residents,
-                )
-            )
+        if found:
+            self.segment_size = usual_size(size for _, size in found)
+        for base, size in found:
+            segments.append(self._full(base))
+            self._check(segments[-1], size, segments[-2] if len(segments) > 1 else None)
         self.segments = tuple(segments)
         if self.torn and self.writable and self._new_files is not None and len(segments) == 1:
             self._new_files.doubt(segments[0])
+
+    def adopt(self, bases: Iterable[int]) -> None:
+        """Take the files that start there as completely written, without looking at them."""
+        self.segments = tuple(self._full(base) for base in bases)
+
+    def _full(self, base: int) -> Segment:
+        return Segment(
+            self.system,
+            self.path_of(base),
+            base,
+            self.segment_size,
+            writable=self.writable,
+            growth=self.growth,
+            filled=self.segment_size,
+            residents=self.residents,
+        )
 
     def _starts(self) -> list[int]:
         """Where the files in the folder start, in order."""
         names = self.system.files.names(self.folder)
         return sorted(base for base in map(parse_segment_name, names) if base is not None)
 
-    def _check(self, path: Path, base: int, size: int, previous: Segment | None) -> None:
-        expected = self.segment_size
+    def _check(self, segment: Segment, size: int, previous: Segment | None) -> None:
+        path, expected = segment.path, self.segment_size
         if size == 0 or size != expected:
             remedy = self.remedy
             if size > expected:
@@ -107,9 +110,9 @@ class SegmentQueue:
             raise SegmentSizeError(
                 f"{path}: {size} bytes long, the other files {expected}; {remedy}"
             )
-        if previous is not None and base != previous.end:
+        if previous is not None and segment.base != previous.end:
             raise StoreDamagedError(
-                str(path),
+                str(segment.path),
                 0,
                 previous.end,
                 f"the file {segment_name(previous.end)} before it is missing",

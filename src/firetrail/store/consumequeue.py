@@ -8,7 +8,7 @@ log's: units of records that retention deleted are passed over, not rewritten.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
@@ -24,8 +24,8 @@ from firetrail.store.problems import DERIVED_REMEDY
 
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
-_UNITS_READ = PAGE_SIZE // UNIT_SIZE + 1
-"""Units that are read at once at the end of a search."""
+_WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
+"""Bytes of units that are read at once."""
 
 
 class QueueGapError(StoreDamagedError):
@@ -74,6 +74,7 @@ class ConsumeQueue:
         """Whether the last unit is one for sure. After a crash, the log may not have its record any
         more; then the next message decides."""
         self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
+        self._window: tuple[int, bytes] = 0, b""  # units of a queue that is only read: where, which
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -93,6 +94,9 @@ class ConsumeQueue:
         if known is not None and known[0] == log_min:
             return known[1]
         first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
+        if log_min == 0 and self._is_in_log(first, 0):  # as any unit of a record is
+            self._min = log_min, first
+            return first
         offset = self._first_in_log(first, end, log_min)
         while offset - 1 > first and self._is_in_log(offset - 2, log_min):
             offset = self._first_in_log(first, offset - 1, log_min)
@@ -130,11 +134,27 @@ class ConsumeQueue:
     def unit(self, offset: int) -> ConsumeQueueUnit | None:
         """The unit at a queue offset, None if there is none."""
         at = offset * UNIT_SIZE
+        start, units = self._window
+        if start <= at < start + len(units):
+            return ConsumeQueueUnit._make(_UNPACK(units, at - start))
         if offset < 0 or at >= self.files.wrote_offset:
             return None
         segment = self.files.find(at)
-        unit = segment.peek(at - segment.base, UNIT_SIZE) if segment is not None else None
-        return None if unit is None else ConsumeQueueUnit._make(_UNPACK(unit))
+        if segment is None:
+            return None
+        if self.files.writable:
+            unit = segment.peek(at - segment.base, UNIT_SIZE)
+            return None if unit is None else ConsumeQueueUnit._make(_UNPACK(unit))
+        return self._read_around(segment, at)
+
+    def _read_around(self, segment: Segment, at: int) -> ConsumeQueueUnit | None:
+        """The unit at byte ``at`` of a queue that is only read; its neighbours are kept."""
+        start = (at - segment.base) - (at - segment.base) % _WINDOW
+        units = segment.peek(start, min(_WINDOW, segment.wrote - start))
+        if units is None:
+            return None
+        self._window = segment.base + start, bytes(units)
+        return ConsumeQueueUnit._make(_UNPACK(units, at - segment.base - start))
 
     def record_bytes(self, first: int, end: int) -> int:
         """How long the records from queue offset ``first`` to before ``end`` are together."""
@@ -270,6 +290,14 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         self.forget_positions()
 
+    def adopt(self, bases: Iterable[int], max_offset: int) -> None:
+        """Go on with files that were found before, up to a queue offset in the last of them."""
+        self.files.adopt(bases)
+        last = self.files.last
+        if last is not None:
+            last.set_position(max_offset * UNIT_SIZE - last.base)
+        self.next_offset = max_offset
+
     def cut(
         self,
         log_end: int,
@@ -333,14 +361,16 @@ def _units_written(segment: Segment) -> int:
     Where the file is sparse that page is all there is. It is read, not mapped: the first access to
     a mapping may bring megabytes of a hole into memory.
     """
-    low, high = 0, -(-segment.data_end // UNIT_SIZE)
-    while high - low > _UNITS_READ:
+    data_end = segment.data_end
+    low, high = 0, -(-data_end // UNIT_SIZE)
+    while (high - low) * UNIT_SIZE > _WINDOW + UNIT_SIZE:
         middle = (low + high) // 2
         if _is_written(segment.read(middle * UNIT_SIZE, UNIT_SIZE)):
             low = middle + 1
         else:
             high = middle
-    units = segment.read(low * UNIT_SIZE, (high - low) * UNIT_SIZE)
+    size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # no page of the hole behind it
+    units = bytes(segment.read(low * UNIT_SIZE, size)).ljust((high - low) * UNIT_SIZE, b"\0")
     return low + bisect_left(
         range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)
     )

@@ -1,4 +1,4 @@
-"""Reading single records and their fields straight from the log's mapping."""
+"""Reading single records and their fields straight from the log."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ _HEAD = layout.RECORD_HEAD.struct.unpack_from
 _INT64 = layout.STORE_TIME.struct.unpack_from
 SEARCHED_MAX = 10_000
 """Records that are looked at, one by one, for one whose place is not known."""
+_TIME_END = layout.RECORD_HEAD.size + layout.HOST_V6_SIZE + layout.STORE_TIME.size
+"""Behind the store time of a record, whatever its host; less than the shortest record."""
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
 class _Place(NamedTuple):
-    """Where a record stands in a segment's mapping, and two fields of its head."""
+    """Where a record should stand: in a file that goes on for at least its fixed fields."""
 
-    view: memoryview
+    segment: Segment
     at: int
-    limit: int  # up to where the mapping may be read
-    size: int
-    sys_flag: int
 
 
 def _find(log: SegmentQueue, offset: int) -> _Place | None:
-    """The place of the record at ``offset``, None if no record begins there."""
+    """The place of the record at ``offset``, None if the log does not reach so far."""
     segment = log.find(offset)
-    if segment is None:
+    if segment is None or offset - segment.base + layout.RECORD_SIZE_MIN > segment.committed:
         return None
-    at = offset - segment.base
-    if at + layout.RECORD_SIZE_MIN > segment.committed:
-        return None
-    view = segment.look()
-    if view is None:
-        return None
-    size, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(view, at)
+    return _Place(segment, offset - segment.base)
+
+
+def _head(buffer: bytes | memoryview, at: int, offset: int) -> tuple[int, int] | None:
+    """Size and flags of the record at ``offset``, None if no record begins there."""
+    size, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(buffer, at)
     if magic not in _MAGICS or stored_offset != offset:
         return None
-    return _Place(view, at, segment.committed, size, sys_flag)
+    return size, sys_flag
 
 
 def store_time_at(log: SegmentQueue, offset: int) -> int | None:
-    """Store time (ms) of the record at ``offset``, None if there is none."""
+    """Store time (ms) of the record at ``offset``, None if there is none.
+
+    A file that is not mapped is not mapped for it: who searches by time looks at many of them.
+    """
     place = _find(log, offset)
-    if place is None:
+    start = place.segment.peek(place.at, _TIME_END) if place is not None else None
+    head = _head(start, 0, offset) if start is not None else None
+    if start is None or head is None:
         return None
-    v6 = place.sys_flag & layout.BORN_HOST_V6
-    host = layout.HOST_V6_SIZE if v6 else layout.HOST_V4_SIZE
-    time: int = _INT64(place.view, place.at + layout.RECORD_HEAD.size + host)[0]
+    host = layout.HOST_V6_SIZE if head[1] & layout.BORN_HOST_V6 else layout.HOST_V4_SIZE
+    time: int = _INT64(start, layout.RECORD_HEAD.size + host)[0]
     return time
 
 
@@ -67,11 +69,13 @@ def first_store_time(segment: Segment) -> int | None:
 def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
     """The bytes of the record at ``offset``, None if no whole record begins there."""
     place = _find(log, offset)
-    if place is None:
+    view = place.segment.look() if place is not None else None
+    head = _head(view, place.at, offset) if place is not None and view is not None else None
+    if place is None or view is None or head is None:
         return None
-    if not layout.RECORD_SIZE_MIN <= place.size <= place.limit - place.at:
+    if not layout.RECORD_SIZE_MIN <= head[0] <= place.segment.committed - place.at:
         return None
-    return place.view[place.at : place.at + place.size]
+    return view[place.at : place.at + head[0]]
 
 
 def search(

@@ -23,6 +23,7 @@ from firetrail.format.names import (
 )
 from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.storage.newfiles import NewFiles
+from firetrail.storage.parallel import each
 from firetrail.storage.residents import Residents
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
@@ -59,12 +60,14 @@ class QueueTable:
         """Find out which queues there are, or which of these topics there are."""
         base = self._root / CONSUME_QUEUE
         folders = self._system.files.folders
-        for topic in folders(base) if topics is None else topics:
-            if is_folder_name(topic):
-                for name in folders(base / topic):
-                    queue_id = parse_queue_id(name)
-                    if queue_id is not None:
-                        self._note(topic, queue_id)
+        names = [
+            name for name in (folders(base) if topics is None else topics) if is_folder_name(name)
+        ]
+        for topic, found in zip(names, each(lambda name: folders(base / name), names), strict=True):
+            for name in found:
+                queue_id = parse_queue_id(name)
+                if queue_id is not None:
+                    self._note(topic, queue_id)
 
     def pairs(self) -> list[QueueKey]:
         """Topic and queue id of every queue, in order."""

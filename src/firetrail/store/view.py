@@ -41,6 +41,7 @@ from firetrail.format.names import (
     queue_folder,
 )
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.storage.parallel import each
 from firetrail.storage.queue import usual_size
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
@@ -71,6 +72,8 @@ class QueueTail(NamedTuple):
 
     last: ConsumeQueueUnit | None
     max_offset: int
+    bases: tuple[int, ...]
+    """Where its files start, up to the one with the last unit."""
 
 
 class Known(NamedTuple):
@@ -229,13 +232,12 @@ class StoreView:
         """
         tails: dict[QueueKey, QueueTail] = {}
         faults: dict[QueueKey, Problem] = {}
-        for pair in queues:
-            try:
-                with closing(self.open_queue(*pair)) as queue:
-                    tails[pair] = QueueTail(queue.last_unit, queue.max_offset)
-            except (StoreError, OSError) as error:
-                kind = _QUEUE_FAULTS.get(type(error), Kind.FILE_UNREADABLE)
-                faults[pair] = Problem(queue_folder(*pair), 0, None, kind, str(error))
+        pairs = list(queues)
+        for pair, found in zip(pairs, each(self._read_tail, pairs), strict=True):
+            if isinstance(found, QueueTail):
+                tails[pair] = found
+            else:
+                faults[pair] = found
         return tails, faults
 
     def queue_end(self, topic: str, queue_id: int) -> int | None:
@@ -245,24 +247,46 @@ class StoreView:
         tail = self.tails.get((topic, queue_id))
         return tail.max_offset if tail is not None else 0
 
-    def open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue of its own, for a look at it; close it. Raises StoreError if it is damaged."""
+    def _read_tail(self, pair: QueueKey) -> QueueTail | Problem:
         try:
-            return self._open_queue(topic, queue_id)
+            with closing(self._load_queue(*pair)) as queue:
+                bases = tuple(segment.base for segment in queue.files.segments)
+                return QueueTail(queue.last_unit, queue.max_offset, bases)
+        except (StoreError, OSError) as error:
+            kind = _QUEUE_FAULTS.get(type(error), Kind.FILE_UNREADABLE)
+            return Problem(queue_folder(*pair), 0, None, kind, str(error))
+
+    def open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue of its own, as this view has found it; close it. Raises StoreError if it is
+        damaged."""
+        tail = self.tails.get((topic, queue_id))
+        if tail is None:
+            return self._load_queue(topic, queue_id)
+        queue = self._queue(topic, queue_id)
+        queue.adopt(tail.bases, tail.max_offset)
+        return queue
+
+    def _load_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue as it is now."""
+        try:
+            return self._load_once(topic, queue_id)
         except FileNotFoundError:
             # Retention may delete a file between its listing and its opening.
-            return self._open_queue(topic, queue_id)
+            return self._load_once(topic, queue_id)
 
-    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(
-            self.system, self.root, topic, queue_id, self.queue_file_size, writable=False
-        )
+    def _load_once(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._queue(topic, queue_id)
         try:
             queue.load()
         except BaseException:
             queue.close()
             raise
         return queue
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(
+            self.system, self.root, topic, queue_id, self.queue_file_size, writable=False
+        )
 
     @staticmethod
     def _geometry_of(config: StoreConfig) -> IndexGeometry:
@@ -371,7 +395,7 @@ class StoreView:
         if not is_folder_name(topic):
             return False
         try:
-            with closing(self.open_queue(topic, queue_id)) as queue:
+            with closing(self._load_queue(topic, queue_id)) as queue:
                 unit = queue.unit(offset)
         except (StoreError, OSError):
             return False

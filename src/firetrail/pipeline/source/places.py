@@ -93,8 +93,19 @@ class RemoteFiles(Files):
                     at += len(part)
         return mapping
 
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        """Bytes of the file, as its mapping would have them."""
+        path = self._opened[descriptor]
+        start, stop = self._filled(path, offset + size)
+        start = max(start, offset)
+        if start >= stop:
+            return bytes(size)
+        with self._system.open_input_file(str(path)) as file:
+            content: bytes = file.read_at(stop - start, start)
+        return content.rjust(stop - offset, b"\0").ljust(size, b"\0")
+
     def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
-        """The part of a range that was fetched."""
+        """The part of a range that is fetched."""
         start, stop = self._filled(self._opened[descriptor], end)
         if max(start, offset) < min(stop, end):
             yield max(start, offset), min(stop, end)

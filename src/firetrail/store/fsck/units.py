@@ -270,16 +270,11 @@ class QueueCheck:
         base, size = self._sizes[index]
         if at >= base + size or base in self._unreadable:
             return None
-        path = self._path / segment_name(base)
-        segment = self._checks.files.get(path, base, size)
+        segment = self._checks.files.get(self._path / segment_name(base), base, size)
         try:
-            _ = segment.view
-        except (OSError, SegmentSizeError) as error:
-            self._unreadable.add(base)
-            if not isinstance(error, FileNotFoundError):
-                reason = str(error.strerror if isinstance(error, OSError) else error)
-                file = f"{self._folder}/{path.name}"
-                self._found.append(Problem(file, 0, None, Kind.FILE_UNREADABLE, reason))
+            _ = segment.descriptor
+        except OSError as error:
+            self._note_unreadable(segment, error)
             return None
         return segment
 
@@ -288,7 +283,22 @@ class QueueCheck:
         segment = self._segment(at)
         if segment is None or at - segment.base + size > segment.size:
             return None
-        return segment.view[at - segment.base : at - segment.base + size]
+        return self._content(segment, at - segment.base, size)
+
+    def _content(self, segment: Segment, at: int, size: int) -> memoryview | None:
+        """Bytes of a file, None if it cannot be read."""
+        try:
+            return memoryview(segment.read(at, size))
+        except (OSError, SegmentSizeError) as error:
+            self._note_unreadable(segment, error)
+            return None
+
+    def _note_unreadable(self, segment: Segment, error: OSError | SegmentSizeError) -> None:
+        self._unreadable.add(segment.base)
+        if not isinstance(error, FileNotFoundError):
+            reason = str(error.strerror if isinstance(error, OSError) else error)
+            file = f"{self._folder}/{segment.path.name}"
+            self._found.append(Problem(file, 0, None, Kind.FILE_UNREADABLE, reason))
 
     # -- findings -----------------------------------------------------------------------------
 
@@ -352,11 +362,14 @@ class QueueCheck:
     def _look_at_part(self, segment: Segment, start: int, end: int) -> None:
         files = segment.system.files
         for low, high in files.data_ranges(segment.descriptor, start, end):
-            if not any_data(segment.view, low, high):
-                continue
             low -= (low - start) % UNIT_SIZE
             high = min(end, high + -(high - start) % UNIT_SIZE)
-            units = iter_unpack(layout.UNIT.struct.format, segment.view[low:high])
+            content = self._content(segment, low, high - low)
+            if content is None:
+                return
+            if not any_data(content, 0, len(content)):
+                continue
+            units = iter_unpack(layout.UNIT.struct.format, content)
             offset = (segment.base + low) // UNIT_SIZE
             for number, fields in enumerate(units, offset):
                 if any(fields):
