@@ -201,6 +201,14 @@ class FaultyFiles(Files):
         self._note("names", path)
         return super().names(path)
 
+    def folders(self, path: Path) -> list[str]:
+        self._note("folders", path)
+        return super().folders(path)
+
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        self._note("read_at", descriptor)
+        return super().read_at(descriptor, offset, size)
+
     def read(self, path: Path) -> bytes:
         self._note("read", path)
         return super().read(path)

@@ -356,3 +356,43 @@ def test_only_what_is_mapped_is_let_go_of(machine: Machine, segment: Segment) ->
     _ = reader.view
     reader.let_go(SIZE)  # a mapping for reading only is left as it is
     reader.close()
+
+
+class TestAFewBytes:
+    def test_are_read_without_a_mapping(self, machine: Machine, segment: Segment) -> None:
+        machine.system.files.write(segment.descriptor, [b"abc"], 7)
+        assert segment.read(7, 3) == b"abc"
+        assert (machine.files.count("map"), machine.files.count("read_at")) == (0, 1)
+
+    def test_come_from_the_mapping_if_there_is_one(
+        self, machine: Machine, segment: Segment
+    ) -> None:
+        segment.view[7:10] = b"abc"
+        assert segment.read(7, 3) == b"abc"
+        assert machine.files.count("read_at") == 0
+
+    def test_of_a_file_that_was_cut(self, segment: Segment) -> None:
+        os.truncate(segment.path, 100)
+        with pytest.raises(SegmentSizeError, match=f"no longer {SIZE} bytes long"):
+            segment.read(90, 20)
+
+    def test_of_a_file_that_is_gone(self, machine: Machine, segment: Segment) -> None:
+        only_read = Segment(machine.system, segment.path, 1000, SIZE, writable=False)
+        segment.destroy(0)
+        assert segment.peek(0, 20) is None
+        assert only_read.peek(0, 20) is None
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+def test_scattered_files_are_mapped_without_neighbours(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scattered: bool
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(machine.files, "expect_scattered", told.append)
+    growth = Growth(PAGE_SIZE, PAGE_SIZE, scattered=scattered)
+    segment = Segment.create(machine.system, tmp_path / "s", 0, SIZE, growth)
+    assert told == []
+    assert segment.view[0] == 0
+    assert told == ([segment.mapping] if scattered else [])
+    told.clear()
+    segment.close()

@@ -248,3 +248,12 @@ def test_clock_and_memory() -> None:
     assert clock.monotonic() >= before + 0.001
     assert clock.now_ms() * 1_000_000 <= clock.time_ns()
     assert System().memory_bytes > 1 << 20
+
+
+def test_folders_are_listed_without_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "file").touch()
+    assert files.folders(tmp_path) == ["a", "b", "link"]
+    assert files.folders(tmp_path / "missing") == files.folders(tmp_path / "file") == []

@@ -328,3 +328,58 @@ def test_no_damaged_units_hide_those_before_them(queue: ConsumeQueue, damaged: i
     assert queue.min_offset(0) == 0
     first = queue.min_offset(unit(4).physical_offset)
     assert first == 4 or (first < 4 and damaged < 4)
+
+
+class TestTheEndOfAFile:
+    """It is found by a few reads, in files as every kind of store leaves them."""
+
+    SIZE = 6_000_000
+
+    def make(self, queues: Queues, count: int, *, whole: bool) -> Path:
+        path = queues.root / FOLDER / segment_name(0)
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.write(bytes(units(1, count)))
+            if whole:  # as after a copy, or where Java has warmed a file up
+                file.write(bytes(self.SIZE - count * UNIT_SIZE))
+            file.truncate(self.SIZE)
+        return path
+
+    @pytest.mark.parametrize("count", [1, 203, 204, 205, 1000, 299_999, 300_000])
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_is_found(self, machine: Machine, queues: Queues, count: int, whole: bool) -> None:
+        self.make(queues, count, whole=whole)
+        queue = queues.load(self.SIZE, writable=False)
+        assert queue.max_offset == count
+        assert queue.unit(count - 1) == queue.last_unit == unit(count)
+        assert machine.files.count("map") == 0
+        assert machine.files.count("open") == 1
+        assert machine.files.count("read_at") <= 13  # 300,000 units are 1,465 pages
+
+    def test_of_a_sparse_file_is_one_read(self, machine: Machine, queues: Queues) -> None:
+        path = self.make(queues, 20, whole=False)
+        if path.stat().st_blocks * 512 > 64 << 10:
+            pytest.skip("this file system knows no holes")
+        machine.files.forget()
+        assert queues.load(self.SIZE).max_offset == 20
+        tally = machine.files.tally()
+        assert (tally["open"], tally["read_at"], tally["map"]) == (1, 1, 0)
+
+    def test_a_unit_whose_last_bytes_are_a_hole(self, queues: Queues) -> None:
+        """Zeros of a sparse copy: the tags code 0 of the unit across the first two pages."""
+        path = self.make(queues, 204, whole=False)
+        last = encode_unit(ConsumeQueueUnit(20500, 100, 0))
+        with path.open("r+b") as file:
+            file.seek(204 * UNIT_SIZE)
+            file.write(last[:16])
+        assert queues.load(self.SIZE, writable=False).max_offset == 205
+
+    def test_units_are_read_a_page_at_a_time(self, machine: Machine, queues: Queues) -> None:
+        self.make(queues, 1000, whole=False)
+        queue = queues.load(self.SIZE, writable=False)
+        machine.files.forget()
+        assert [queue.unit(number) for number in range(1000)] == [
+            unit(number) for number in range(1, 1001)
+        ]
+        assert queue.unit(1000) is None and queue.unit(-1) is None
+        assert machine.files.count("read_at") == 5

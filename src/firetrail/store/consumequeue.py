@@ -281,7 +281,10 @@ class ConsumeQueue:
                 f"long, other queues of this store have files of {expected}; {DERIVED_REMEDY}"
             )
         for number, segment in reversed(list(enumerate(self.files.segments))):
-            segment.set_position(_units_written(segment) * UNIT_SIZE)
+            count, start, units = _units_written(segment)
+            segment.set_position(count * UNIT_SIZE)
+            if not self.files.writable:
+                self._window = segment.base + start * UNIT_SIZE, units
             if segment.wrote:
                 self.files.keep_first(number + 1)
                 break
@@ -355,11 +358,12 @@ def is_possible(unit: ConsumeQueueUnit) -> bool:
     return unit.size > 0 and unit.physical_offset >= 0
 
 
-def _units_written(segment: Segment) -> int:
-    """How many units a file has: bisected, and the last page of the search read at once.
+def _units_written(segment: Segment) -> tuple[int, int, bytes]:
+    """How many units a file has, and the last of them from some number on.
 
-    Where the file is sparse that page is all there is. It is read, not mapped: the first access to
-    a mapping may bring megabytes of a hole into memory.
+    The file is bisected, and the last page of the search read at once; where the file is sparse
+    that page is all there is. It is read, not mapped: the first access to a mapping may bring
+    megabytes of a hole into memory.
     """
     data_end = segment.data_end
     low, high = 0, -(-data_end // UNIT_SIZE)
@@ -371,9 +375,10 @@ def _units_written(segment: Segment) -> int:
             high = middle
     size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # no page of the hole behind it
     units = bytes(segment.read(low * UNIT_SIZE, size)).ljust((high - low) * UNIT_SIZE, b"\0")
-    return low + bisect_left(
+    count = bisect_left(
         range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)
     )
+    return low + count, low, units[: count * UNIT_SIZE]
 
 
 def _is_written(units: bytes | memoryview, at: int = 0) -> bool:

@@ -93,7 +93,7 @@ class EndSearch:
         """
         if known.offset == self.told and self._is_nothing_at(known.offset):
             return known
-        if known.last_record < 0 or not (vouched or self._live):
+        if not (vouched or self._live):
             return None
         followed = self._follow(known, FOLLOWED_MAX)
         if followed is None:

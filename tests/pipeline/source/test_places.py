@@ -6,15 +6,17 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import fsspec
 import pytest
+from pyarrow.fs import LocalFileSystem
 from tests.helpers import START_MS
 from tests.pipeline.source.shelf import STEP_MS, consumed, fill, rows_of, some_messages
 from tests.stores import flip, log_file, records
 
 from firetrail.errors import ConfigError, NotAStoreError, PipelineError, StoreDamagedError
+from firetrail.format.names import segment_name
 from firetrail.pipeline.source import places, planning, remote
 from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.places import is_remote, local_path, open_log
+from firetrail.pipeline.source.places import RemoteFiles, is_remote, local_path, open_log
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.stream import QueueStreamReader
 
@@ -152,3 +154,15 @@ def test_splits_are_cut_inside_of_segments(url: str, monkeypatch: pytest.MonkeyP
     plan = plan_batch(parse_options({"path": url, "view": "log"}))
     assert len(plan.splits) > 8
     assert len(rows_of(url, view="log")) == MESSAGES
+
+
+def test_reads_of_remote_files_are_those_of_their_mapping(tmp_path: Path) -> None:
+    content = bytes(range(1, 201))
+    path = tmp_path / segment_name(1000)
+    path.write_bytes(content)
+    fetched = RemoteFiles(LocalFileSystem(), 1050, 1150)
+    descriptor = fetched.open(path, writable=False)
+    with fetched.map(descriptor, 200, writable=False) as mapping:
+        for at, size in ((0, 200), (0, 50), (40, 20), (60, 20), (140, 30), (150, 50), (100, 0)):
+            assert fetched.read_at(descriptor, at, size) == mapping[at : at + size]
+    fetched.close(descriptor)

@@ -14,6 +14,7 @@ from firetrail import Message, Store
 from firetrail.format.names import CONSUME_QUEUE
 from firetrail.pipeline.source import planning
 from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.planning import (
     SPLIT_BYTES,
     SPLIT_BYTES_MIN,
@@ -25,7 +26,7 @@ from firetrail.pipeline.source.planning import (
 )
 from firetrail.pipeline.source.ranges import batch_parts
 from firetrail.pipeline.source.splits import LogSplit, UnitSplit
-from firetrail.pipeline.source.stream import QueueStreamReader
+from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.view import StoreView
 
@@ -202,3 +203,68 @@ def test_many_queues_are_not_open_at_once(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(rows) == 180
     assert partitions
+
+
+@pytest.fixture(scope="module")
+def queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("queues")
+    fill(path, [Message(f"T{number % 10}", b"x", queue_id=number % 3) for number in range(90)])
+    return path
+
+
+class TestWhatIsOpened:
+    """Operations on files for queues that are asked for, and none for others."""
+
+    QUEUES = 30
+
+    @pytest.fixture
+    def machine(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
+        machine = Machine()
+        for module in ("firetrail.store.view", "firetrail.pipeline.source.ranges"):
+            monkeypatch.setattr(f"{module}.System", lambda: machine.system)
+        return machine
+
+    def opened(self, machine: Machine) -> list[str]:
+        """Folders of queues by how often a file in them was opened."""
+        return sorted(
+            "/".join(call.path.parts[-3:-1])
+            for call in machine.files.calls
+            if call.operation == "open" and CONSUME_QUEUE in call.path.parts
+        )
+
+    def test_by_a_plan_of_everything(self, queues: Path, machine: Machine) -> None:
+        plan_batch(parse_options({"path": str(queues)}))
+        opened = self.opened(machine)
+        assert len(set(opened)) == self.QUEUES
+        # Once for the end, once for the sizes; and the longest once more, to cut the log.
+        assert len(opened) <= 2 * self.QUEUES + 8
+        assert machine.files.count("read_at", CONSUME_QUEUE) <= 2 * self.QUEUES + 8
+        assert machine.files.count("map", CONSUME_QUEUE) == 0
+
+    @pytest.mark.parametrize("options", [{"subscribe": "T4"}, {"subscribePattern": "T[4]"}])
+    def test_by_a_plan_of_one_topic(
+        self, queues: Path, machine: Machine, options: dict[str, str]
+    ) -> None:
+        plan_batch(parse_options({"path": str(queues)} | options))
+        assert set(self.opened(machine)) == {"T4/0", "T4/1", "T4/2"}
+        assert machine.files.count("read_at", CONSUME_QUEUE) <= 2 * 3 + 3
+        assert machine.files.count("map", CONSUME_QUEUE) == 0
+
+    def test_by_micro_batches_of_one_topic(self, queues: Path, machine: Machine) -> None:
+        options = {"path": str(queues), "subscribe": "T4", "startingOffsets": "earliest"}
+        stream = QueueStreamReader(parse_options(options, stream=True), ("topic",))
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, stream.getDefaultReadLimit())
+        stream.partitions(start, end)
+        stream.latestOffset(end, stream.getDefaultReadLimit())
+        assert end == {"T4": {"0": 3, "1": 3, "2": 3}}
+        assert set(self.opened(machine)) == {"T4/0", "T4/1", "T4/2"}
+
+    def test_by_micro_batches_of_the_log(self, queues: Path, machine: Machine) -> None:
+        stream = LogStreamReader(
+            parse_options({"path": str(queues), "view": "log"}, stream=True), ()
+        )
+        end = stream.latestOffset({"log": 0}, stream.getDefaultReadLimit())
+        stream.partitions({"log": 0}, end)
+        assert end == {"log": max(r.physical_offset + r.size for r in records(queues))}
+        assert self.opened(machine) == []

@@ -47,24 +47,31 @@ class Bounds:
 NO_BOUNDS = Bounds()
 
 
-def asked_topics(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[str] | None:
+def followed_topics(options: ReadOptions) -> frozenset[str] | None:
+    """The topics that a read of a local store names, None if it names none.
+
+    Of a pattern, those that have a folder; the folders themselves are not listed.
+    """
+    if options.subscribe is not None:
+        return frozenset(options.subscribe)
+    if options.subscribe_pattern is None:
+        return None
+    folders = System().files.folders(local_path(options.path) / CONSUME_QUEUE)
+    return frozenset(filter(options.follows, folders))
+
+
+def asked_topics(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> frozenset[str] | None:
     """The topics whose queues a read of a local store needs, None for those of all.
 
-    Of a pattern, those that have a folder: queues of other topics are not even listed. The log has
-    messages of a topic that no queue has, and only all queues together know where it ends.
+    A read of the log needs all: it has messages of a topic that no queue has, and only all queues
+    together know where it ends.
     """
     if options.view is not View.QUEUE:
         return None
-    topics = options.subscribe
-    if topics is None and options.subscribe_pattern is not None:
-        topics = tuple(System().files.folders(local_path(options.path) / CONSUME_QUEUE))
-    if topics is None:
-        return None if bounds.topics is None else sorted(bounds.topics)
-    return sorted(
-        topic
-        for topic in topics
-        if options.follows(topic) and (bounds.topics is None or topic in bounds.topics)
-    )
+    topics = followed_topics(options)
+    if topics is None or bounds.topics is None:
+        return bounds.topics if topics is None else topics
+    return topics & bounds.topics
 
 
 def known_topics(view: StoreView) -> list[str]:

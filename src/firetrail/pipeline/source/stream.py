@@ -44,7 +44,7 @@ from firetrail.pipeline.source.ranges import (
     check_topics,
     clipped,
     each_queue,
-    known_topics,
+    followed_topics,
     look_at,
     queue_ends,
     report_missing,
@@ -203,7 +203,8 @@ class LogStreamReader(StreamReader):
         """The splits of one micro-batch."""
         options = self._options
         begin, stop = start[_LOG], end[_LOG]
-        chosen = options.subscribe is not None or options.subscribe_pattern is not None
+        topics = followed_topics(options)
+        wanted = Wanted(tags=options.tags, topics=None if topics is None else tuple(sorted(topics)))
         with self._open(()) as view:
             low, high = view.log.min_offset, view.end
             if options.fail_on_data_loss and (begin < low or stop > high):
@@ -211,10 +212,6 @@ class LogStreamReader(StreamReader):
                     f"{options.path}: the log has {low} up to {high}, {begin} up to {stop} are to "
                     "be read; read with failOnDataLoss=false to take what there is"
                 )
-            topics = (
-                [topic for topic in known_topics(view) if options.follows(topic)] if chosen else []
-            )
-            wanted = Wanted(tags=options.tags, topics=tuple(topics) if chosen else None)
             splits = plan_log(view, begin, stop, at_least=options.min_partitions, wanted=wanted)
         return [InputPartition(split) for split in splits]
 
