@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import SMALL, Talk, running
 
+from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.registering import Registering
+from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable, TopicRouteData
 from firetrail.remoting.client import Client
@@ -84,3 +89,77 @@ def test_an_absent_name_server_does_not_delay_what_others_are_told(
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("firetrail.broker.registering.time", clock)
     asyncio.run(test())
+
+
+async def known(client: Client, namesrv: str, topic: str) -> Command:
+    """The route, as soon as there is one."""
+    command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    while True:
+        with suppress(OSError, TimeoutError):
+            answer = await client.request(namesrv, replace(command))
+            if answer.code == 0:
+                return answer
+        await asyncio.sleep(0.05)
+
+
+def test_a_name_server_that_starts_again_knows_topics_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the next registration, which is an hour away."""
+
+    async def test() -> None:
+        first = NameServer(NameServerConfig(listen_port=0))
+        port = await first.start()
+        namesrv = f"127.0.0.1:{port}"
+        config = BrokerConfig(namesrv=namesrv, register_interval_ms=3_600_000)
+        free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+        broker, client = Broker(tmp_path, config, free), Client()
+        await broker.start()
+        try:
+            broker.topics.put([TopicConfig("T1", 2, 2, 6)])
+            await known(client, namesrv, "T1")
+            await first.stop()
+            while not broker._registering._absent:
+                await asyncio.sleep(0.01)
+            second = NameServer(NameServerConfig(listen_port=port))
+            await second.start()
+            await known(client, namesrv, "T1")
+            await second.stop()
+        finally:
+            await client.close()
+            await broker.stop()
+
+    monkeypatch.setattr("firetrail.broker.registering.RETRY_S", 0.05)
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_two_brokers_with_one_name_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        server, client = NameServer(NameServerConfig(listen_port=0)), Client()
+        namesrv = f"127.0.0.1:{await server.start()}"
+        config = BrokerConfig(namesrv=namesrv, register_interval_ms=100)
+        free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+        one, other = (Broker(tmp_path / name, config, free) for name in ("one", "other"))
+        try:
+            await one.start()
+            await other.start()
+            rivals = (
+                f"{one.address} and at {other.address}",
+                f"{other.address} and at {one.address}",
+            )
+            while not all(
+                f"name server {namesrv}: broker broker-a with id 0 is at {pair}" in caplog.text
+                for pair in rivals
+            ):
+                await asyncio.sleep(0.02)
+            await other.stop()
+            route = await known(client, namesrv, "TBW102")
+            assert one.address in route.content.decode()
+        finally:
+            await client.close()
+            await one.stop()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 20))

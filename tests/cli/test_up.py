@@ -49,7 +49,7 @@ def addresses(process: subprocess.Popen[str], count: int) -> list[str]:
     """The addresses that a command prints when it serves."""
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count + 1)]
-    return re.findall(r"\d+\.\d+\.\d+\.\d+:\d+", "".join(lines))
+    return re.findall(r"^[a-z ]+  (\d+\.\d+\.\d+\.\d+:\d+)", "".join(lines), re.MULTILINE)
 
 
 def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
@@ -120,6 +120,21 @@ def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=10)
     assert "WARNING: " in said
     assert "aclEnable=true is IGNORED" in said
+
+
+def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")
+    with started("up", "-c", str(conf), "--namesrv-port", "0", "--host", "0.0.0.0") as process:
+        assert process.stdout is not None
+        namesrv, broker = process.stdout.readline().split(), process.stdout.readline().split()
+        process.terminate()
+        assert process.wait(10) == 0
+    assert namesrv[2].startswith("10.9.8.7:")
+    assert " ".join(namesrv[3:]).startswith("clients connect here; it listens on 0.0.0.0:")
+    assert broker[1].startswith("10.9.8.7:")
+    port = broker[1].partition(":")[2]
+    assert " ".join(broker[2:]) == f"clients are sent here; it listens on 0.0.0.0:{port}"
 
 
 def test_addresses_for_programs() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from firetrail.namesrv.routes import EXPIRY_S, Registration, Routes
 from firetrail.remoting.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 
@@ -47,6 +49,52 @@ def test_clusters() -> None:
     assert info.broker_addr_table["a"].broker_addrs == {0: "a:10911", 1: "a-1:10911"}
     assert routes.topics("D") == ["U"]
     assert routes.topics("E") == []
+
+
+class TestRivals:
+    """Two brokers with one name and one id."""
+
+    FIRST = Registration("C", "a", "first:1")
+    LAST = Registration("C", "a", "last:1")
+
+    def test_each_is_told_and_the_last_counts(self) -> None:
+        routes = Routes()
+        assert routes.register(self.FIRST, table("T"), 0.0) is None
+        assert routes.register(self.LAST, table("T"), 1.0) == "first:1"
+        for now in (30.0, 60.0):  # nobody is sent to and fro
+            assert routes.register(self.FIRST, table("T"), now) == "last:1"
+            assert routes.register(self.LAST, table("T"), now) == "first:1"
+            assert brokers_of(routes, "T") == {"a": {0: "last:1"}}
+
+    @pytest.mark.parametrize("leaves", ["first:1", "last:1"])
+    def test_the_other_stays(self, leaves: str) -> None:
+        routes = Routes()
+        routes.register(self.FIRST, table("T"), 0.0)
+        routes.register(self.LAST, table("T"), 0.0)
+        routes.unregister("a", 0, leaves)
+        (stays,) = {"first:1", "last:1"} - {leaves}
+        assert brokers_of(routes, "T") == {"a": {0: stays}}
+        who = Registration("C", "a", stays)
+        assert routes.register(who, table("T", "U", version=2), 1.0) is None
+        assert brokers_of(routes, "U") == {"a": {0: stays}}
+        routes.unregister("a", 0, stays)
+        assert routes.route("T") is None
+
+    def test_one_that_is_silent_goes(self) -> None:
+        routes = Routes()
+        routes.register(self.FIRST, table("T"), 0.0)
+        routes.register(self.LAST, table("T"), 1.0)
+        assert routes.expire(EXPIRY_S + 0.5) == ["first:1"]
+        assert routes.register(self.LAST, table("T"), EXPIRY_S) is None
+        assert brokers_of(routes, "T") == {"a": {0: "last:1"}}
+
+    def test_a_sign_of_life_counts_for_both(self) -> None:
+        routes = Routes()
+        routes.register(self.FIRST, table("T"), 0.0)
+        routes.register(self.LAST, table("T"), 0.0)
+        for who in (self.FIRST, self.LAST):
+            routes.heard_of(who.address, 100.0)
+        assert routes.expire(EXPIRY_S + 50) == []
 
 
 class TestRegistration:

@@ -149,6 +149,7 @@ class TestRegistration:
             with pytest.raises(RequestError) as caught:
                 await a.route("T")
             assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+            assert "the name server started 0 s ago" in caught.value.remark
 
         asking(test)
 

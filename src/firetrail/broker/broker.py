@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
@@ -107,6 +107,10 @@ class Broker:
         """``ip:port`` that clients connect to, after the start."""
         self.namesrv = ""
         """The same of the name server."""
+        self.listens: Sequence[str] = ()
+        """Where the broker listens; clients are sent to its address, wherever that leads."""
+        self.namesrv_listens: Sequence[str] = ()
+        """The same of the name server."""
 
     @classmethod
     @asynccontextmanager
@@ -161,8 +165,10 @@ class Broker:
                 namesrv_port = await self._name_server.start()
                 resources.push_async_callback(self._name_server.stop)
                 self.namesrv = str(host._replace(port=namesrv_port))
+                self.namesrv_listens = self._name_server.listens
             resources.push_async_callback(self._server.stop)
             await self._listen_for_vips(asked.port)
+            self.listens = self._server.listens
             await self._registering.start()
             resources.push_async_callback(self._registering.stop)
             resources.callback(self._holding.stop)

@@ -28,6 +28,8 @@ ROUTE_S = 30.0
 """How long a route of another name server is taken for current."""
 ROUTES_MAX = 10_000
 """So many of them are kept."""
+RETRY_S = 1.0
+"""A name server that was not reached, or is gone, is tried again after so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,9 @@ class Registering:
         self._address = address
         self._topics = topics
         self._name_server = name_server
-        self._client = Client()
+        self._client = Client(on_closed=self._disconnected)
+        self._absent: set[str] = set()  # name servers that do not know all
+        self._remarks: dict[str, str] = {}  # what they have said last
         self._again = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._news: dict[str, TopicConfig] | None = None  # None: there may be less than before
@@ -124,17 +128,31 @@ class Registering:
                 complete=self._news is None,
             )
 
+    def _disconnected(self, address: str) -> None:
+        """A name server is gone; if it starts again, it knows nothing."""
+        self._absent.add(address)
+
     async def _run(self) -> None:
+        due = self._in_time()
         while True:
+            now = asyncio.get_running_loop().time()
             try:
-                async with asyncio.timeout(self._config.register_interval_ms / 1000):
+                async with asyncio.timeout(min(max(due - now, 0), RETRY_S)):
                     await self._again.wait()
             except TimeoutError:
                 pass
+            changed = self._again.is_set()
             self._again.clear()
-            await asyncio.sleep(REST * await self._register_all())
+            if changed or asyncio.get_running_loop().time() >= due:
+                due = self._in_time()
+                await asyncio.sleep(REST * await self._register_all())
+            elif self._absent:
+                await asyncio.sleep(REST * await self._register_all(self._absent))
 
-    async def _register_all(self) -> float:
+    def _in_time(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.register_interval_ms / 1000
+
+    async def _register_all(self, addresses: Iterable[str] | None = None) -> float:
         """Tell all topics; the seconds it took to write them down.
 
         What an absent name server makes the others wait for does not count.
@@ -143,10 +161,12 @@ class Registering:
         content = RegisterBrokerBody(self._topics(None))
         body = await asyncio.to_thread(encode_registration, content)
         took = time.monotonic() - began
-        await self._tell_all(RequestCode.REGISTER_BROKER, body)
+        await self._tell_all(RequestCode.REGISTER_BROKER, body, addresses)
         return took
 
-    async def _tell_all(self, code: RequestCode, body: bytes) -> None:
+    async def _tell_all(
+        self, code: RequestCode, body: bytes, addresses: Iterable[str] | None = None
+    ) -> None:
         header = RegisterBrokerHeader(
             self._config.name,
             self._address,
@@ -158,12 +178,18 @@ class Registering:
         await asyncio.gather(
             *(
                 self._tell(address, Command(code, header.encode(), body))
-                for address in self._config.name_servers
+                for address in list(self._config.name_servers if addresses is None else addresses)
             )
         )
 
     async def _tell(self, address: str, command: Command) -> None:
         try:
-            await self._client.ask(address, command)
+            answer = await self._client.ask(address, command)
+            self._absent.discard(address)
+            remark = answer.remark or ""
         except (OSError, TimeoutError, FiretrailError) as error:
-            _log.warning("name server %s: %s", address, error or type(error).__name__)
+            self._absent.add(address)
+            remark = str(error).removeprefix(f"{address}: ") or type(error).__name__
+        if remark != self._remarks.get(address, ""):  # once, though it is tried every second
+            self._remarks[address] = remark
+            _log.warning("name server %s: %s", address, remark or "it knows this broker again")

@@ -59,7 +59,8 @@ async def _serve(config: NameServerConfig, as_json: bool) -> None:
     server = NameServer(config)
     port = await server.start()
     try:
-        serving.tell({"name server": f"{config.bind_address}:{port}"}, as_json)
+        found = {"name server": f"{config.bind_address}:{port}"}
+        serving.tell(found, as_json, {"name server": "brokers and clients connect here"})
         await told.wait()
     finally:
         await server.stop()

@@ -8,7 +8,7 @@ import errno
 import json
 import signal
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,16 +67,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="addresses as one JSON object")
 
 
-def tell(found: dict[str, str], as_json: bool) -> None:
-    """Say where what is served can be reached: a line each, or one of JSON."""
+def tell(found: dict[str, str], as_json: bool, hints: Mapping[str, str] | None = None) -> None:
+    """Say where what is served can be reached: a line each, with a hint, or one of JSON."""
     if as_json:
         print(
             json.dumps({name.replace(" ", "_"): place for name, place in found.items()}), flush=True
         )
         return
     for name, place in found.items():
-        hint = "   clients connect here" if name == "name server" else ""
-        print(f"{name:<11}  {place}{hint}")
+        hint = (hints or {}).get(name)
+        print(f"{name:<11}  {place}   {hint}" if hint else f"{name:<11}  {place}")
     sys.stdout.flush()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
@@ -127,13 +128,22 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+def _listed(addresses: Sequence[str]) -> str:
+    return " and ".join(addresses)
+
+
 async def serve(broker: Broker, folder: Path, as_json: bool) -> None:
     """Start the broker, say how to reach it, and stop it when the process is told to."""
     told = serving.told_to_stop()
     await broker.start()
     try:
         found = {"name server": broker.namesrv} if broker.namesrv else {}
-        serving.tell(found | {"broker": broker.address, "store": str(folder)}, as_json)
+        found |= {"broker": broker.address, "store": str(folder)}
+        hints = {
+            "name server": f"clients connect here; it listens on {_listed(broker.namesrv_listens)}",
+            "broker": f"clients are sent here; it listens on {_listed(broker.listens)}",
+        }
+        serving.tell(found, as_json, hints)
         await told.wait()
     finally:
         await broker.stop()

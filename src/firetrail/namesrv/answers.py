@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 
@@ -29,6 +30,11 @@ from firetrail.remoting.route_headers import (
     DataVersionResponse,
 )
 
+YOUNG_S = 45.0
+"""A name server that is younger may not know all brokers: they register every 30 s."""
+
+_log = logging.getLogger(__name__)
+
 
 class RouteAnswers:
     """Answers from the tables."""
@@ -37,6 +43,7 @@ class RouteAnswers:
         self._state = state
         self._routes = state.routes
         self._kv = state.kv
+        self._started = time.monotonic()
         self.handlers: Mapping[int, Handler] = {
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
@@ -74,8 +81,12 @@ class RouteAnswers:
             what = "a registration needs the names of cluster and broker, and an address"
             raise RequestError(ResponseCode.SYSTEM_ERROR, what)
         topics = body.topic_config_serialize_wrapper
-        self._routes.register(who, topics, time.monotonic(), connection)
-        return request.answer(fields=self._master_for(who).encode(), body=self._order_topics())
+        rival = self._routes.register(who, topics, time.monotonic(), connection)
+        return request.answer(
+            remark=_rivalry(who, rival) if rival is not None else None,
+            fields=self._master_for(who).encode(),
+            body=self._order_topics(),
+        )
 
     def _master_for(self, who: Registration) -> RegisterBrokerResponse:
         master = self._routes.master_of(who.name)
@@ -125,7 +136,7 @@ class RouteAnswers:
         route = self._routes.route(header.topic)
         if route is None:
             what = f"No topic route info in name server for the topic: {header.topic}"
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what + self._young())
         if self._state.config.order_message_enable:
             order = self._kv.get(ORDER_TOPICS, header.topic)
             route = TopicRouteData(
@@ -133,6 +144,13 @@ class RouteAnswers:
             )
         standard = takes_plain_json(request) or bool(header.accept_standard_json_only)
         return request.answer(body=route.encode(standard=standard))
+
+    def _young(self) -> str:
+        """Why a topic may be missing that there is: brokers register from time to time."""
+        age = time.monotonic() - self._started
+        if age >= YOUNG_S:
+            return ""
+        return f" (yet: the name server started {age:.0f} s ago, and brokers may still register)"
 
     def clusters(self, connection: Connection, request: Command) -> Command:
         """All brokers."""
@@ -147,6 +165,16 @@ class RouteAnswers:
         group = BrokerMemberGroup(header.cluster_name, header.broker_name, addresses)
         body = BrokerMemberGroupBody(group).encode(standard=takes_plain_json(request))
         return request.answer(body=body)
+
+
+def _rivalry(who: Registration, rival: str) -> str:
+    """What both brokers of one name and id are told, and the log with them."""
+    what = (
+        f"broker {who.name} with id {who.broker_id} is at {who.address} and at {rival}: clients "
+        "find only the one that came last; give each a brokerName of its own"
+    )
+    _log.warning("%s", what)
+    return what
 
 
 def takes_plain_json(request: Command) -> bool:

@@ -63,6 +63,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._brokers: dict[str, dict[int, _Broker]] = {}
+        self._rivals: list[_Broker] = []  # under a name and id that somebody else has taken
         self._topics: dict[str, dict[str, QueueData]] = {}
 
     # -- brokers come and go ------------------------------------------------------------------
@@ -75,8 +76,20 @@ class Routes:
         connection: Connection | None = None,
         *,
         complete: bool = False,
-    ) -> None:
-        """Take note of a broker; ``complete`` says that it has no other topics than these."""
+    ) -> str | None:
+        """Take note of a broker; ``complete`` says that it has no other topics than these.
+
+        Of brokers with the same name and id, the one that came last is in the routes, as in
+        RocketMQ; the others take its place when it leaves. The address of such a rival is the
+        answer, None if there is none.
+        """
+        holder = self._brokers.get(who.name, {}).get(who.broker_id)
+        if holder is not None and holder.address != who.address:
+            known = self._rivals_of(who.name, who.broker_id, who.address)
+            if known:  # it stays behind; otherwise clients would be sent to and fro
+                known[0].heard_at, known[0].connection = now, connection
+                return holder.address
+            self._rivals.append(holder)
         changed = self.is_changed(who.address, topics.data_version)
         members = self._brokers.setdefault(who.name, {})
         for broker_id, member in list(members.items()):
@@ -99,14 +112,30 @@ class Routes:
             self._set_queues(who.name, topics.topic_config_table.values())
             if complete:
                 self._forget_queues(who.name, keep=topics.topic_config_table)
+        rivals = self._rivals_of(who.name, who.broker_id)
+        return rivals[-1].address if rivals else None
+
+    def _rivals_of(self, name: str, broker_id: int, address: str | None = None) -> list[_Broker]:
+        return [
+            broker
+            for broker in self._rivals
+            if (broker.name, broker.broker_id) == (name, broker_id)
+            and address in (None, broker.address)
+        ]
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
         """A broker has left. Its queues go with the last broker of its name."""
+        for rival in self._rivals_of(name, broker_id, address):
+            self._rivals.remove(rival)
         members = self._brokers.get(name, {})
         member = members.get(broker_id)
         if member is None or member.address != address:
             return
         del members[broker_id]
+        for successor in self._rivals_of(name, broker_id)[-1:]:
+            self._rivals.remove(successor)
+            successor.version = DataVersion()  # its topics are not known before it tells them again
+            members[broker_id] = successor
         if not members:
             del self._brokers[name]
             self._forget_queues(name)
@@ -122,14 +151,14 @@ class Routes:
         )
 
     def _drop(self, is_gone: Callable[[_Broker], bool]) -> list[str]:
-        gone = [broker for broker in self._all() if is_gone(broker)]
+        gone = [broker for broker in (*self._rivals, *self._all()) if is_gone(broker)]
         for broker in gone:
             self.unregister(broker.name, broker.broker_id, broker.address)
         return [broker.address for broker in gone]
 
     def heard_of(self, address: str, now: float) -> None:
         """A broker has shown that it is still there."""
-        for broker in self._all():
+        for broker in (*self._rivals, *self._all()):
             if broker.address == address:
                 broker.heard_at = now
 

@@ -45,6 +45,11 @@ class NameServer:
         self._sweeper = asyncio.create_task(self._sweep())
         return port
 
+    @property
+    def listens(self) -> list[str]:
+        """The addresses that it listens on, after the start."""
+        return self._server.listens
+
     async def stop(self) -> None:
         """Answer what was asked, and close all connections."""
         if self._sweeper is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.answering import Handler, answer_to, outcome_of
@@ -51,9 +51,14 @@ class Client:
     """Asks peers by their address, and answers what they ask."""
 
     def __init__(
-        self, handlers: Mapping[int, Handler] | None = None, limits: Limits | None = None
+        self,
+        handlers: Mapping[int, Handler] | None = None,
+        limits: Limits | None = None,
+        on_closed: Callable[[str], None] | None = None,
     ) -> None:
+        """``on_closed`` is told the address of a peer that has closed its connection."""
         self._handlers = handlers or {}
+        self._on_closed = on_closed
         self._limits = limits
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
@@ -134,6 +139,8 @@ class Client:
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]
+                if self._on_closed is not None and not self._is_closed:
+                    self._on_closed(address)
 
     def received(self, connection: Connection, requests: Sequence[Command]) -> None:
         """Answer what the peer asks."""

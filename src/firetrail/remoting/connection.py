@@ -68,8 +68,8 @@ class Connection(asyncio.Protocol):
         # One of uvloop is no subclass of it.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH)
-        self.peer = _address(transport.get_extra_info("peername"))
-        self.local = _address(transport.get_extra_info("sockname"))
+        self.peer = address_text(transport.get_extra_info("peername"))
+        self.local = address_text(transport.get_extra_info("sockname"))
         self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
             future.set_result(response)
 
 
-def _address(name: object) -> str:
+def address_text(name: object) -> str:
     """``ip:port`` of what the socket says, with brackets around an IPv6 address."""
     if not isinstance(name, tuple) or len(name) < 2:
         return str(name or "")

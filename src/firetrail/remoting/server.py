@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from firetrail.remoting.answering import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.refusals import Refusals
 
@@ -100,6 +100,15 @@ class Server:
             self._sweeper = loop.create_task(self._sweep())
         bound: int = listener.sockets[0].getsockname()[1]
         return bound
+
+    @property
+    def listens(self) -> list[str]:
+        """``ip:port`` of all that it listens on."""
+        return [
+            address_text(socket.getsockname())
+            for listener in self._listeners
+            for socket in listener.sockets
+        ]
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Take nothing new, answer what was asked, close all connections."""
