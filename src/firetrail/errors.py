@@ -14,6 +14,7 @@
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
     │   ├── JavaMissingError            no Java anywhere
     │   ├── JavaTooOldError             no Java that Spark runs on
+    │   ├── NotSharedError              a worker that does not see the driver's files
     │   └── LakeError                   an archive that cannot be written or read so
     └── StoreError                      a store that cannot do what was asked
         ├── NotAStoreError              the folder holds no message store
@@ -117,6 +118,10 @@ class JavaMissingError(PipelineError):
 
 class JavaTooOldError(PipelineError):
     """Every Java that was found is older than Spark needs."""
+
+
+class NotSharedError(PipelineError):
+    """A worker and the driver see different files under the same path, or one sees none."""
 
 
 class LakeError(PipelineError):

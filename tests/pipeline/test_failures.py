@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from firetrail.errors import IllegalMessageError, PipelineError, StoreDamagedError
+from firetrail.errors import IllegalMessageError, NotSharedError, PipelineError, StoreDamagedError
 from firetrail.pipeline.failures import carrier_of, original_errors
 
 DAMAGE = StoreDamagedError(
@@ -29,6 +29,13 @@ def test_an_error_of_a_task() -> None:
     carried = told(PySparkException(TRACEBACK.format(line=f"RuntimeError: {carrier_of(original)}")))
     assert type(carried) is IllegalMessageError
     assert vars(carried) == vars(original)
+
+
+def test_a_worker_that_the_data_source_names() -> None:
+    line = "firetrail.errors.NotSharedError: s/commitlog: the folder is not there on the worker w"
+    found = told(PySparkException(TRACEBACK.format(line=line)))
+    assert type(found) is NotSharedError
+    assert str(found) == line.partition(": ")[2]
 
 
 @pytest.mark.parametrize(

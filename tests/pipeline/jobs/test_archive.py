@@ -21,6 +21,7 @@ from firetrail.pipeline.jobs.archive import Archived, archive, archived_files, f
 from firetrail.pipeline.jobs.archive_lake import Lake
 from firetrail.pipeline.jobs.archive_manifest import Layout, gaps
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.view import StoreView
 
 Put = Callable[..., None]
@@ -115,8 +116,9 @@ class TestWhatIsArchived:
         monkeypatch.setattr(module, "BATCH_BYTES", 1000)
         put(60, log=1 << 20)
         with StoreView.open(root) as view:
-            part = module.Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.TOPIC, False)
-            written = module.archive_part(part)
+            parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", Layout.TOPIC, False)
+        with Lake(str(lake)).locked("x"):
+            written = module.archive_part(module.Part(str(root), *parts))
         assert written.messages == 60 == sum(file.messages for file in written.files)
         assert len(written.files) > 3
         found = sorted(
@@ -229,8 +231,11 @@ class TestKilled:
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         put(1)
-        with Lake(str(lake)).locked(), pytest.raises(LakeError, match="another job is writing"):
-            archive(spark, root, lake)
+        writing = Lake(str(lake))
+        with writing.locked("x"):
+            with pytest.raises(LakeError, match="another job is writing"):
+                archive(spark, root, lake)
+            writing.check_shared("x")
 
     def test_a_manifest_that_changed_meanwhile(self, lake: Path, root: Path, put: Put) -> None:
         """Where there are no locks, the second job fails."""

@@ -1,5 +1,7 @@
 """Options: what may be said, and what is answered to the rest."""
 
+from pathlib import Path
+
 import pytest
 
 from firetrail.errors import ConfigError
@@ -44,7 +46,15 @@ EXAMPLES = {
 
 
 def test_defaults() -> None:
-    assert parse_options({"path": "s"}) == ReadOptions("s")
+    assert parse_options({"path": "/s"}) == ReadOptions("/s")
+
+
+def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in other folders, or on other machines."""
+    monkeypatch.chdir(tmp_path)
+    assert parse_options({"path": "a/../s"}).path == f"{tmp_path}/a/../s"
+    assert parse_options({"path": f"file://{tmp_path}/s"}).path == f"{tmp_path}/s"
+    assert parse_options({"path": "s3://bucket/s"}).path == "s3://bucket/s"
 
 
 def test_there_is_an_example_of_every_option() -> None:

@@ -88,10 +88,12 @@ def archive(
         raise LakeError(
             f"{lake}: not empty and no archive (no {MANIFEST}); choose a new or empty folder"
         )
-    with folder.locked():
-        with StoreView.open(store) as view:
+    token = uuid.uuid4().hex[:12]
+    with folder.locked(token):
+        with StoreView.open(Path(store).absolute()) as view:
             kind = table_of(table, folder)
-            run = _Run(spark, view, folder, kind, _layout(layout), split_bytes, on_plan)
+            chosen = _layout(layout)
+            run = _Run(spark, view, folder, kind, token, chosen, split_bytes, on_plan)
             done = run.archive(allow_gap)
         return run.compact(done) if compaction else done
 
@@ -128,6 +130,7 @@ class _Run:
         view: StoreView,
         lake: Lake,
         table: Table,
+        token: str,
         layout: Layout | None,
         split_bytes: int | None,
         on_plan: OnPlan,
@@ -139,7 +142,7 @@ class _Run:
         self._layout = layout
         self._split_bytes = split_bytes
         self._on_plan = on_plan
-        self._token = uuid.uuid4().hex[:12]
+        self._token = token
 
     def archive(self, allow_gap: bool) -> Archived:
         """Export what is new."""
@@ -240,7 +243,8 @@ class _Run:
         splits = plan_log(self._view, start, end, split_bytes=self._split_bytes)
         parts = [
             Part(
-                str(self._view.root.absolute()),
+                split.store,
+                split.sight,
                 split.start,
                 split.end,
                 self._lake,
@@ -259,6 +263,7 @@ class _Run:
             if part.start != position:
                 raise LakeError(f"{self._view.root}: the records at {position} were not read")
             position = part.end
+            self._lake.check_arrived(part.files, part.worker)
         if position != end:
             raise LakeError(f"{self._view.root}: the log could be read up to {position} only")
         return written

@@ -20,6 +20,7 @@ from firetrail.pipeline.jobs.archive_lake import SUFFIX, Lake, partition
 from firetrail.pipeline.jobs.archive_manifest import DataFile, Layout, Manifest, Retired
 from firetrail.pipeline.jobs.archive_tables import Table
 from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import worker_name
 
 SMALL_BYTES = 32 << 20
 """A file of fewer bytes is worth merging with its neighbours."""
@@ -49,7 +50,10 @@ def compact(
     ]
     if not merges:
         return 0, manifest
-    made = run_tasks(spark, merge_files, merges, name=f"compact {lake.place}")
+    made = []
+    for file, worker in run_tasks(spark, merge_files, merges, name=f"compact {lake.place}"):
+        lake.check_arrived([file], worker)
+        made.append(file)
     old = [file for merge in merges for file in merge.files]
     lake.sync_folders([file.path for file in made])
     now_ms = time.time_ns() // 1_000_000
@@ -80,8 +84,9 @@ def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
                 size += file.size
 
 
-def merge_files(merge: Merge) -> DataFile:
-    """Write the rows of some files into one, a few row groups at a time."""
+def merge_files(merge: Merge) -> tuple[DataFile, str]:
+    """Write the rows of some files into one, a few row groups at a time; and on which worker."""
+    merge.lake.check_shared(merge.token)
     first = merge.files[0]
     folder = partition(merge.layout, merge.topic, first.day)
     name = f"{folder}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
@@ -99,4 +104,4 @@ def merge_files(merge: Merge) -> DataFile:
                     waiting, rows = [], 0
     if waiting:
         out.write(pa.concat_tables(waiting))
-    return out.close()
+    return out.close(), worker_name()

@@ -31,6 +31,8 @@ from firetrail.pipeline.jobs.archive_manifest import Anchor, DataFile, Layout
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.batches import BATCH_BYTES
 from firetrail.pipeline.source.schema import arrow_schema, fields
+from firetrail.pipeline.source.sight import Sight
+from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.viewlog import ViewLog
@@ -80,6 +82,7 @@ class Part(NamedTuple):
     """A part of the log that one task archives."""
 
     store: str
+    sight: Sight | None
     start: int
     end: int
     lake: Lake
@@ -96,14 +99,18 @@ class Written(NamedTuple):
     messages: int
     files: list[DataFile]
     last: Anchor | None  # the last record, if there was any
+    worker: str
 
 
 def archive_part(part: Part) -> Written:
     """Write all records of a part of the log. Raises StoreDamagedError at the first bad one."""
+    part.lake.check_shared(part.token)
     messages = 0
     last: tuple[Segment, int, int] | None = None
     with closing(ViewLog(System(), Path(part.store))) as log, FileSet(part) as files:
         log.load()
+        if part.sight is not None:
+            part.sight.check(log, allow_loss=True)
         walk = LogWalk(log, part.start, part.end, resync=False)
         for step in walk:
             damage = step if isinstance(step, Damage) else step.failed
@@ -118,7 +125,12 @@ def archive_part(part: Part) -> Written:
             size = step.columns.column(col.SIZE)[step.rows - 1]
             last = (step.segment, step.segment.base + step.position - size, size)
         return Written(
-            part.start, walk.position, messages, files.finish(), anchor_at(*last) if last else None
+            part.start,
+            walk.position,
+            messages,
+            files.finish(),
+            anchor_at(*last) if last else None,
+            worker_name(),
         )
 
 

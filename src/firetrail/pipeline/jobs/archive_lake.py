@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,31 @@ from firetrail.pipeline.jobs.archive_manifest import (
     FOLDER,
     MANIFEST,
     PENDING,
+    DataFile,
     Layout,
     Manifest,
     decode_manifest,
 )
 from firetrail.pipeline.source.places import file_system
+from firetrail.pipeline.workers import check_arrived, not_shared
 from firetrail.storage.system import Files
 
 SUFFIX = ".parquet"
 FOLDERS = ("topic=", "day=")
 """How the folders of data files begin."""
+LOCK = "lock"
 
 
 class Lake:
     """Reads and writes files by their path relative to the lake."""
 
     def __init__(self, place: str) -> None:
-        self.place = place
         if "://" in place:
+            self.place = place
             self._fs, self._root = file_system(place)
         else:
-            self._fs, self._root = filesystems.LocalFileSystem(), str(Path(place).absolute())
+            self.place = self._root = str(Path(place).absolute())
+            self._fs = filesystems.LocalFileSystem()
         self.is_local = isinstance(self._fs, filesystems.LocalFileSystem)
         self._root = self._root.rstrip("/")
 
@@ -154,8 +158,8 @@ class Lake:
         self.remove(PENDING)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other jobs off a local lake."""
+    def locked(self, token: str) -> Iterator[None]:
+        """Keep other jobs off a local lake; the job's token tells tasks that it is this lake."""
         if not self.is_local:
             yield
             return
@@ -164,12 +168,26 @@ class Lake:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise LakeError(f"{self.place}: not a folder") from error
-        with open(folder / "lock", "wb") as file:
+        with open(folder / LOCK, "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise LakeError(f"{self.place}: another job is writing this archive") from None
+            file.truncate(0)
+            file.write(token.encode())
+            file.flush()
             yield
+
+    def check_shared(self, token: str) -> None:
+        """Raise NotSharedError unless this worker sees the lake that a job has locked."""
+        if self.is_local and self.read(f"{FOLDER}/{LOCK}") != token.encode():
+            raise not_shared(self._root, "the folder of the archive is another one, or missing")
+
+    def check_arrived(self, files: Iterable[DataFile], worker: str) -> None:
+        """Raise NotSharedError unless files that a task has written are seen here, too."""
+        if self.is_local:
+            for file in files:
+                check_arrived(self.path(file.path), file.size, worker)
 
 
 def partition(layout: Layout, topic: str, day: str) -> str:

@@ -15,6 +15,7 @@ from firetrail.format.index import IndexGeometry, IndexHeader
 from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.pieces import ENTRY_SIZE, StagedFiles
+from firetrail.pipeline.workers import check_shared, worker_name
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.indexfile import IndexFile
@@ -96,18 +97,20 @@ class Assembly(NamedTuple):
 
 
 class Made(NamedTuple):
-    """Files that a task has made, relative to ``folder``."""
+    """Files that a task has made on a worker, relative to ``folder``, and their sizes."""
 
     folder: str
-    files: list[str]
+    files: list[tuple[str, int]]
+    worker: str
 
 
 def assemble(task: Assembly) -> Made:
     """Make the files of a task."""
+    check_shared(task.folder)
     folder = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     staged = StagedFiles()
-    made: list[str] = []
+    made: list[tuple[str, int]] = []
     for wanted in task.files:
         paths = wanted.write(folder, staged)
-        made += (path.relative_to(folder).as_posix() for path in paths)
-    return Made(str(folder), made)
+        made += ((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
+    return Made(str(folder), made, worker_name())

@@ -21,6 +21,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.names import CONSUME_QUEUE, INDEX
 from firetrail.pipeline.jobs.arranging import deal_out, shared_out
 from firetrail.pipeline.jobs.audit_tasks import (
     Compared,
@@ -36,7 +37,9 @@ from firetrail.pipeline.jobs.audit_tasks import (
     compare,
 )
 from firetrail.pipeline.jobs.pieces import Piece
+from firetrail.pipeline.source.sight import whole_sight
 from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import make_shared
 from firetrail.storage.system import allow_many_files
 from firetrail.store.fsck.check import check_tail, judged_to, make_report
 from firetrail.store.fsck.log import StoreTimes
@@ -105,7 +108,7 @@ def audit(
     with StoreView.open(root) as view:
         folder = work_folder(root, Path(work or tempfile.gettempdir()))
         with claimed(view.system.files, folder, root, "auditing"):
-            report = _Work(spark, view, delays, folder, on_progress).run()
+            report = _Work(spark, view, delays, make_shared(folder, "staged"), on_progress).run()
     report.store = str(store)
     return Audit(spark, report)
 
@@ -133,6 +136,9 @@ class _Work:
         self._folder = folder
         self._on_progress = on_progress
         self._judged_to = judged_to(view)
+        self._sight = whole_sight(view)
+        there = {CONSUME_QUEUE: view.tails, INDEX: view.index.files}
+        self._folders = tuple(name for name, found in there.items() if found)
         self._findings = Findings()
         self._damaged = DamagedRanges()
         self._marks = MarkCheck(view, self._findings)
@@ -167,7 +173,8 @@ class _Work:
         )
 
     def _subject(self, queues: list[QueueKey]) -> Subject:
-        return Subject(str(self._view.root), self._view.known(queues), self._judged_to)
+        root, known = str(self._view.root), self._view.known(queues)
+        return Subject(root, known, self._judged_to, self._sight, self._folders)
 
     # -- the log ------------------------------------------------------------------------------
 

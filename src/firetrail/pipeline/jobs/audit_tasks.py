@@ -17,7 +17,9 @@ from firetrail.format.kernels.derive import derive_entries
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.assembling import Entries
 from firetrail.pipeline.jobs.pieces import Piece, Stage, Staged, StagedFiles
-from firetrail.storage.system import allow_many_files
+from firetrail.pipeline.source.sight import Sight, check_store
+from firetrail.pipeline.workers import check_shared, not_shared
+from firetrail.storage.system import System, allow_many_files
 from firetrail.store.deriving import derive_runs
 from firetrail.store.fsck.entries import ENTRIES_PER_BATCH, IndexCheck
 from firetrail.store.fsck.log import LogCheck, StoreTimes
@@ -36,9 +38,17 @@ class Subject(NamedTuple):
     known: Known
     judged_to: int
     """Units and entries of records before this offset must be there."""
+    sight: Sight
+    folders: tuple[str, ...]
+    """Those that had something in them, beside the log's."""
 
     def open(self) -> StoreView:
-        """The store; close it."""
+        """The store; close it. Raises NotSharedError unless it is the one the driver has seen."""
+        check_store(self.root, self.sight)
+        for name in self.folders:
+            folder = Path(self.root, name)
+            if not System().files.names(folder):
+                raise not_shared(folder, "the folder is missing or empty")
         allow_many_files()
         return StoreView.open(self.root, known=self.known)
 
@@ -78,6 +88,7 @@ class Compared(NamedTuple):
 
 def check_log(task: LogTask) -> LogChecked:
     """Check a part of the log."""
+    check_shared(task.folder)
     findings, damaged = Findings(), DamagedRanges()
     with task.subject.open() as view, Stage(Path(task.folder)) as stage:
         feed = _Feed(stage, damaged, task.delays, task.tags, task.light)

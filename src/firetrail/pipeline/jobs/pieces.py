@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from firetrail.errors import DiskFullError
 from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.pipeline.workers import not_shared
 from firetrail.storage.system import NO_SPACE
 from firetrail.store.deriving import Run
 
@@ -143,7 +144,13 @@ class StagedFiles:
     def _map(self, path: str) -> memoryview:
         view = self._mapped.get(path)
         if view is None:
-            with open(path, "rb") as file:
+            try:
+                file = open(path, "rb")  # noqa: SIM115  # closed below
+            except FileNotFoundError:
+                raise not_shared(
+                    path, "another task has left this file, but it is not there"
+                ) from None
+            with file:
                 # Nobody writes to it, but the kernel that appends entries takes no read-only view.
                 view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
             self._mapped[path] = view

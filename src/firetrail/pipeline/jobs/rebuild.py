@@ -28,7 +28,9 @@ from firetrail.pipeline.jobs.arranging import index_files, queue_files, shared_o
 from firetrail.pipeline.jobs.assembling import Assembly, IndexFiles, Made, QueueFiles, assemble
 from firetrail.pipeline.jobs.rebuild_tasks import Derived, DeriveTask, derive
 from firetrail.pipeline.source.planning import record_from
+from firetrail.pipeline.source.sight import sight_of
 from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import Files, System
 from firetrail.store.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
@@ -62,9 +64,9 @@ def rebuild(
     StoreDamagedError if the log cannot be followed to its end, and then nothing has changed.
     """
     delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-    root = Path(store)
+    root = Path(store).absolute()
     if into is not None:
-        target = Path(into)
+        target = Path(into).absolute()
         check_outside(root, target)
         with StoreView.open(root) as view:
             return make(spark, view, target, delays, on_progress)
@@ -95,21 +97,20 @@ def make(
     """As :func:`firetrail.store.rebuild.rebuild`, by tasks."""
     files = view.system.files
     with built(files, target.absolute()) as building:
-        (building / PIECES).mkdir()
-        derived = _derive(spark, view, building / PIECES, delays, on_progress)
+        pieces, parts = make_shared(building, PIECES), make_shared(building, PARTS)
+        derived = _derive(spark, view, pieces, delays, on_progress)
         staged = [part.staged for part in derived]
         geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
         wanted: list[QueueFiles | IndexFiles] = [
             *queue_files(view, staged),
             *index_files(staged, geometry, view.system.clock.now_ms()),
         ]
-        (building / PARTS).mkdir()
         slots = spark.sparkContext.defaultParallelism
-        tasks = [Assembly(str(building / PARTS), group) for group in shared_out(wanted, slots)]
+        tasks = [Assembly(str(parts), group) for group in shared_out(wanted, slots)]
         made = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
         queues, index = _gather(files, building, made)
-        shutil.rmtree(building / PIECES)
-        shutil.rmtree(building / PARTS)
+        shutil.rmtree(pieces)
+        shutil.rmtree(parts)
     return Rebuilt(sum(part.messages for part in derived), queues, index)
 
 
@@ -124,7 +125,9 @@ def _derive(
     tags = has_tag_entries(view.index, view.log) or False
     tasks = [
         DeriveTask(
-            str(segment.path.absolute()),
+            str(view.root),
+            sight_of(view, start, end),
+            str(segment.path),
             segment.base,
             segment.size,
             start,
@@ -181,12 +184,13 @@ def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:
     """Bring what the tasks have made together, durably: (queues, index files)."""
     folders: dict[Path, int] = {}
     for part in made:
-        for name in part.files:
-            path = building / name
+        for name, size in part.files:
+            path, made_path = building / name, Path(part.folder) / name
+            check_arrived(made_path, size, part.worker)
             if path.parent not in folders:
                 path.parent.mkdir(parents=True, exist_ok=True)
             folders[path.parent] = folders.get(path.parent, 0) + 1
-            (Path(part.folder) / name).rename(path)
+            made_path.rename(path)
     for folder in sorted({folder for path in folders for folder in (path, *path.parents)}):
         if folder.is_relative_to(building):
             files.sync_folder(folder)

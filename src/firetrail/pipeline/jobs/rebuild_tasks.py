@@ -10,6 +10,8 @@ from firetrail.errors import StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.pipeline.jobs.pieces import Stage, Staged
+from firetrail.pipeline.source.sight import Sight, check_store
+from firetrail.pipeline.workers import check_shared
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.deriving import Derivation
@@ -18,6 +20,8 @@ from firetrail.store.deriving import Derivation
 class DeriveTask(NamedTuple):
     """A part of the log: the records from ``start`` to ``end`` of one file."""
 
+    root: str
+    sight: Sight
     path: str
     base: int
     size: int
@@ -41,6 +45,8 @@ class Derived(NamedTuple):
 
 def derive(task: DeriveTask) -> Derived:
     """What follows from a part of the log, staged."""
+    check_store(task.root, task.sight)
+    check_shared(task.folder)
     messages, position, stop = 0, task.start, Stop.LIMIT
     segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
     derivation = Derivation(task.delays, tags=task.tags, light=task.light)

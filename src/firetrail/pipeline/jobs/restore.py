@@ -35,6 +35,13 @@ from firetrail.format.names import COMMIT_LOG, segment_name
 from firetrail.pipeline.jobs.archive_lake import Lake
 from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest, Range
 from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import (
+    check_arrived,
+    check_shared,
+    make_shared,
+    not_shared,
+    worker_name,
+)
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.store import Store
@@ -129,9 +136,9 @@ def _write_log(
     """Verify the files and write the segments; how many."""
     files = [f for f in manifest.files if f.start < chosen.end and f.end > chosen.start]
     size = manifest.store.segment_size
-    folder, parts = making / COMMIT_LOG, making / f"parts-{uuid4().hex}"
-    for made in (folder, parts):
-        System().files.make_folder(made)
+    _check_present(lake, files)
+    folder, parts = making / COMMIT_LOG, make_shared(making, "parts")
+    System().files.make_folder(folder)
     tasks = [
         _Fill(
             lake,
@@ -154,10 +161,19 @@ def _write_log(
             f"{lake.place}: {messages} messages in its files, {chosen.messages} in its manifest"
         )
     for task, filled in zip(tasks, done, strict=True):
+        check_arrived(filled.path, size, filled.worker)
         Path(filled.path).rename(folder / segment_name(task.base))
     shutil.rmtree(parts)
     System().files.sync_folder(folder)
     return len(tasks)
+
+
+def _check_present(lake: Lake, files: list[DataFile]) -> None:
+    """Raise LakeError if a file is missing for the driver, too."""
+    there = set(lake.data_files())
+    for file in files:
+        if file.path not in there:
+            raise LakeError(f"{lake.show(file.path)}: missing; put it back")
 
 
 def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels | None) -> None:
@@ -207,6 +223,7 @@ class _Filled(NamedTuple):
 
     path: str
     messages: int
+    worker: str
 
 
 def _verify(task: _Verify) -> None:
@@ -217,16 +234,17 @@ def _verify(task: _Verify) -> None:
             while block := stream.read(1 << 20):
                 found.update(block)
     except FileNotFoundError:
-        raise LakeError(f"{lake.show(file.path)}: missing; put it back") from None
+        raise not_shared(lake.show(file.path), "the file is not there") from None
     if found.hexdigest() != file.sha256:
         raise LakeError(
-            f"{lake.show(file.path)}: not the file that was archived (its SHA-256 differs); "
-            "put it back from a copy"
+            f"{lake.show(file.path)}: not the file that was archived (its SHA-256 differs) on the "
+            f"worker {worker_name()}; put it back from a copy"
         )
 
 
 def _fill(task: _Fill) -> _Filled:
     """Write the records of a segment to their places, durably."""
+    check_shared(task.folder)
     messages = behind = 0
     path = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     with open(path, "xb+") as file:
@@ -245,14 +263,13 @@ def _fill(task: _Fill) -> _Filled:
             finally:
                 del writer  # or the mapping could not be closed
         System().files.sync(file.fileno())
-    return _Filled(str(path), messages)
+    return _Filled(str(path), messages, worker_name())
 
 
 def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file that belong into the segment."""
     low, high = task.base, task.base + task.size
-    path = task.lake.path(data_file.path)
-    with pq.ParquetFile(path, filesystem=task.lake.filesystem) as source:
+    with _opened(task.lake, data_file) as source:
         metadata = source.metadata
         leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
         leaf = leaves.index("physical_offset")
@@ -265,6 +282,13 @@ def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
             kept = batch.filter(pc.and_(pc.greater_equal(offsets, low), pc.less(offsets, high)))
             if kept.num_rows:
                 yield kept
+
+
+def _opened(lake: Lake, file: DataFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(lake.path(file.path), filesystem=lake.filesystem)
+    except FileNotFoundError:
+        raise not_shared(lake.show(file.path), "the file is not there") from None
 
 
 def _write_rows(

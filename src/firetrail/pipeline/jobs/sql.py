@@ -15,7 +15,7 @@ from firetrail.format.names import name_server
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.queries import Need, needs
 from firetrail.pipeline.source.filters import bounds_text, with_slack
-from firetrail.pipeline.source.places import is_remote, local_path
+from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
 
@@ -54,9 +54,9 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
 def _where(store: str | Path | Sequence[str | Path]) -> tuple[str, str]:
     """The option that names what is read."""
     if not isinstance(store, str | Path):
-        return "paths", json.dumps([_absolute(str(each)) for each in store])
+        return "paths", json.dumps([absolute(str(each)) for each in store])
     namesrv = name_server(str(store))
-    return ("path", _absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
+    return ("path", absolute(str(store))) if namesrv is None else ("namesrv", namesrv)
 
 
 def _schema(columns: Sequence[str] = NAMES) -> StructType:
@@ -81,11 +81,6 @@ def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame
             for field in schema
         )
     )
-
-
-def _absolute(store: str) -> str:
-    """Spark's own folder is where it was started, which may be long ago."""
-    return store if is_remote(store) else str(local_path(store).absolute())
 
 
 class Result:

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.source.options import GROUP, RETRY_MS
+from firetrail.pipeline.source.places import absolute
 from firetrail.storage.system import System
 from firetrail.store.broker_conf import did_you_mean
 from firetrail.store.config import StoreConfig
@@ -87,12 +88,12 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     if "://" in store:
         raise ConfigError("path", store, "only a local folder can be written")
     writer_id = _writer_id(given, stream)
-    root = Path(store).absolute()
+    root = Path(absolute(store))
     return SinkOptions(
         root,
         _queues(given.get("queues", "1")),
         writer_id,
-        Path(given.get("stagingPath") or root.with_name(f"{root.name}.staging")).absolute(),
+        Path(absolute(given.get("stagingPath") or str(root.with_name(f"{root.name}.staging")))),
         _config(given.get("brokerConf"), root),
     )
 
@@ -156,5 +157,5 @@ def _retry_ms(text: str) -> int:
 def _config(broker_conf: str | None, root: Path) -> StoreConfig:
     config = StoreConfig()
     if broker_conf:
-        config = StoreConfig.from_properties(Path(broker_conf)).config
+        config = StoreConfig.from_properties(Path(absolute(broker_conf))).config
     return adopt_sizes(System(), root, config)

@@ -32,6 +32,7 @@ from firetrail.pipeline.sink.columns import (
     parse_wire_options,
 )
 from firetrail.pipeline.sink.staging import Stager, append_staged
+from firetrail.pipeline.workers import check_arrived, worker_name
 from firetrail.store.bulk import BulkAppend, Ticket
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Staged(WriterCommitMessage):
 
     path: str | None
     messages: int
+    size: int
+    worker: str
 
 
 def batch_writer(
@@ -100,12 +103,17 @@ class _Writer:
         """Stage the rows of a task."""
         stager = Stager(self._options, self._folder)
         path = stager.stage(iterator)
-        return Staged(path, stager.messages)
+        size = 0 if path is None else Path(path).stat().st_size
+        return Staged(path, stager.messages, size, worker_name())
 
     def _append(
         self, messages: Sequence[WriterCommitMessage | None], ticket: Ticket | None
     ) -> None:
-        paths = [m.path for m in messages if isinstance(m, Staged) and m.path is not None]
+        paths = []
+        for message in messages:
+            if isinstance(message, Staged) and message.path is not None:
+                check_arrived(message.path, message.size, message.worker)
+                paths.append(message.path)
         with BulkAppend(self._options.store, self._options.config, ticket) as bulk:
             if not bulk.done:
                 append_staged(bulk, paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 
 import pyarrow as pa
@@ -19,8 +20,9 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.places import is_remote, open_log
 from firetrail.pipeline.source.schema import NAMES, fields
+from firetrail.pipeline.source.sight import Sight
 from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, StoreSplit, UnitSplit
-from firetrail.pipeline.source.units import Chooser, open_queue, read_units
+from firetrail.pipeline.source.units import Chooser, check_queue, open_queue, read_units
 from firetrail.store.problems import KIND_OF_STOP, Kind
 from firetrail.store.viewlog import ViewLog
 from firetrail.store.walk import ROWS_PER_BATCH, Batch, Damage, LogWalk, explain
@@ -45,11 +47,12 @@ def read_split(
     Bodies are verified if they are asked for; what is not read is not verified. At the first place
     that is no good record StoreDamagedError is raised; ``permissive`` verifies everything and
     passes over what is damaged. DataLostError says that retention has deleted a part meanwhile;
-    ``allow_loss`` passes over that. Compressed bodies are inflated if ``decompress`` says so.
+    ``allow_loss`` passes over that. NotSharedError says that this worker does not see the store
+    that was planned with. Compressed bodies are inflated if ``decompress`` says so.
     """
     check = Check.RECORD if permissive or "body" in columns else Check.NONE
     gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
-    reader = _Reader(split.store, gatherer, check, permissive, allow_loss)
+    reader = _Reader(split.store, split.sight, gatherer, check, permissive, allow_loss)
     if isinstance(split, LogSplit):
         return reader.log(split)
     return reader.units(split) if isinstance(split, UnitSplit) else reader.places(split)
@@ -59,9 +62,16 @@ class _Reader:
     """Reads splits of one store in one way."""
 
     def __init__(
-        self, store: str, gatherer: Gatherer, check: Check, permissive: bool, allow_loss: bool
+        self,
+        store: str,
+        sight: Sight | None,
+        gatherer: Gatherer,
+        check: Check,
+        permissive: bool,
+        allow_loss: bool,
     ) -> None:
         self._store = store
+        self._sight = sight
         self._gatherer = gatherer
         self._check = check
         self._permissive = permissive
@@ -72,14 +82,16 @@ class _Reader:
 
     def log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
         """Walk over the log and pick what is wanted."""
-        chooser = None
-        if split.queues is not None or split.wanted != EVERYTHING:
-            chooser = Chooser.of_log(
-                split.store, split.queues, split.wanted, split.start, split.end
-            )
         lost = damaged = False
         with open_log(split.store, split.start, split.end) as log:
-            for part in LogWalk(log, split.start, split.end, self._check):
+            if self._sight is not None:
+                self._sight.check(log, allow_loss=self._allow_loss)
+            chooser = None
+            if split.queues is not None or split.wanted != EVERYTHING:
+                chooser = Chooser.of_log(
+                    split.store, split.queues, split.wanted, split.start, split.end
+                )
+            for part in self._walk(log, split):
                 if isinstance(part, Batch):
                     rows = part.rows - 1 if part.failed else part.rows
                     view = part.segment.view
@@ -94,6 +106,13 @@ class _Reader:
                     self._meet(damage)
         if chooser is not None and not lost and not damaged:
             self._check_all_seen(chooser)
+
+    def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[Batch | Damage]:
+        """The records of a split, and what is none: files that are missing at its end, too."""
+        walk = LogWalk(log, split.start, split.end, self._check)
+        yield from walk
+        if walk.position < split.end:
+            yield no_file(log, walk.position)
 
     def _is_end(self, log: ViewLog, damage: Damage) -> bool:
         """Whether a remote log simply ends here: nothing but zeros in its last file."""
@@ -114,6 +133,8 @@ class _Reader:
 
     def _is_gone(self, physical_offset: int) -> bool:
         with open_log(self._store, 0, 0) as log:
+            if self._sight is not None:  # the store itself may be gone, or not be mounted any more
+                self._sight.check(log, allow_loss=True)
             begin = log.min_offset
         if physical_offset >= begin:
             return False
@@ -152,12 +173,21 @@ class _Reader:
 
     # -- single records -----------------------------------------------------------------------
 
+    @contextmanager
+    def _open_whole(self) -> Iterator[ViewLog]:
+        """The log, of which any part may be asked for. What was deleted may not be among it."""
+        with open_log(self._store, 0, 0) as log:
+            if self._sight is not None:
+                self._sight.check(log, allow_loss=True)
+            yield log
+
     def units(self, split: UnitSplit) -> Iterator[pa.RecordBatch]:
         """Look up the messages of queues, one behind the other, through their units."""
         queues = split.queues
-        with open_log(split.store, 0, 0) as log:
+        with self._open_whole() as log:
             for part in queues.ranges:
                 with open_queue(split.store, part.topic, part.queue_id, queues.file_size) as queue:
+                    check_queue(queue, part.end)
                     start = part.begin
                     if self._allow_loss:
                         start = max(start, queue.files.min_offset // UNIT_SIZE)
@@ -170,7 +200,7 @@ class _Reader:
 
     def places(self, split: PlaceSplit) -> Iterator[pa.RecordBatch]:
         """The records at given places."""
-        with open_log(split.store, 0, 0) as log:
+        with self._open_whole() as log:
             units = bytearray()
             for place in split.places:
                 segment = log.find(place)
@@ -191,7 +221,7 @@ class _Reader:
             view = log.look(segment) if segment is not None else None
             if segment is None or view is None:
                 if not self._is_gone(place):
-                    self._meet(_no_file(log, place))
+                    self._meet(no_file(log, place))
                 first += 1
                 continue
             limit = log.length_of(segment)
@@ -238,6 +268,7 @@ class _Reader:
             first = last
 
 
-def _no_file(log: ViewLog, place: int) -> Damage:
+def no_file(log: ViewLog, place: int) -> Damage:
+    """The damage that no file holds a place of the log."""
     path = log.path_of(place - place % log.segment_size if log.segment_size else 0)
     return Damage(path, 0, place, Kind.FILE_MISSING, "the file is missing or cannot be read", None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from firetrail.format.columns import Check
+from firetrail.pipeline.source.batches import no_file
 from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.places import is_remote, local_path, open_log
 from firetrail.pipeline.source.planning import plan_log
@@ -87,7 +88,10 @@ def read_damage(split: DamageSplit) -> Iterator[pa.RecordBatch]:
 
 def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
     with open_log(split.store, split.start, split.end) as log:
-        for part in LogWalk(log, split.start, split.end, Check.RECORD):
+        if split.sight is not None:
+            split.sight.check(log, allow_loss=True)
+        walk = LogWalk(log, split.start, split.end, Check.RECORD)
+        for part in walk:
             damage = part if isinstance(part, Damage) else part.failed
             if damage is None:
                 continue
@@ -96,6 +100,8 @@ def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
             if is_remote(split.store) and empty and last and damage.physical_offset >= last.base:
                 continue  # where the last of the archived segments simply ends
             yield _row(damage, split.end)
+        if log.min_offset <= walk.position < split.end:
+            yield _row(no_file(log, walk.position), split.end)
 
 
 def _row(damage: Damage, end: int) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
+from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields
 
 EARLIEST = -2
@@ -142,6 +143,10 @@ def _count(text: str) -> int:
     return number
 
 
+def _place(text: str) -> str:
+    return absolute(_text(text))
+
+
 def _not_negative(text: str) -> int:
     number = int(text)
     if number < 0:
@@ -171,7 +176,7 @@ def _paths(text: str) -> tuple[str, ...]:
     paths = json.loads(text)
     if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
         raise ValueError
-    return tuple(map(_text, paths))
+    return tuple(map(_place, paths))
 
 
 def _pattern(text: str) -> str:
@@ -231,7 +236,7 @@ class Option:
 
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
-    Option("path", "path", _text, "a folder, or a URL that Arrow or fsspec opens"),
+    Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec opens"),
     Option("paths", "paths", _paths, "what load([…]) makes of several paths"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("group", "group", _text, "a consumer group"),

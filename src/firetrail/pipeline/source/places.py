@@ -8,9 +8,10 @@ the mapping of a file is memory that holds only the range which a task reads.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +20,7 @@ from pyarrow import fs
 
 from firetrail.errors import NotAStoreError, PipelineError
 from firetrail.format.names import COMMIT_LOG, parse_segment_name
+from firetrail.pipeline.workers import ancestors
 from firetrail.storage.system import Files, System
 from firetrail.store.viewlog import ViewLog
 
@@ -29,6 +31,28 @@ FETCH_BYTES = 8 << 20
 def is_remote(store: str) -> bool:
     """Whether a store is named by a URL that is no local file's."""
     return "://" in store and not store.startswith("file://")
+
+
+def absolute(store: str) -> str:
+    """A store's name that means the same in every process; relative paths are the user's."""
+    return store if is_remote(store) else str(_driver_folder() / local_path(store))
+
+
+def _driver_folder() -> Path:
+    """The working directory of the user's program.
+
+    Spark plans reads and writes in a process of its own. It keeps the working directory that the
+    program had when it started Spark, but the program may have changed its own since. If Python
+    started the JVM, the planner has this variable in its environment and the program has not.
+    """
+    if "_PYSPARK_DRIVER_CONN_INFO_PATH" in os.environ:
+        for process, parent in pairwise(ancestors()):
+            try:
+                if Path(f"/proc/{process}/comm").read_text().strip() == "java":
+                    return Path(f"/proc/{parent}/cwd").readlink()
+            except OSError:
+                break
+    return Path.cwd()
 
 
 def local_path(store: str) -> Path:

@@ -28,6 +28,7 @@ from firetrail.pipeline.source.ranges import (
 )
 from firetrail.pipeline.source.remote import plan_remote
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.sight import whole_sight
 from firetrail.pipeline.source.splits import (
     LogSplit,
     PlaceSplit,
@@ -215,7 +216,9 @@ def _plan_lookup(
     if options.view is View.QUEUE:
         places = _in_asked_ranges(view, options, bounds, places)
     note = f"{len(places)} messages found through {len(view.index.files)} index files"
-    splits: list[Split] = [PlaceSplit(str(view.root), tuple(places), wanted)] if places else []
+    splits: list[Split] = []
+    if places:
+        splits.append(PlaceSplit(str(view.root), tuple(places), wanted, whole_sight(view)))
     if begin > view.log.min_offset or end < view.end:
         queues, rest_wanted = None, wanted
         if options.view is View.QUEUE:

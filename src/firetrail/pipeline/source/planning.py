@@ -13,6 +13,7 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.ranges import Part
+from firetrail.pipeline.source.sight import sight_of, whole_sight
 from firetrail.pipeline.source.splits import (
     EVERYTHING,
     LogSplit,
@@ -66,7 +67,10 @@ def plan_log(
     if stop <= begin:
         return []
     ranges = cut_range(view, begin, stop, split_count(stop - begin, split_bytes, at_least))
-    return [LogSplit(str(view.root), low, high, queues, wanted) for low, high in ranges]
+    return [
+        LogSplit(str(view.root), low, high, queues, wanted, sight_of(view, low, high))
+        for low, high in ranges
+    ]
 
 
 def cut_range(view: StoreView, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
@@ -197,13 +201,14 @@ def plan_queues(
 def _unit_splits(view: StoreView, parts: list[Part], count: int, wanted: Wanted) -> list[UnitSplit]:
     shares = share_out([(part.range.begin, part.range.end, part.size) for part in parts], count)
     splits = []
+    sight = whole_sight(view)
     for share in shares:
         ranges = [
             QueueRange(parts[number].range.topic, parts[number].range.queue_id, begin, end)
             for number, begin, end in share
         ]
         queues = QueueSet(tuple(ranges), view.queue_file_size)
-        splits.append(UnitSplit(str(view.root), queues, wanted))
+        splits.append(UnitSplit(str(view.root), queues, wanted, sight))
     return splits
 
 

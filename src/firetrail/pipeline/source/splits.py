@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import RETRY_MS
+from firetrail.pipeline.source.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class LogSplit:
     end: int
     queues: QueueSet | None = None
     wanted: Wanted = EVERYTHING
+    sight: Sight | None = field(default=None, compare=False, repr=False)
+    """What the planner saw; None for remote stores, which are the same for everybody."""
 
     @property
     def size(self) -> int:
@@ -77,6 +80,7 @@ class UnitSplit:
     store: str
     queues: QueueSet
     wanted: Wanted = EVERYTHING
+    sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class PlaceSplit:
     store: str
     places: tuple[int, ...]
     wanted: Wanted = EVERYTHING
+    sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from firetrail.errors import DataLostError
 from firetrail.format.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.splits import QueueRange, QueueSet, Wanted
+from firetrail.pipeline.workers import not_shared
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 
@@ -21,6 +22,16 @@ def open_queue(store: str, topic: str, queue_id: int, file_size: int) -> Iterato
     with closing(queue):
         queue.load()
         yield queue
+
+
+def check_queue(queue: ConsumeQueue, end: int) -> None:
+    """Raise NotSharedError unless a queue reaches up to offset ``end``, as it did for the planner.
+
+    Retention never deletes the last file of a queue.
+    """
+    if queue.max_offset < end:
+        what = f"ends at offset {queue.max_offset}" if queue.files.segments else "has no files"
+        raise not_shared(queue.files.folder, f"the driver saw this queue up to {end}, it {what}")
 
 
 def first_behind(queue: ConsumeQueue, begin: int, end: int, physical_offset: int) -> int:
@@ -90,6 +101,7 @@ class Chooser:
         units: list[bytes] = []
         for part in queues.ranges:
             with open_queue(store, part.topic, part.queue_id, queues.file_size) as queue:
+                check_queue(queue, part.end)
                 begin = first_behind(queue, part.begin, part.end, start)
                 stop = first_behind(queue, begin, part.end, end)
                 if begin < stop:

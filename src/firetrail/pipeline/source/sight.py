@@ -1,0 +1,139 @@
+"""What the driver saw of a store, so that tasks can tell whether they see the same.
+
+A worker may lack the mount, or have an older copy or another store at the same path. To a reader,
+files that are not there look like messages that are not there. So whoever plans takes note of a few
+things, and whoever reads compares:
+
+- which files of the log there were in the part to be read,
+- the bytes at the beginning and the end of that part,
+- the first bytes of the file with the newest record: the store is known by them.
+
+Retention deletes the oldest files and never the newest. Files are taken as deleted by it only if
+the newest one is there and is the same, and all files up to them are gone. Everything else that
+is missing is an error (``NotSharedError``), whatever the options say.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from firetrail.errors import DataLostError, NotSharedError
+from firetrail.pipeline.workers import not_shared
+from firetrail.storage.system import System
+from firetrail.store.view import StoreView
+from firetrail.store.viewlog import ViewLog
+
+SAMPLE_BYTES = 128
+"""Enough for all the fields of a record's head: place, times, hosts, checksum of the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some bytes of the log."""
+
+    offset: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What there was of a part of the log."""
+
+    bases: tuple[int, ...]
+    """Where the files begin that hold the part."""
+    samples: tuple[Sample, ...]
+    """Bytes of the part; damaged ones, too."""
+    newest: Sample | None
+    """The first bytes of the file that holds the newest record; None if they cannot be read."""
+
+    def check(self, log: ViewLog, *, allow_loss: bool) -> None:
+        """Raise NotSharedError unless the log is the one that was planned with.
+
+        DataLostError says that retention has deleted files of the part; with ``allow_loss`` that
+        is no error.
+        """
+        if not self.bases and self.newest is None:
+            return  # the log was empty
+        if not log.segments:
+            what = "is empty" if log.folder.is_dir() else "is not there"
+            raise not_shared(log.folder, f"the folder {what}")
+        if self.newest is not None:
+            self._check_newest(log, self.newest)
+        there = {segment.base for segment in log.segments}
+        for base in self.bases:
+            if base not in there and base > log.min_offset:
+                raise not_shared(log.path_of(base), "the file is not there")
+        for sample in self.samples:
+            found = _read(log, sample.offset, len(sample.content))
+            cut = log.find(sample.offset) is None and sample.offset >= log.min_offset
+            if cut or (found is not None and found != sample.content):
+                raise _differs(log, sample.offset)
+        if self.bases and self.bases[0] < log.min_offset and not allow_loss:
+            raise DataLostError(
+                f"{log.folder.parent}: the log begins at {log.min_offset} now, retention has "
+                f"deleted the messages from {self.bases[0]} on; read with failOnDataLoss=false to "
+                "go without them"
+            )
+
+    def _check_newest(self, log: ViewLog, newest: Sample) -> None:
+        found = _read(log, newest.offset, len(newest.content))
+        if found is None:
+            path = log.path_of(newest.offset)
+            raise not_shared(path, "the newest file that the driver saw is not there")
+        if found != newest.content:
+            raise _differs(log, newest.offset)
+
+
+def check_store(root: str | Path, sight: Sight) -> None:
+    """Raise NotSharedError unless the store in a folder is the one that was planned with."""
+    with closing(ViewLog(System(), Path(root))) as log:
+        log.load()
+        sight.check(log, allow_loss=True)
+
+
+def sight_of(view: StoreView, start: int, end: int) -> Sight:
+    """What there is of the log from ``start`` up to ``end``."""
+    log = view.log
+    bases = []
+    segment = log.find(start) or log.following(start)
+    while segment is not None and segment.base < end:
+        bases.append(segment.base)
+        segment = log.following(segment.base)
+    samples = (_first(log, start, end), _last(log, start, end))
+    holder = log.find(view.end - 1)
+    newest = None if holder is None else _first(log, holder.base, view.end)
+    return Sight(tuple(bases), tuple(filter(None, samples)), newest)
+
+
+def whole_sight(view: StoreView) -> Sight:
+    """What there is of the whole log."""
+    return sight_of(view, view.log.min_offset, view.end)
+
+
+def _first(log: ViewLog, start: int, end: int) -> Sample | None:
+    content = _read(log, start, min(end - start, SAMPLE_BYTES))
+    return None if content is None else Sample(start, content)
+
+
+def _last(log: ViewLog, start: int, end: int) -> Sample | None:
+    holder = log.find(end - 1)
+    begin = max(start, end - SAMPLE_BYTES, holder.base if holder is not None else 0)
+    return _first(log, begin, end)
+
+
+def _read(log: ViewLog, offset: int, size: int) -> bytes | None:
+    """The bytes at a place, as far as its file goes; None if there is no such file."""
+    segment = log.find(offset)
+    view = log.look(segment) if segment is not None else None
+    if segment is None or view is None:
+        return None
+    at = offset - segment.base
+    return bytes(view[at : at + size])
+
+
+def _differs(log: ViewLog, offset: int) -> NotSharedError:
+    path = log.path_of(offset - offset % log.segment_size)
+    what = f"differs at {offset} from what the driver saw (another store, or an older copy)"
+    return not_shared(path, what)

@@ -1,0 +1,182 @@
+"""What tasks see of a store, compared with what was planned: nothing is missing in silence."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.pipeline.source.shelf import consumed, fill, rows_of, some_messages
+from tests.stores import records
+
+from firetrail.errors import DataLostError, NotSharedError, StoreDamagedError
+from firetrail.format.names import COMMIT_LOG, segment_name
+from firetrail.pipeline.source.batches import read_split
+from firetrail.pipeline.source.damage import plan_damage, read_damage
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import plan_batch
+from firetrail.pipeline.source.splits import LogSplit, PlaceSplit, Split, UnitSplit, WireSplit
+
+SEGMENT = 8192
+READS = {
+    LogSplit: {"minPartitions": "4"},
+    UnitSplit: {"subscribe": "rare", "startingOffsets": '{"rare": {"0": 1, "1": 1}}'},
+    PlaceSplit: {"subscribe": "usual", "key": "k77"},
+}
+"""Options for splits of each kind."""
+LENIENT = {"permissive": True, "allow_loss": True}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    fill(tmp_path / "store", some_messages(300))
+    return tmp_path / "store"
+
+
+def plan(store: Path, kind: type) -> list[Split]:
+    """Splits of one kind."""
+    splits = plan_batch(parse_options({"path": str(store)} | READS[kind])).splits
+    assert splits and all(isinstance(split, kind) for split in splits)
+    return splits
+
+
+def read(splits: list[Split], **how: bool) -> int:
+    """How many messages there are in splits."""
+    found = 0
+    for split in splits:
+        assert not isinstance(split, WireSplit)
+        found += sum(batch.num_rows for batch in read_split(split, ["queue_offset"], **how))
+    return found
+
+
+def segments(store: Path) -> list[Path]:
+    """The files of the log that have records."""
+    last = records(store)[-1].physical_offset
+    return [path for path in sorted((store / COMMIT_LOG).iterdir()) if int(path.name) <= last]
+
+
+def no_store(store: Path) -> None:
+    shutil.rmtree(store)
+
+
+def no_log(store: Path) -> None:
+    shutil.rmtree(store / COMMIT_LOG)
+
+
+def empty_log(store: Path) -> None:
+    no_log(store)
+    (store / COMMIT_LOG).mkdir()
+
+
+def no_newest(store: Path) -> None:
+    segments(store)[-1].unlink()
+
+
+def a_hole(store: Path) -> None:
+    segments(store)[2].unlink()
+
+
+def another_store(store: Path) -> None:
+    no_store(store)
+    fill(store, some_messages(300, 1))
+
+
+MISSING = [no_store, no_log, empty_log, no_newest, a_hole, another_store]
+
+
+@pytest.mark.parametrize("kind", READS)
+@pytest.mark.parametrize("spoil", MISSING)
+def test_what_is_not_there_is_an_error(
+    store: Path, kind: type, spoil: Callable[[Path], None]
+) -> None:
+    splits = plan(store, kind)
+    assert read(splits) > 0
+    spoil(store)
+    for how in ({}, LENIENT):
+        with pytest.raises(NotSharedError, match=rf"^{store}/.* on the worker \S+; the driver and"):
+            read(splits, **how)
+
+
+@pytest.mark.parametrize("spoil", MISSING)
+def test_the_table_of_damage(store: Path, spoil: Callable[[Path], None]) -> None:
+    splits = plan_damage(
+        parse_options({"path": str(store), "minPartitions": "4", "view": "damage"})
+    )
+    spoil(store)
+    with pytest.raises(NotSharedError, match=rf"^{store}/"):
+        [list(read_damage(split)) for split in splits]
+
+
+@pytest.mark.parametrize("kind", [LogSplit, UnitSplit])
+def test_an_older_copy(tmp_path: Path, kind: type) -> None:
+    """With the same files, in which the last records or units are not written yet."""
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    machine = fill(store, some_messages(300))
+    shutil.copytree(store, copy)
+    fill(store, some_messages(5, 300), machine)
+    assert [path.name for path in segments(store)] == [path.name for path in segments(copy)]
+    splits = plan(store, kind)
+    shutil.rmtree(store)
+    copy.rename(store)
+    with pytest.raises(NotSharedError, match=r"differs at \d+ from what|ends at offset \d+ on"):
+        read(splits, **LENIENT)
+
+
+@pytest.mark.parametrize("kind", [LogSplit, UnitSplit])
+def test_queues_that_are_not_there(store: Path, kind: type) -> None:
+    splits = plan(store, kind)
+    shutil.rmtree(store / "consumequeue/rare/0")
+    with pytest.raises(
+        NotSharedError, match=r"rare/0: the driver saw this queue up to \d+, it has"
+    ):
+        read(splits, **LENIENT)
+
+
+class TestRetention:
+    """Only what it has deleted may be passed over, and only if that is allowed."""
+
+    @pytest.fixture
+    def expired(self, store: Path) -> Iterator[tuple[Path, list[Split]]]:
+        splits = plan(store, LogSplit)
+        for path in segments(store)[:3]:
+            path.unlink()
+        yield store, splits
+
+    def test_is_an_error(self, expired: tuple[Path, list[Split]]) -> None:
+        with pytest.raises(DataLostError, match=f"begins at {3 * SEGMENT} now, retention has"):
+            read(expired[1])
+
+    def test_is_passed_over_if_allowed(self, expired: tuple[Path, list[Split]]) -> None:
+        store, splits = expired
+        assert read(splits, allow_loss=True) == len(consumed(store)) > 0
+
+    def test_of_a_whole_split(self, store: Path) -> None:
+        """Nothing is left of it: the files behind it tell that retention was there."""
+        first = plan(store, LogSplit)[0]
+        assert isinstance(first, LogSplit)
+        for path in segments(store):
+            if int(path.name) < first.end:
+                path.unlink()
+        assert read([first], allow_loss=True) == 0
+        with pytest.raises(DataLostError, match="retention has deleted the messages from 0 on"):
+            read([first])
+
+
+def test_a_file_that_the_driver_lacks_is_damage(store: Path) -> None:
+    """It has always been missing: no worker is to blame, and permissive reads go on."""
+    hole = segments(store)[3]
+    hole.unlink()
+    with pytest.raises(StoreDamagedError, match="missing"):
+        rows_of(store, view="log")
+    assert rows_of(store, view="log", mode="permissive", how=LENIENT)
+
+
+def test_a_hole_at_the_end_of_a_split(store: Path) -> None:
+    """No record of the split is behind it, so a walk over the log does not come across it."""
+    bases = [int(path.name) for path in segments(store)]
+    segments(store)[3].unlink()
+    split = LogSplit(str(store), bases[2], bases[4])
+    with pytest.raises(StoreDamagedError, match=f"{segment_name(bases[3])}.* missing"):
+        read([split])
+    assert read([split], permissive=True) > 0
+    (found,) = read_damage(split)
+    assert found.to_pylist()[0]["physical_offset"] == bases[3]

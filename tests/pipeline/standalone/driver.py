@@ -1,0 +1,130 @@
+"""The driver of the tests' cluster: calls functions that it is asked for, one a line of JSON.
+
+The functions are what a user would write. The answer is the class and the message of an error, or
+None and the result. The session is a user's own: Firetrail's is only asked for in the jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from firetrail import pipeline
+from firetrail.pipeline.failures import original_errors
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    "spark.task.maxFailures": "1",  # or a task could fail on one worker and succeed on the other
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def offered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that tests may call."""
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+@offered
+def chdir(spark: SparkSession, folder: str) -> None:
+    """Change the working directory, long after Spark was started."""
+    os.chdir(folder)
+
+
+@offered
+def read(spark: SparkSession, path: str, **options: str) -> int:
+    """How many messages the source gives."""
+    reader = spark.read.format("rocketmq").options(**{"minPartitions": "6"} | options)
+    return reader.load(path).count()
+
+
+@offered
+def write(spark: SparkSession, path: str, rows: int) -> None:
+    """Append rows with the sink, from several tasks."""
+    frame = spark.range(0, rows, 1, 4).selectExpr("'T' as topic", "cast(id as string) as body")
+    frame.write.format("rocketmq").mode("append").save(path)
+
+
+@offered
+def stream(spark: SparkSession, path: str, place: str) -> None:
+    """Copy what is new into Parquet files, and end."""
+    reader = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
+    reader = reader.options(minPartitions="6", maxOffsetsPerTrigger="100")
+    writer = reader.load(path).select("physical_offset").writeStream
+    writer = writer.option("checkpointLocation", f"{place}/checkpoint")
+    query = writer.trigger(availableNow=True).start(f"{place}/rows", format="parquet")
+    query.awaitTermination()
+
+
+@offered
+def parquet(spark: SparkSession, path: str) -> list[int]:
+    """The places in the log that a stream has copied."""
+    return sorted(row[0] for row in spark.read.parquet(path).collect())
+
+
+@offered
+def archive(spark: SparkSession, store: str, lake: str) -> int:
+    """How many messages were archived."""
+    return pipeline.archive(spark, store, lake, split_bytes=8192).messages
+
+
+@offered
+def restore(spark: SparkSession, lake: str, into: str) -> int:
+    """How many messages were restored."""
+    return pipeline.restore(spark, lake, into).messages
+
+
+@offered
+def audit(spark: SparkSession, store: str, work: str) -> bool:
+    """Whether the store is sound."""
+    return pipeline.audit(spark, store, work=work).ok
+
+
+@offered
+def rebuild(spark: SparkSession, store: str, into: str) -> int:
+    """How many messages were derived from."""
+    return pipeline.rebuild(spark, store, into).messages
+
+
+@offered
+def report(spark: SparkSession, store: str, out: str) -> int:
+    """How many messages the report counts."""
+    return sum(topic.messages for topic in pipeline.report(spark, store, out).topics)
+
+
+@offered
+def replay(spark: SparkSession, store: str, target: str) -> int:
+    """How many messages were copied."""
+    return pipeline.replay(spark, store, target, where="topic = 'usual'").messages
+
+
+def main() -> None:
+    """Serve until there is nothing more to read."""
+    builder = SparkSession.builder.master(sys.argv[1])
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    for line in sys.stdin:
+        name, arguments, options = json.loads(line)
+        try:
+            with original_errors():
+                answer = None, FUNCTIONS[name](spark, *arguments, **options)
+        except Exception as error:
+            answer = type(error).__name__, str(error)
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Errors that name a worker, and what workers must share with the driver."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from firetrail.errors import NotSharedError
+from firetrail.pipeline.workers import (
+    ancestors,
+    check_arrived,
+    check_shared,
+    make_shared,
+    worker_name,
+)
+
+REMEDY = "the driver and all workers must have the same folder at this path"
+
+
+def test_a_process_of_no_executor() -> None:
+    assert worker_name() == socket.gethostname()
+    assert next(ancestors()) == os.getppid()
+
+
+def test_a_folder_that_the_driver_has_made(tmp_path: Path) -> None:
+    folder = make_shared(tmp_path, "pieces")
+    check_shared(folder)
+    folder.rmdir()
+    with pytest.raises(NotSharedError, match=f"^{folder}: the driver has made .*{REMEDY}"):
+        check_shared(folder)
+
+
+def test_a_file_that_a_task_has_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    check_arrived(path, 3, "w")
+    with pytest.raises(NotSharedError, match=r"worker w has written 4 bytes, .* sees 3 bytes, so"):
+        check_arrived(path, 4, "w")
+    path.unlink()
+    with pytest.raises(NotSharedError, match=f"the driver sees no such file.*{REMEDY}"):
+        check_arrived(path, 3, "w")
