@@ -25,7 +25,7 @@ from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.source.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.patience import Patience
+from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.pipeline.wire.sending import CONNECT, SEND_S, Parcel, find_queues, send_in_order
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
@@ -113,7 +113,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
     def __enter__(self) -> Self:
         self._loop.__enter__()
         try:
-            self._loop.run(self._patience.ask(self._open, CONNECT))
+            self._loop.run(self._open())
             self._note(self.done())  # nothing is sent if that cannot be noted
         except BaseException:
             self.__exit__()
@@ -121,9 +121,15 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         return self
 
     async def _open(self) -> None:
-        await self._producer.open()
-        async with Admin(self._namesrv) as admin:
-            self._homes = {*(await admin.masters()).values()}
+        async def find_homes() -> set[str]:
+            async with Admin(self._namesrv) as admin:
+                homes = {*(await admin.masters()).values()}
+            if not homes:  # or the source would not be known as the target
+                raise no_broker()
+            return homes
+
+        await self._patience.ask(self._producer.open, CONNECT)
+        self._homes = await self._patience.ask(find_homes, CONNECT)
 
     def __exit__(self, *_: object) -> None:
         self._loop.run(self._producer.close())

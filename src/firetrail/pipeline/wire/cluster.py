@@ -18,7 +18,7 @@ from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan import LOGGER
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.patience import Patience
+from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import ResponseCode
 
@@ -127,8 +127,7 @@ class Cluster:
         async def ask() -> list[MessageQueue]:
             topics = await self._admin.topics()
             if not topics:  # every broker has some
-                what = "no broker is registered with the name server"
-                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, what)
+                raise no_broker()
             for topic in known:
                 if topic not in topics:
                     raise _not_listed(topic)

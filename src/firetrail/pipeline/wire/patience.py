@@ -98,6 +98,12 @@ class Patience:
         return is_known or elapsed < UNKNOWN_TOPIC_S or not await _any_broker(self._namesrv)
 
 
+def no_broker() -> RequestError:
+    """What to raise, and to retry, if a name server knows no broker."""
+    what = "no broker is registered with the name server"
+    return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, what)
+
+
 def _is_retried(error: RequestError) -> bool:
     return error.code in PASSING or error.code == ResponseCode.TOPIC_NOT_EXIST
 
