@@ -17,6 +17,7 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.broker.background import BackgroundBroker
 from firetrail.cli.main import main
+from firetrail.client import Admin
 from firetrail.errors import FiretrailError, StoreError
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.layout import COMPRESSED
@@ -176,3 +177,19 @@ def test_jobs_that_need_files(job: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_from_brokers(spark: SparkSession) -> None:
     with pytest.raises(FiretrailError, match="with its sink"):
         replay(spark, "namesrv=127.0.0.1:1", None, where="true")
+
+
+def test_a_target_whose_broker_is_away(
+    tmp_path: Path, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its address, copies in the source itself would not be known."""
+    answers: list[dict[str, str]] = [{}]
+    real = Admin.masters
+
+    async def masters(self: Admin, cluster: str | None = None) -> dict[str, str]:
+        return answers.pop() if answers else await real(self, cluster)
+
+    monkeypatch.setattr(Admin, "masters", masters)
+    with BrokerTarget(broker.namesrv, tmp_path, "name") as target:
+        assert target.is_home(broker.address)
+    assert not answers
