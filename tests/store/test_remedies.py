@@ -66,7 +66,6 @@ CASES: list[tuple[str, Callable[[Path], None]]] = [
     (f"{LOG}/last", Path.unlink),
     (f"{QUEUE}/{name(0)}", cut),
     (f"{QUEUE}/{name(400)}", cut),
-    (f"{QUEUE}/{name(400)}", Path.unlink),
     (f"{QUEUE}/{name(800)}", grow),
     ("index/first", spoil),
     ("index/first", cut),

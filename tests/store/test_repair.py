@@ -112,6 +112,7 @@ def test_what_a_killed_repair_has_made_is_removed(root: Path) -> None:
     repaired(root, Repair.REBUILD_DERIVED)
     assert sorted(path.name for path in kept(root).iterdir()) == [
         "consumequeue",
+        "firetrail.inventory",
         "firetrail.watermark",
         "index",
     ]

@@ -2,7 +2,8 @@
 
 ::
 
-    abort  checkpoint  lock  firetrail.watermark  firetrail.sink  firetrail.archived.<lake id>
+    abort  checkpoint  lock  firetrail.watermark  firetrail.inventory  firetrail.sink
+    firetrail.archived.<lake id>
     firetrail.replayed.<replay id>
     commitlog/00000000000000000000              start offset of the file, 20 digits
     consumequeue/<topic>/<queue id>/000000…     the same, offset in bytes of the queue
@@ -24,6 +25,7 @@ COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 INDEX = "index"
 CONFIG = "config"
+TOPICS_JSON = "topics.json"
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
@@ -34,6 +36,8 @@ ARCHIVED_PREFIX = "firetrail.archived."
 """Up to where the log is in a lake; one such file for each lake, named after its id."""
 REPLAYED_PREFIX = "firetrail.replayed."
 """Up to where the log was copied to brokers; one such file for each replay."""
+INVENTORY = "firetrail.inventory"
+"""Which queue and index files the last clean stop has left."""
 SINK = "firetrail.sink"
 """What bulk writers have committed, so that none writes the same twice."""
 
@@ -133,6 +137,11 @@ def is_folder_name(name: str) -> bool:
     if name in ("", ".", "..") or any(c in name for c in "/\\\0"):
         return False
     return len(name.encode("utf-8", "surrogatepass")) <= _FOLDER_BYTES_MAX
+
+
+def is_queue(topic: str, queue_id: int) -> bool:
+    """Whether there can be a folder for this queue, see :func:`queue_folder`."""
+    return is_folder_name(topic) and 0 <= queue_id <= QUEUE_ID_MAX
 
 
 def check_topic(name: str) -> None:

@@ -331,6 +331,12 @@ class ConsumeQueue:
         self.forget_positions()
         return end - keep
 
+    def begin_anew(self) -> None:
+        """Forget every unit, for a queue whose numbers begin with 0 again further on in the log."""
+        while self.files.segments:
+            self.files.retire_first(0)
+        self.forget_positions()
+
     def forget_positions(self) -> None:
         """Look the beginning up again at the next question for it."""
         self._min = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Queue
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from firetrail.format.layout import UNIT
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
 from firetrail.storage.segment import Segment
 from firetrail.store.indexes import Index
-from firetrail.store.queues import QueueTable
+from firetrail.store.queues import QueueKey, QueueTable
 
 ROWS_PER_STEP = 4096
 ROWS_PER_STEP_MAX = 1 << 16
@@ -87,11 +87,17 @@ class Step:
         """Entries for the index, as the kernel derives them."""
         self._run = self._chunk = self._entry = 0
 
-    def apply(self, queues: QueueTable, index: Index | None) -> None:
-        """Bring queues and index up to it. After a DiskFullError, the next call goes on."""
+    def apply(self, queues: QueueTable, index: Index | None, *, anew: bool = False) -> None:
+        """Bring queues and index up to it. After a DiskFullError, the next call goes on.
+
+        If queues are derived ``anew``, one that begins with number 0 again loses what it has: its
+        topic was deleted and made again.
+        """
         while self._run < len(self.runs):
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
+            if anew and run.offset == 0 and queue.max_offset:
+                queue.begin_anew()
             if is_light(run.topic):
                 written = queue.append_behind(run.offset, run.units)
                 end = queue.max_offset
@@ -118,6 +124,7 @@ class Derivation:
         self, delays: DelayLevels, *, keys: bool = True, tags: bool = False, light: bool = False
     ) -> None:
         self._keys = keys
+        self.delays = delays
         self.tags = tags
         """Whether tags are in the index beside the keys."""
         self.light = light
@@ -127,6 +134,8 @@ class Derivation:
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
+        self.wants: Callable[[QueueKey], bool] | None = None
+        """Which queues are derived, if not all."""
 
     def _make_room(self, rows: int) -> None:
         """Let a step be of so many records."""
@@ -162,6 +171,8 @@ class Derivation:
             step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
             if segment.base + position > self.queues_from:
                 step.runs = derive_runs(view, self._columns, rows, self._waits, light=self.light)
+                if self.wants is not None:
+                    step.runs = [run for run in step.runs if self.wants(run[:2])]
             if self._keys and segment.base + position > self.index_from:
                 step.entries = list(self._index_entries(view, rows, step.first))
             short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
@@ -227,6 +238,8 @@ class Deriver(Derivation):
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None
+        self.anew = False
+        """Whether queues are derived from their first message on, see :meth:`Step.apply`."""
 
     def step(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
         """Derive and apply the next records of ``segment.view[at : limit]``.
@@ -266,7 +279,7 @@ class Deriver(Derivation):
             while (step := ahead.get()) is not None:
                 if isinstance(step, BaseException):
                     raise step
-                step.apply(self._queues, self._index)
+                step.apply(self._queues, self._index, anew=self.anew)
                 yield step
         finally:
             ended.set()

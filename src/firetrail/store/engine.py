@@ -29,6 +29,7 @@ from firetrail.store.gate import Closure, Gate
 from firetrail.store.geometry import adopt_sizes
 from firetrail.store.housekeeping import Housekeeper
 from firetrail.store.indexes import Index
+from firetrail.store.inventory import Restoration, note_inventory
 from firetrail.store.putting import Drafter, LightNumbers
 from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
@@ -112,12 +113,19 @@ class Engine:
             if self._abort.is_sealed and watermark is not None and not self._java_was_here:
                 check = Check.SEALED  # all behind the watermark was written by who was stopped
         recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
-        return recovery.run(
+        restoration = Restoration(self.system, self.root, self.log.queue, self.queues, self.index)
+        lost = restoration.find_lost(clean, watermark)
+        if lost.queues:
+            self._deriver.wants = lost.lacks
+        report = recovery.run(
             clean,
             watermark if clean or self._abort.is_ours else None,
             read_checkpoint(self.system, self.root),
             self._mark_unclean,
         )
+        self._deriver.wants = None
+        restoration.derive(lost, self._deriver, report.end)
+        return report
 
     def _mark_unclean(self, watermark: Watermark) -> None:
         """Have the next opening recover from ``watermark``, whatever happens to this one."""
@@ -200,25 +208,32 @@ class Engine:
         """
         if self._is_a_copy:
             return
-        with self._resources:
-            self.gate.shut(Closure.CLOSED)
-            self.arrivals.close()
-            self.log.refuse_appends()
-            try:
-                self.housekeeper.stop()
-                self.flusher.stop()
-                self.dispatcher.stop()
-                if self.failure is None and not self.dispatcher.behind:
-                    self._note_clean()
-            except (OSError, StoreError, MemoryError) as error:
-                self.fail(error)
+        try:
+            with self._resources:
+                self._finish()
+        except OSError as error:  # of a file that was let go of
+            self.fail(error)
         if self.failure is not None:
             raise FlushFailedError(
                 f"{self.root}: closed after a failure, not all is on disk: {self.failure}"
             ) from self.failure
 
+    def _finish(self) -> None:
+        self.gate.shut(Closure.CLOSED)
+        self.arrivals.close()
+        self.log.refuse_appends()
+        try:
+            self.housekeeper.stop()
+            self.flusher.stop()
+            self.dispatcher.stop()
+            if self.failure is None and not self.dispatcher.behind:
+                self._note_clean()
+        except (OSError, StoreError, MemoryError) as error:
+            self.fail(error)
+
     def _note_clean(self) -> None:
         self.housekeeper.flush_derived()
+        note_inventory(self.system, self.root, self.log.flushed_offset, self.queues)
         self.housekeeper.write_watermark(clean=True)
         self._abort.remove()
 

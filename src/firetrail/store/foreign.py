@@ -13,6 +13,7 @@ from firetrail.format.names import (
     CONFIG,
     CONSUME_QUEUE,
     INDEX,
+    INVENTORY,
     LOCK,
     REPLAYED_PREFIX,
     SINK,
@@ -26,7 +27,8 @@ from firetrail.format.names import (
 from firetrail.storage.system import Files
 from firetrail.store.queues import QueueKey
 
-_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, SINK, WATERMARK}
+_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
+_KNOWN |= {WATERMARK}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:

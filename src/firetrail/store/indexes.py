@@ -67,6 +67,12 @@ class Index:
         finally:
             self.files = tuple(loaded)
 
+    def clear(self) -> None:
+        """Remove every file, to be made anew; nobody may use the index meanwhile."""
+        files, self.files = self.files, ()
+        for file in files:
+            file.segment.destroy(0)
+
     @property
     def end_offset(self) -> int:
         """Physical offset of the last record with a key, 0 if there is none."""

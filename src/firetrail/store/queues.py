@@ -7,8 +7,9 @@ used. Which queues have something to flush is kept, so that no round walks over 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
 from firetrail.format.light import is_light
@@ -31,6 +32,13 @@ from firetrail.store.consumequeue import ConsumeQueue
 QueueKey = tuple[str, int]
 
 
+class Extent(NamedTuple):
+    """What a queue holds: from which byte on it has files, and up to which number units."""
+
+    first: int
+    end: int
+
+
 class QueueTable:
     """The queues below ``<root>/consumequeue``."""
 
@@ -47,6 +55,8 @@ class QueueTable:
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
         """How many of them are light ones, which records of other topics are in."""
+        self.told: Mapping[QueueKey, Extent] = {}
+        """What the queues held at the last clean stop, where that is known."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
@@ -93,6 +103,38 @@ class QueueTable:
         if queue is None and (topic, queue_id) in self._known:
             return self.open(topic, queue_id)
         return queue
+
+    def covers(self, topic: str, queue_id: int, extent: Extent) -> bool:
+        """Whether a queue has files from ``extent.first`` on, and a unit right before its end."""
+        if (topic, queue_id) not in self._known:
+            return False
+        names = self._system.files.names(self._root / queue_folder(topic, queue_id))
+        starts = [start for name in names if (start := parse_segment_name(name)) is not None]
+        if not starts or min(starts) > extent.first:
+            return False
+        files = (extent.end * UNIT_SIZE - 1) // self._file_size - min(starts) // self._file_size
+        return len(starts) > files and self.reaches(topic, queue_id, extent.end)
+
+    def extents(self) -> dict[QueueKey, Extent]:
+        """What every queue holds; of those that were not used, as it was :attr:`told`."""
+        found = {
+            key: Extent(queue.files.min_offset, queue.max_offset)
+            for key, queue in self.loaded.items()
+            if queue.max_offset
+        }
+        known = {key: extent for key, extent in self.told.items() if key in self._known}
+        return known | found
+
+    def discard(self, topic: str, queue_id: int) -> None:
+        """Remove the files of a queue that is to be derived anew."""
+        queue = self.loaded.pop((topic, queue_id), None)
+        if queue is not None:
+            self.dirty.discard(queue)
+            queue.close()
+        folder = self._root / queue_folder(topic, queue_id)
+        for name in self._system.files.names(folder):
+            if parse_segment_name(name) is not None:
+                self._system.files.remove(folder / name)
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a queue has a unit right before ``offset``, or had one that has expired.

@@ -27,7 +27,15 @@ from firetrail.errors import FormatError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
-from firetrail.format.names import ABORT, CHECKPOINT, CONSUME_QUEUE, INDEX, REPAIR_PREFIX, WATERMARK
+from firetrail.format.names import (
+    ABORT,
+    CHECKPOINT,
+    CONSUME_QUEUE,
+    INDEX,
+    INVENTORY,
+    REPAIR_PREFIX,
+    WATERMARK,
+)
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
@@ -250,6 +258,7 @@ class _Work:
 
     def _forget_watermark(self) -> None:
         self._keep(self._root / WATERMARK)
+        self._keep(self._root / INVENTORY)
 
     # -- the folder of the repair -------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.light import is_light
-from firetrail.format.names import QUEUE_ID_MAX, is_folder_name, queue_folder, segment_name
+from firetrail.format.names import is_queue, queue_folder, segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.segment import Segment, any_data
 from firetrail.store.deriving import derive_runs
@@ -76,7 +76,7 @@ class QueueChecks:
             queue.feed(offset, units)
 
     def _begin(self, topic: str, queue_id: int, offset: int) -> QueueCheck | None:
-        if is_folder_name(topic) and 0 <= queue_id <= QUEUE_ID_MAX:
+        if is_queue(topic, queue_id):
             return QueueCheck(self, topic, queue_id)
         segment = self.view.log.find(offset)
         assert segment is not None

@@ -1,0 +1,208 @@
+"""Queue and index files that are missing are noticed when a store is opened, and derived again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.helpers import small_config
+from tests.store.checks import checked
+from tests.stores import copy_of, derived, flip, overwrite, truncate
+
+from firetrail import Message, Store
+from firetrail.errors import StoreDamagedError
+from firetrail.store import inventory
+from firetrail.store.served import ServedStore
+
+FIRST = f"{0:020d}"
+MESSAGES = 45
+
+
+def put_some(store: Store, count: int = MESSAGES) -> None:
+    for number in range(count):
+        store.put(
+            Message(f"t{number % 3}", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"])
+        )
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """A store that Firetrail has closed, with several files of each kind."""
+    with Store.open(tmp_path / "store", small_config(units=5, entries=20)) as store:
+        put_some(store)
+    return tmp_path / "store"
+
+
+def reopened(root: Path) -> None:
+    with Store.open(root) as store:
+        assert store.recovery.clean
+
+
+Loss = Callable[[Path], None]
+
+
+def lose(name: str) -> Loss:
+    return lambda root: shutil.rmtree(root / name)
+
+
+def lose_file(name: str) -> Loss:
+    return lambda root: (root / name).unlink()
+
+
+def zero(name: str, at: int) -> Loss:
+    return lambda root: overwrite(root / name, at, bytes(20))
+
+
+LOSSES = {
+    "topic": lose("consumequeue/t1"),
+    "queue": lose("consumequeue/t1/0"),
+    "first file": lose_file(f"consumequeue/t1/0/{FIRST}"),
+    "last file": lose_file(f"consumequeue/t1/0/{100:020d}"),
+    "last unit": zero(f"consumequeue/t1/0/{100:020d}", 20),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_queues_are_derived_again(
+    closed: Path, loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = derived(closed)
+    LOSSES[loss](closed)
+    assert derived(closed) != before
+    reopened(closed)
+    assert derived(closed) == before
+    count = "2 queues" if loss == "topic" else "1 queues"
+    assert f"files of {count} are missing" in caplog.text and "t1/0" in caplog.text
+    report = checked(closed)
+    assert report.ok and not report.warnings
+    with Store.open(closed) as store:
+        assert store.put(Message("t1", b"next")).queue_offset == 7
+
+
+def test_nothing_is_said_of_a_store_that_is_complete(
+    closed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = derived(closed)
+    for _ in range(2):
+        reopened(closed)
+    assert derived(closed) == before
+    assert not caplog.records
+
+
+def test_the_index_is_derived_again(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = derived(closed)
+    sorted((closed / "index").iterdir())[0].unlink()
+    reopened(closed)
+    assert derived(closed) == before
+    assert "index files are missing; the index is derived anew" in caplog.text
+    assert checked(closed).ok
+
+
+def test_a_topic_that_was_removed_is_not_missed(closed: Path) -> None:
+    with Store.open(closed) as opened:
+        store = ServedStore(opened._engine)
+        assert store.wait_dispatched()
+        assert store.remove_topic("t1", store.settle())
+    with Store.open(closed) as store:
+        assert store.topics() == ["t0", "t2"]
+        store.put(Message("t1", b"anew"))
+        assert [message.body for message in store.read("t1")] == [b"anew"]
+    shutil.rmtree(closed / "consumequeue" / "t1")
+    with Store.open(closed) as store:
+        assert [message.body for message in store.read("t1")] == [b"anew"]
+
+
+def test_queues_that_are_not_used_are_remembered(closed: Path) -> None:
+    before = derived(closed)
+    reopened(closed)
+    with Store.open(closed) as store:
+        store.put(Message("other", b"x"))
+    shutil.rmtree(closed / "consumequeue" / "t1")
+    reopened(closed)
+    assert {name: derived(closed)[0][name] for name in before[0]} == before[0]
+
+
+def test_a_rebuild_that_was_interrupted_begins_again(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = derived(closed)
+    shutil.rmtree(closed / "consumequeue" / "t1")
+    sorted((closed / "index").iterdir())[0].unlink()
+
+    def fail(self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("firetrail.store.queues.QueueTable.flush", fail)
+        with pytest.raises(KeyboardInterrupt):
+            Store.open(closed)
+    noted = json.loads((closed / "firetrail.inventory").read_bytes())
+    assert sorted(noted["rebuilding"]) == [["t1", 0], ["t1", 1]] and noted["rebuilding_index"]
+    overwrite(closed / f"consumequeue/t1/0/{FIRST}", 20, bytes(20))  # as a power cut leaves it
+    reopened(closed)
+    assert derived(closed) == before
+
+
+def test_a_log_that_cannot_be_followed(closed: Path) -> None:
+    shutil.rmtree(closed / "consumequeue" / "t1")
+    flip(closed / "commitlog" / FIRST, 4)
+    with pytest.raises(StoreDamagedError, match="queues or index files are missing, and the log"):
+        Store.open(closed)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: truncate(path, 30), lambda path: path.unlink()])
+def test_without_a_readable_list(closed: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(closed / "firetrail.inventory")
+    before = derived(closed)
+    shutil.rmtree(closed / "consumequeue" / "t1")  # its records are among the newest
+    reopened(closed)
+    assert derived(closed) == before
+
+
+class TestStoresOfJava:
+    @pytest.mark.parametrize("name", ["v4-clean", "v5-clean"])
+    def test_a_missing_queue(
+        self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        root = copy_of(name, tmp_path)
+        before = derived(root)[0]
+        shutil.rmtree(root / "consumequeue" / "T1" / "0")
+        reopened(root)
+        assert derived(root)[0] == before
+        assert "files of 1 queues are missing" in caplog.text and "T1/0" in caplog.text
+
+    def test_a_topic_that_the_broker_does_not_know_was_deleted(self, tmp_path: Path) -> None:
+        root = copy_of("v5-clean", tmp_path)
+        (root / "config").mkdir()
+        (root / "config/topics.json").write_text('{"topicConfigTable": {"T6": {}}}')
+        shutil.rmtree(root / "consumequeue" / "TU")
+        with Store.open(root) as store:
+            assert "TU" not in store.topics()
+
+    def test_little_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inventory, "SAMPLED_FILES", 1)
+        monkeypatch.setattr(inventory, "SAMPLED_BYTES", 200)
+        root = copy_of("v5-clean", tmp_path)
+        shutil.rmtree(root / "consumequeue" / "T6")
+        with Store.open(root) as store:
+            assert "T6" not in store.topics()
+
+
+def test_no_space_for_the_list(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Store.open(closed) as store:
+        store.put(Message("t0", b"x"))
+        monkeypatch.setattr(inventory, "_write_inventory", full)
+    assert not (closed / "firetrail.inventory").exists()
+    assert "no space for" in caplog.text
+    reopened(closed)
