@@ -91,6 +91,25 @@ def spark_key(bench: Bench) -> Iterator[Line]:
         yield Line(title, ours, "by a scan", scan, wanted)
 
 
+def spark_pruning(bench: Bench) -> Iterator[Line]:
+    """A small part of a store, pruned by options and by ``sql``, and by a filter on a frame."""
+    size = bench.scale.spark_sizes[0]
+    with bench.folder("store") as store:
+        fill(bench, store, size)
+        answers = _turns(bench, "spark_pruning", store)
+    for title, ours, theirs in (
+        ("a rare topic of {} by an option", "topic_option", "topic_frame"),
+        ("a rare topic of {} by `sql`", "topic_sql", "topic_frame"),
+        ("1 % of the time of {} by options", "time_option", "time_frame"),
+    ):
+        yield Line(
+            title.format(size_text(size)),
+            samples(Unit.SECONDS, answers, ours),
+            "a filter on a frame",
+            samples(Unit.SECONDS, answers, theirs),
+        )
+
+
 def _turns(bench: Bench, command: str, store: Path, **arguments: str) -> list[Json]:
     run = partial(firetrail, command, store, rounds=bench.scale.rounds, **arguments)
     return bench.take_turns({OURS: run})[OURS]
@@ -101,4 +120,5 @@ PIPELINES: dict[str, Callable[[Bench], Iterator[Line]]] = {
     "spark-archive": spark_archive,
     "spark-rebuild": spark_rebuild,
     "spark-key": spark_key,
+    "spark-pruning": spark_pruning,
 }

@@ -23,6 +23,7 @@ from benchmarks.putting import Figures
 from firetrail import StoreView
 from firetrail.pipeline.jobs.archive import archive
 from firetrail.pipeline.jobs.rebuild import rebuild
+from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.session import active_session, session
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import parse_options
@@ -30,6 +31,8 @@ from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.schema import METADATA, NAMES, ddl
 from firetrail.pipeline.source.splits import Split
 
+RARE = "rare"
+_SUM = "sum(size)"
 MEMORY = {"spark.driver.memory": "4g"}
 
 
@@ -126,6 +129,42 @@ def spark_rebuild(folder: str, rounds: int) -> Figures:
     return {"seconds": min(times), "bytes": log_bytes(folder)}
 
 
+def spark_pruning(folder: str, rounds: int) -> Figures:
+    """Seconds to sum up what is a small part of a store, by a topic and by time.
+
+    With an option; by ``sql``, which finds the same out from the query (not by time: the store was
+    written within minutes, and ``sql`` allows for a clock that was set back by as much); and by a
+    filter on a frame, of which Spark tells the source nothing.
+    """
+    spark = active_session() or session(**MEMORY)
+    rows = spark.sql(f"select '{RARE}' as topic, 'x' as body from range(1000)")
+    rows.write.format("rocketmq").mode("append").save(folder)
+    begin, end = sql(
+        spark, folder, "select unix_millis(min(store_time)), unix_millis(max(store_time)) from log"
+    ).collect()[0]
+    since = begin + (end - begin) // 2
+    until = since + max((end - begin) // 100, 1)
+    frame = spark.read.format("rocketmq").load(folder)
+    times = {"startingTimestamp": str(since), "endingTimestamp": str(until)}
+
+    def read(**options: str) -> DataFrame:
+        return spark.read.format("rocketmq").options(**options).load(folder).selectExpr(_SUM)
+
+    in_time = f"store_time >= timestamp_millis({since}) and store_time < timestamp_millis({until})"
+    of_topic = f"topic = '{RARE}'"
+    runs: dict[str, Callable[[], DataFrame]] = {
+        "topic_option": lambda: read(subscribe=RARE),
+        "topic_sql": lambda: sql(spark, folder, f"select {_SUM} from messages where {of_topic}"),
+        "topic_frame": lambda: frame.where(of_topic).selectExpr(_SUM),
+        "time_option": lambda: read(**times),
+        "time_frame": lambda: frame.where(in_time).selectExpr(_SUM),
+    }
+    return {
+        name: min(_timed(_collected, make) for _ in range(rounds + 1))
+        for name, make in runs.items()
+    }
+
+
 def spark_key(folder: str, keys_file: str, rounds: int) -> Figures:
     """Seconds to find the message with a key through the index, and by looking at all of them.
 
@@ -171,6 +210,10 @@ def _require_one(frame: DataFrame) -> None:
     found = frame.collect()
     if len(found) != 1:
         raise RuntimeError(f"a key of one message has found {len(found)}")
+
+
+def _collected(make: Callable[[], DataFrame]) -> None:
+    make().collect()
 
 
 def _into_nowhere(frame: DataFrame) -> None:

@@ -15,7 +15,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["spark_scans", "spark_archive", "spark_rebuild", "spark_key"])
+@pytest.mark.parametrize(
+    "name", ["spark_scans", "spark_archive", "spark_rebuild", "spark_key", "spark_pruning"]
+)
 def test_every_measurement_runs(
     name: str, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

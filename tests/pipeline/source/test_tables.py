@@ -136,6 +136,7 @@ class TestSeveralStores:
 
 def test_the_plan_says_what_columns_would_save(stores: list[Path]) -> None:
     path = str(stores[0])
-    note = "% of the first records) are read; the option columns leaves them out"
+    note = "% of it, are read: the option columns drops them"
     assert note in explain(path=path)
     assert note not in explain(path=path, columns="topic,size")
+    assert note not in explain(path=path, subscribe="usual", key="k3")

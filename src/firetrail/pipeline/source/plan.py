@@ -110,8 +110,12 @@ def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
                 row = columns.row(0)
                 wide += row["body_size"] + row["properties_size"]
                 size += row["size"]
-    share = f" ({100 * wide // size} % of the first records)" if size else ""
-    return [f"bodies and properties{share} are read; the option columns leaves them out"]
+    if not size:  # little is read
+        return []
+    share = 100 * wide // size
+    return [
+        f"bodies and properties, about {share} % of it, are read: the option columns drops them"
+    ]
 
 
 def explain(**options: str) -> str:
