@@ -5,7 +5,7 @@
     .venv/bin/python -m benchmarks.bodies [--mib 128]
 
 Stores with bodies of several kinds are archived by one task, without Spark, with and without a
-dictionary for the column ``body``; the table goes to standard output. Read are topic and body.
+dictionary for the column ``body``; the table goes to standard output. Read is the column ``body``.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ def measure(store: Path, end: int, dictionary: bool) -> tuple[int, float, float]
     archive_files.DICTIONARY_COLUMNS[:] = columns + ["body"] * dictionary
     size, write_s, read_s = 0, float("inf"), float("inf")
     for _ in range(RUNS):
-        with tempfile.TemporaryDirectory(dir=store.parent) as lake:
+        with tempfile.TemporaryDirectory(dir=store.parent) as lake, Lake(lake).locked("t"):
+            part = Part(str(store), None, 0, end, Lake(lake), "t", Layout.DAY, False)
             begun = time.perf_counter()
-            files = archive_part(Part(str(store), 0, end, Lake(lake), "t", Layout.DAY, False)).files
+            files = archive_part(part).files
             write_s = min(write_s, time.perf_counter() - begun)
             size = sum(file.size for file in files)
             begun = time.perf_counter()

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -25,8 +24,9 @@ from firetrail.pipeline.jobs import archive_compact, archive_files
 from firetrail.pipeline.jobs.archive import archive, archived_files
 from firetrail.pipeline.jobs.archive_files import Part, archive_part
 from firetrail.pipeline.jobs.archive_lake import Lake
-from firetrail.pipeline.jobs.archive_manifest import Layout
+from firetrail.pipeline.jobs.archive_manifest import DataFile, Layout
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.view import StoreView
 
 Put = Callable[..., None]
@@ -101,7 +101,7 @@ class TestFileSet:
         rows += [f"small-{number}" for number in range(300)] * 2
         rows = [rows[number * 7919 % len(rows)] for number in range(len(rows))]
         write_log(root, [{"topic": topic.encode()} for topic in rows], size=1 << 20)
-        files = self.archived(root, lake)
+        files = archived(root, lake)
         found: Counter[tuple[str, int]] = Counter()
         for file in files:
             table = pq.read_table(lake / file.path, partitioning=None)
@@ -122,7 +122,7 @@ class TestFileSet:
         """None is large, and all do not fit in memory: row groups of one file."""
         rows = [{"topic": b"t%03d" % (number * 31 % 200)} for number in range(2000)]
         write_log(root, rows, size=1 << 20)
-        (file,) = self.archived(root, lake)
+        (file,) = archived(root, lake)
         with pq.ParquetFile(lake / file.path) as source:
             assert source.num_row_groups > 5
             for number in range(source.num_row_groups):
@@ -130,10 +130,14 @@ class TestFileSet:
                 assert topics == sorted(topics)
         assert file.messages == 2000
 
-    def archived(self, root: Path, lake: Path) -> list[Any]:
-        with StoreView.open(root) as view:
-            part = Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.DAY, False)
-            return archive_part(part).files
+
+def archived(root: Path, lake: Path) -> list[DataFile]:
+    """What one task makes of a log."""
+    folder = Lake(str(lake))
+    with StoreView.open(root) as view, folder.locked("x"):
+        return archive_part(
+            Part(str(root), whole_sight(view), 0, view.end, folder, "x", Layout.DAY, False)
+        ).files
 
 
 def test_topics_of_different_runs_are_merged(
@@ -174,9 +178,7 @@ def test_bodies_have_a_dictionary(root: Path, lake: Path) -> None:
     """So bodies that repeat are stored once in a row group, and others as they are."""
     again = b'{"state": "on"}' * 20
     write_log(root, [{"body": again} for _ in range(500)], size=1 << 20)
-    with StoreView.open(root) as view:
-        part = Part(str(root), 0, view.end, Lake(str(lake)), "x", Layout.DAY, False)
-        (file,) = archive_part(part).files
+    (file,) = archived(root, lake)
     with pq.ParquetFile(lake / file.path) as source:
         group = source.metadata.row_group(0)
         names = [group.column(number).path_in_schema for number in range(group.num_columns)]
