@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from firetrail.cli import reset, tail
 from firetrail.client import Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
 from firetrail.namesrv import NameServerConfig
+from firetrail.namesrv.server import NameServer
 from firetrail.store.config import StoreConfig
 
 UP = [sys.executable, "-m", "firetrail.cli.main", "up", "--port", "0", "--namesrv-port", "0"]
@@ -38,6 +40,23 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield process.stdout.readline().split()[2]
         finally:
             process.terminate()
+
+
+@contextmanager
+def lonely_name_server() -> Iterator[str]:
+    """The address of a name server in a thread, where no broker has registered."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = NameServer(NameServerConfig(listen_port=0))
+    port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 INTERRUPTIBLE = """\
@@ -272,6 +291,20 @@ class TestNobody:
         told = firetrail("lag", "G", "T", "--namesrv", "127.0.0.1:1")
         assert told.code == 2
         assert "is a cluster running at 127.0.0.1:1?" in told.err
+
+    def test_no_address(self, firetrail: Firetrail) -> None:
+        told = firetrail("lag", "G", "T", "--namesrv", "localhost")
+        assert told.code == 2
+        assert "namesrv = 'localhost': expected HOST:PORT, such as 127.0.0.1:9876" in told.err
+
+    @pytest.mark.parametrize("command", [("tail", "T"), ("send", "T", "x"), ("topic", "show", "T")])
+    def test_no_broker_yet(self, firetrail: Firetrail, command: tuple[str, ...]) -> None:
+        """The topic may be there as soon as the brokers have registered again."""
+        with lonely_name_server() as address:
+            told = firetrail(*command, "--namesrv", address)
+        assert told.code == 2
+        assert "no route to the topic T yet: no broker has registered" in told.err
+        assert "no topic 'T'" not in told.err
 
     def test_no_topic(self, firetrail: Firetrail, namesrv: str) -> None:
         told = firetrail("tail", "Nothing", "--namesrv", namesrv)

@@ -111,8 +111,8 @@ class TestWrongAddresses:
     def test_nobody_is_there(self) -> None:
         async def test() -> None:
             message = (
-                r"^no name server answers \(127\.0\.0\.1:1: cannot be reached: Connection refused; "
-                r"127\.0\.0\.1:2: cannot .*\); does it run there\?$"
+                r"^no name server answers, check namesrv: 127\.0\.0\.1:1: cannot be reached: "
+                r"Connection refused; 127\.0\.0\.1:2: cannot be reached: Connection refused$"
             )
             with pytest.raises(ConnectionError, match=message):
                 await Session("127.0.0.1:1; 127.0.0.1:2").open()

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from firetrail.cli.command import Subparsers
 from firetrail.cli.common import NoSuchError, add_plain_parser, meant
 from firetrail.cli.output import say
-from firetrail.client import Admin
+from firetrail.client import Admin, NoRouteYetError, ResponseCode
 from firetrail.errors import FiretrailError, RequestError
-from firetrail.remoting.codes import ResponseCode
 
 NAMESRV = "NAMESRV_ADDR"
 """The environment variable that RocketMQ's own tools use as well."""
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
         remedy = f"is a cluster running at {args.namesrv}? (--namesrv, or {NAMESRV})"
         raise NotReachedError(f"{reason}; {remedy}") from None
     except RequestError as error:
-        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
             raise
         names = asyncio.run(_topics(args.namesrv))
         if args.topic in names:

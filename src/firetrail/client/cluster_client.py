@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from firetrail.client.session import Session
 from firetrail.remoting.answering import Handler
+
+GRACE_S = 5.0
+"""How long a client that is closed waits for what it is doing."""
+HASTE_S = 1.0
+"""How long a close that was cancelled still takes to tell brokers what they have to know."""
 
 _log = logging.getLogger(__name__)
 
@@ -16,8 +22,7 @@ class ClusterClient:
     """The base of all clients: opened once, closed once, and usable in between.
 
     An ``open`` that fails or is cancelled leaves nothing behind, and can be tried again. A
-    ``close`` that is cancelled still ends all tasks and connections; brokers then notice by
-    themselves that the client is gone.
+    ``close`` that is cancelled waits for nothing more, but still ends all tasks and connections.
     """
 
     def __init__(
@@ -38,29 +43,40 @@ class ClusterClient:
         try:
             await self._join()
         except BaseException:
-            await self._abandon()
+            try:
+                await self.close()
+            finally:
+                self._session.renew()
             raise
 
-    async def _abandon(self) -> None:
-        """Undo an ``open`` that did not come to its end."""
-        try:
-            await self.close()
-        finally:
-            self._session.renew()
+    async def close(self, grace_s: float = GRACE_S) -> None:
+        """Finish what is being done, and leave the cluster.
 
-    async def close(self) -> None:
-        """Leave the cluster. Closing a client again, or one that was never opened, does nothing."""
+        Listeners that take longer than ``grace_s`` are cancelled; their messages come again.
+        Closing a client again, or one that was never opened, does nothing.
+        """
         if not self._session.start_closing():
             return
         try:
-            await self._leave()
-        except Exception as error:
-            _log.warning("%s: closing: %s", type(self).__name__, error)
+            await self._leave_within(grace_s)
         finally:
             await self._session.close()
+
+    async def _leave_within(self, grace_s: float) -> None:
+        try:
+            await self._leave(grace_s)
+        except asyncio.CancelledError:
+            try:
+                async with asyncio.timeout(HASTE_S):
+                    await self._leave(0.0)
+            except Exception as error:
+                _log.warning("%s: closing in haste: %r", type(self).__name__, error)
+            raise
+        except Exception as error:
+            _log.warning("%s: closing: %r", type(self).__name__, error)
 
     async def _join(self) -> None:
         """What is to be done when the session is open."""
 
-    async def _leave(self) -> None:
-        """What is to be done before the session is closed."""
+    async def _leave(self, grace_s: float) -> None:
+        """What is to be done before the session is closed; again if that was cancelled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from firetrail.client.asked import Answers
@@ -14,6 +14,7 @@ from firetrail.client.checking import at_least, checked_group
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.listening import Listener, Listening
 from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
+from firetrail.client.locking import Locking
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
@@ -28,8 +29,6 @@ from firetrail.remoting.bodies import (
     ConsumerIdList,
     ConsumeType,
     HeartbeatData,
-    LockBody,
-    LockedBody,
     MessageModel,
     MessageQueue,
     SubscriptionData,
@@ -46,8 +45,6 @@ AGAIN_S = 1.0
 """Before a message whose consumption failed is tried again, where the order matters."""
 SEND_BACK_S = 5.0
 """Before a message is given back again to a broker that has not taken it."""
-GRACE_S = 5.0
-"""How long a consumer that is closed waits for its listeners."""
 RETRIES = 16
 """How often a message comes again whose consumption failed, where the order does not matter."""
 _BURIED = -1
@@ -124,8 +121,7 @@ class PushConsumer(ClusterClient):
         self._missing: set[str] = set()  # topics that do not exist yet
         self._late: set[str] = set()  # topics that did not exist when this member joined
         self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
-        self._locked: set[MessageQueue] = set()  # queues whose locks this client may have
-        self._grace_s = GRACE_S
+        self._locks = Locking(self._session, group)
         self.opened_ms = 0
         """When it joined the group."""
         self.assigned: dict[MessageQueue, Assigned] = {}
@@ -146,28 +142,19 @@ class PushConsumer(ClusterClient):
         if self.in_order:
             self._session.every(RELOCK_S, self._renew_locks)
 
-    async def close(self, grace_s: float = GRACE_S) -> None:
-        """Finish what is being consumed, store the offsets, leave the group.
-
-        Listeners that take longer than ``grace_s`` are cancelled; their messages come again.
-        """
-        self._grace_s = grace_s
-        await super().close()
-
-    async def _leave(self) -> None:
+    async def _leave(self, grace_s: float) -> None:
         if self._rebalancer is not None:
             self._rebalancer.cancel()
         assigned = list(self.assigned.values())
         for taken in assigned:
             taken.dropped = True
-        await asyncio.gather(*(taken.stop(self._grace_s, cancel=True) for taken in assigned))
+        await asyncio.gather(*(taken.stop(grace_s, cancel=True) for taken in assigned))
         try:
             await self._commit()
-            await self._unlock(self._locked)
-        except (OSError, FiretrailError) as error:
-            _log.warning("%s: leaving the group: %s", self.group, error)
+            await self._locks.unlock()
+        finally:
+            await self._session.leave(self.group)
         self.assigned.clear()
-        await self._session.leave(self.group)
 
     async def _open_local_offsets(self) -> None:
         ip = self._session.client_id.partition("@")[0]
@@ -249,7 +236,9 @@ class PushConsumer(ClusterClient):
                 await self._give_up(queue)
         new = [queue for queue in mine if queue not in self.assigned]
         if new and self.in_order and self._model is MessageModel.CLUSTERING:
-            new = await self._lock(new)
+            wanted, new = new, await self._locks.lock(new)
+            if len(new) < len(wanted):
+                asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
         for queue in new:
             taken = Assigned(
                 queue, self.wanted[topic], await self._first_offset(queue), self._concurrency
@@ -266,7 +255,7 @@ class PushConsumer(ClusterClient):
             asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
             return
         await self._keep(queue, self._reached(queue, taken))
-        await self._unlock(self._locked & {queue})
+        await self._locks.unlock([queue])
         self._resets.pop(queue, None)
         del self.assigned[queue]
 
@@ -312,32 +301,9 @@ class PushConsumer(ClusterClient):
 
     # -- locks --------------------------------------------------------------------------------
 
-    async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues of these that no other client consumes."""
-        locked: list[MessageQueue] = []
-        self._locked.update(queues)  # even if nobody waits for the answers any more
-        for broker in {queue.broker_name for queue in queues}:
-            some = [queue for queue in queues if queue.broker_name == broker]
-            body = LockBody(self.group, self._session.client_id, some).encode()
-            address = self._session.address_of(broker)
-            answer = await self._session.ask(address, RequestCode.LOCK_BATCH_MQ, body=body)
-            locked += LockedBody.decode(answer.content).locked
-        if len(locked) < len(queues):
-            asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
-        return [queue for queue in queues if queue in locked]
-
-    async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Let other clients consume the queues; of those that are not locked, nothing."""
-        for broker in {queue.broker_name for queue in queues}:
-            some = [queue for queue in queues if queue.broker_name == broker]
-            body = LockBody(self.group, self._session.client_id, some).encode()
-            address = self._session.address_of(broker)
-            await self._session.ask(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
-            self._locked.difference_update(some)
-
     async def _renew_locks(self) -> None:
         if self._model is MessageModel.CLUSTERING:
-            locked = await self._lock(list(self.assigned))
+            locked = await self._locks.lock(list(self.assigned))
         else:
             locked = list(self.assigned)
         for queue in locked:

@@ -150,7 +150,8 @@ class Receiving:
 
     def stop(self) -> None:
         """Let all calls of :meth:`messages` raise: the session is being closed."""
-        self._closed.set_result(None)
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     async def settle(self) -> None:
         """Wait until what brokers have sent is given back to them; not for pops that wait."""

@@ -219,7 +219,7 @@ class Session:
                 host = connection.local.rpartition(":")[0].strip("[]")
                 self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{time.time_ns():x}"
                 return
-        raise ConnectionError(f"no name server answers ({'; '.join(failures)}); does it run there?")
+        raise ConnectionError(f"no name server answers, check namesrv: {'; '.join(failures)}")
 
     def _next_name_server(self) -> None:
         self.name_servers.append(self.name_servers.pop(0))
@@ -245,7 +245,11 @@ class Session:
             self._routes[topic] = (now - ROUTE_S + ROUTE_AGAIN_S, known[1])
             return known[1]
         self._routes[topic] = (now, route)
-        await self._greet_new_brokers()
+        try:
+            await self._greet_new_brokers()
+        except BaseException:
+            self.forget_route(topic)  # so that the next one who needs it greets them
+            raise
         return route
 
     async def _ask_route(self, topic: str) -> TopicRouteData:

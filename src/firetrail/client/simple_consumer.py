@@ -70,7 +70,7 @@ class SimpleConsumer(ClusterClient):
         self._session.beat(self._heartbeat)
         await self._sources()
 
-    async def _leave(self) -> None:
+    async def _leave(self, grace_s: float) -> None:
         self._receiving.stop()
         await self._session.leave(self.group)
         await self._receiving.settle()

@@ -1,0 +1,166 @@
+"""The calls of consumers, cancelled at every await: every message comes, in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.client.cancelling import (
+    Cancelled,
+    Moment,
+    at_every_await,
+    interrupted,
+    nothing_left,
+)
+from tests.client.clusters import clustered, fill, until
+
+from firetrail.client import (
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    Received,
+    SimpleConsumer,
+)
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+LONG_S = 1000.0
+"""Beyond the end of every test: a message that is swallowed does not come again."""
+
+
+def test_receiving_and_acknowledging() -> None:
+    """Every message comes, and none that was acknowledged comes again."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        sent: set[bytes] = {b"0"}
+        acked: set[bytes] = set()
+        came: list[bytes] = []
+
+        async def attempt(at: int, moment: Moment) -> bool:
+            async with (
+                Producer(namesrv) as producer,
+                SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer,
+            ):
+                body = b"%s %d" % (moment.name.encode(), at)
+                await producer.send(Message("T", body))
+                sent.add(body)
+                was_interrupted = False
+                messages = []
+                try:
+                    receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
+                    was_interrupted, messages = await interrupted(receive, at, moment)
+                except Cancelled:
+                    was_interrupted = True
+                while not messages:
+                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+                came.extend(message.body for message in messages)
+                assert not acked & set(came)
+                try:
+                    was_interrupted |= (await interrupted(consumer.ack(*messages), at, moment))[0]
+                except Cancelled:
+                    was_interrupted = True
+                    await consumer.ack(*messages)
+                acked.update(message.body for message in messages)
+                came.clear()
+            return was_interrupted
+
+        async with nothing_left():
+            await at_every_await(attempt)
+            async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+                while acked < sent:
+                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+                    bodies = {message.body for message in messages}
+                    assert not acked & bodies
+                    await consumer.ack(*messages)
+                    acked |= bodies
+                assert await consumer.receive(wait_s=0.2) == []
+
+    clustered(test)
+
+
+def test_changing_the_invisible_time() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            (message,) = await consumer.receive(invisible_s=0.01, wait_s=20)
+
+            async def attempt(at: int, moment: Moment) -> bool:
+                nonlocal message
+                (message,) = await consumer.receive(invisible_s=0.2, wait_s=20)
+                work = consumer.change_invisible(message, 0.01)
+                try:
+                    return (await interrupted(work, at, moment))[0]
+                except Cancelled:
+                    return True
+
+            await at_every_await(attempt)
+            (message,) = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+            await consumer.ack(message)
+
+    clustered(test)
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
+@pytest.mark.parametrize("call", ["commit", "rebalance", "go_on_at", "open", "close"])
+def test_consuming(call: str, in_order: bool) -> None:
+    """No message is skipped; in order, none before those that came first."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        heard: dict[int, list[int]] = defaultdict(list)
+        ends: dict[int, int] = {}
+
+        def listener(message: Received) -> None:
+            heard[message.queue_id].append(message.queue_offset)
+
+        def member() -> PushConsumer:
+            topics = {"T": "*"}
+            return PushConsumer(namesrv, "G", listener, topics, in_order=in_order, start=FIRST)
+
+        async def send(producer: Producer) -> None:
+            for _ in range(2):
+                sent = await producer.send(Message("T", b""))
+                ends[sent.queue.queue_id] = sent.queue_offset + 1
+
+        def is_all_heard() -> bool:
+            return all(len(set(heard[queue])) == end for queue, end in ends.items())
+
+        def work(consumer: PushConsumer) -> Coroutine[Any, Any, None]:
+            if call == "go_on_at":  # from where it is, which may bring some again
+                return consumer.go_on_at({q: t.offset for q, t in consumer.assigned.items()})
+            method: Callable[[], Coroutine[Any, Any, None]] = getattr(consumer, call)
+            return method()
+
+        async def attempt(at: int, moment: Moment) -> bool:
+            async with nothing_left(), Producer(namesrv) as producer:
+                consumer = member()
+                if call != "open":
+                    await consumer.open()
+                await send(producer)
+                was_interrupted = True
+                try:
+                    was_interrupted, _ = await interrupted(work(consumer), at, moment)
+                except Cancelled:
+                    if call in ("open", "close"):
+                        await consumer.close()
+                        consumer = member()
+                        await consumer.open()
+                else:
+                    if call == "close":
+                        consumer = member()
+                        await consumer.open()
+                await send(producer)
+                await until(is_all_heard)
+                await consumer.close()
+            return was_interrupted
+
+        await at_every_await(attempt)
+        for offsets in heard.values():
+            firsts = list(dict.fromkeys(offsets))
+            assert firsts == sorted(firsts) == list(range(len(firsts))) or not in_order
+            assert sorted(firsts) == list(range(len(firsts)))
+
+    clustered(test)
