@@ -19,6 +19,7 @@ from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import GROUP, Checkpoint, Checkpoints
 from firetrail.broker.reviving import Reviving
 from firetrail.broker.topics import TopicTable
+from firetrail.format import config_json
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.bodies import TopicConfig
@@ -297,3 +298,56 @@ def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> N
 
     on(tmp_path, running)
     on(tmp_path, over_a_restart)
+
+
+def saved(parts: Parts) -> None:
+    """Save the offsets as they are now."""
+    parts.points.save_progress()
+    parts.offsets.saver._write(parts.offsets._saved_content())
+
+
+def test_pops_behind_the_last_save_count(tmp_path: Path) -> None:
+    """The log knows them: a group does not get again what it has acknowledged."""
+
+    def first(parts: Parts) -> None:
+        parts.put(9)
+        parts.offsets.commit("G", "T", 0, 2)
+        parts.pop(0, 1)
+        saved(parts)
+        done = parts.pop(2, 4)
+        parts.points.ack(done, [2, 4])
+        parts.pop(5)
+        assert parts.store.wait_dispatched()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    def after(parts: Parts) -> None:
+        assert parts.offsets.get("G", "T", 0) == 6
+
+    on(tmp_path / "store", first)
+    on(tmp_path / "killed", after)
+
+
+@pytest.mark.parametrize("by_java", [False, True])
+def test_a_group_that_was_set_back_stays_there(tmp_path: Path, by_java: bool) -> None:
+    """Its pops from before are in the offsets that were saved then."""
+
+    def first(parts: Parts) -> None:
+        parts.put(9)
+        if by_java:
+            saved(parts)
+        parts.pop(0, 1, 2, 3)
+        parts.offsets.commit("G", "T", 0, 1)
+        if not by_java:
+            saved(parts)
+        assert parts.store.wait_dispatched()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    def after(parts: Parts) -> None:
+        assert parts.offsets.get("G", "T", 0) == 1
+
+    on(tmp_path / "store", first)
+    if by_java:  # which keeps what it does not know, but for the checksum
+        path = tmp_path / "killed" / "config" / "consumerOffset.json"
+        table = config_json.loads(path.read_bytes())["offsetTable"]
+        path.write_text(config_json.dumps({"offsetTable": table | {"T@G": {0: 1}}}))
+    on(tmp_path / "killed", after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [record.body for record in await talk.pull_until("T1", 1)] == [b"body"]
 
-    config = BrokerConfig(offsets_interval_ms=3_600_000)
+    config = BrokerConfig(offsets_interval_ms=3_600_000, delay_interval_ms=3_600_000)
     running(test, config=config, store=SOON.replace(flush=FlushMode.SYNC))
 
 
@@ -58,6 +59,20 @@ def test_what_is_not_due_waits(tmp_path: Path) -> None:
     assert offsets["offsetTable"] == {1: 1, 2: 0}
     # With a shorter level the message has waited too long already.
     running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
+
+
+def test_how_far_it_is_gets_on_disk_by_itself(tmp_path: Path) -> None:
+    """Soon: what was delivered since comes again after a kill."""
+
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", i="DELAY\x011\x02")
+        path = tmp_path / "config" / "delayOffset.json"
+        while not path.exists() or config_json.loads(path.read_bytes())["offsetTable"] != {1: 1}:
+            await asyncio.sleep(0.01)
+
+    config = BrokerConfig(offsets_interval_ms=3_600_000)
+    assert config.delay_interval_ms <= 500
+    running(test, tmp_path, config, store=SOON)
 
 
 def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from tests.broker.brokers import Talk, text
@@ -41,6 +41,8 @@ def broker_config(mode: str, **changes: Any) -> StoreConfig:
 
 
 class _NoServer:
+    listens: Sequence[str] = ()
+
     async def start(self, host: str, port: int) -> int:
         return port
 

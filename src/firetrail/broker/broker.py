@@ -206,6 +206,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._save_regularly()),
+            loop.create_task(self._save_delays_regularly()),
             loop.create_task(self._sweep_regularly()),
             loop.create_task(self._check_regularly()),
         ]
@@ -363,19 +364,21 @@ class Broker:
     # -- what happens by itself ---------------------------------------------------------------
 
     async def _save_regularly(self) -> None:
-        waited_ms = 0
         while True:
-            pause_ms = self.config.offsets_interval_ms
-            await asyncio.sleep(pause_ms / 1000)
+            await asyncio.sleep(self.config.offsets_interval_ms / 1000)
             try:
                 self.offsets.saver.save_changes()
                 self._orders.saver.save_changes()
-                waited_ms += pause_ms
-                if waited_ms >= self.config.delay_interval_ms:
-                    waited_ms = 0
-                    self._schedule.saver.save_changes()
             except Exception:
                 _log.exception("how far consumers are is saved later")
+
+    async def _save_delays_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.delay_interval_ms / 1000)
+            try:
+                self._schedule.saver.save_changes()
+            except Exception:
+                _log.exception("how far delayed messages went out is saved later")
 
     async def _sweep_regularly(self) -> None:
         while True:

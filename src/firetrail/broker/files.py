@@ -47,6 +47,8 @@ class ConfigFile:
         self.path = root / CONFIG / name
         self._before = before
         self._backup = self.path.with_name(name + ".bak")
+        self.is_ours = True
+        """Whether Firetrail has written what was loaded, or nobody has written anything."""
         self._is_good = False  # whether the file itself, if it is there, can be understood
 
     def load(self, kind: type[Table]) -> Table:
@@ -62,13 +64,14 @@ class ConfigFile:
             except FileNotFoundError:
                 continue
             try:
-                table = _understood(content, kind)
+                table, is_ours = _understood(content, kind)
             except (FormatError, ProtocolError) as error:
                 problems.append(f"{path}: {error}")
                 continue
             for problem in problems:
                 _log.warning("%s; %s is used instead", problem, path.name)
             self._is_good = path is self.path
+            self.is_ours = is_ours
             return table
         if problems:
             raise StoreError(
@@ -95,11 +98,12 @@ def _sealed(value: dict[str, Any]) -> bytes:
     return content.removesuffix(b"\n}") + member.encode()
 
 
-def _understood(content: bytes, kind: type[Table]) -> Table:
-    """The table in a file; FormatError or ProtocolError if it is not one, or not what was written.
+def _understood(content: bytes, kind: type[Table]) -> tuple[Table, bool]:
+    """The table in a file, and whether it has a checksum.
 
-    One without a checksum is RocketMQ's, or was edited. Its table must be there at least: read
-    without it, a single wrong letter would make it an empty one.
+    FormatError or ProtocolError if it is not one, or not what was written. One without a checksum
+    is RocketMQ's, or was edited. Its table must be there at least: read without it, a single wrong
+    letter would make it an empty one.
     """
     value = config_json.loads(content)
     if not isinstance(value, dict):
@@ -114,4 +118,4 @@ def _understood(content: bytes, kind: type[Table]) -> Table:
     main = camel(fields(kind)[0].name)
     if value and main not in value:
         raise FormatError("config JSON", 0, f"has no {main}, which is all it is for")
-    return kind.from_json(value)
+    return kind.from_json(value), written is not None

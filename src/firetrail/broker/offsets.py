@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import check_group
 from firetrail.broker.overruns import Overrun, Overshoot, set_back_groups
@@ -26,8 +28,12 @@ class OffsetTable:
         self._store = store
         self._topics = topics
         self._offsets = dict(file.load(ConsumerOffsets).offset_table)
+        self.is_ours = file.is_ours
+        """Whether Firetrail has saved the offsets that were there at the start."""
         self._resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of yet
-        self.saver = Saver(file, self.content)
+        self.before_saving: Callable[[], None] = lambda: None
+        """Called before the offsets are taken to be saved: what has to be of the same moment."""
+        self.saver = Saver(file, self._saved_content)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
@@ -50,6 +56,10 @@ class OffsetTable:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.saver.note_change()
+
+    def mark(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have an offset in the next file that is saved, which is no reason to save one."""
+        self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
 
     def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A member of the group says so: after a reset not before it was told of that."""
@@ -108,6 +118,10 @@ class OffsetTable:
     def content(self) -> ConsumerOffsets:
         """All of it."""
         return ConsumerOffsets({key: dict(queues) for key, queues in self._offsets.items()})
+
+    def _saved_content(self) -> ConsumerOffsets:
+        self.before_saving()
+        return self.content()
 
     async def saved(self) -> None:
         """Return when everything changed so far is in the file."""

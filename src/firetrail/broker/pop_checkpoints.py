@@ -31,6 +31,11 @@ from firetrail.store.results import PutResult
 from firetrail.store.served import ServedStore
 
 GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+SEEN = "CID_RMQ_SYS_FIRETRAIL_POPS"
+"""The group whose offsets in the broker's own topic say which pops are in the offsets beside them.
+
+Of later ones a start takes over how far they went: the log is newer than the file.
+"""
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
 """The tags of the three kinds of messages."""
 OPEN_MAX = 200_000
@@ -110,6 +115,7 @@ class Checkpoints:
         self._last: dict[int, int] = {}
         self._times: list[tuple[int, int, Checkpoint]] = []
         self._numbers = count()
+        offsets.before_saving = self._save_seen
 
     @property
     def queues(self) -> int:
@@ -257,10 +263,15 @@ class Checkpoints:
             done = last if oldest is None else min(oldest.place - 1, last)
             self._offsets.commit(GROUP, self._topics.revive, queue, done)
 
+    def _save_seen(self) -> None:
+        for queue, last in self._last.items():
+            if last >= 0:
+                self._offsets.mark(SEEN, self._topics.revive, queue, last)
+
     # -- start --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find what is open, after a start."""
+        """Find what is open, after a start, and how far pops went that no saved offset knows of."""
         for queue in range(self.queues):
             done = self._offsets.get(GROUP, self._topics.revive, queue)
             first = self._store.min_offset(self._topics.revive, queue)
@@ -269,14 +280,26 @@ class Checkpoints:
 
     def _read(self, queue: int, offset: int) -> None:
         self._last[queue] = offset - 1
+        seen = self._offsets.get(SEEN, self._topics.revive, queue)
+        # Offsets that a Java broker has saved may be newer than its notes, and groups set back.
+        is_behind = self._offsets.is_ours and not self._store.recovery.clean
         for record in own_records(self._store, self._topics.revive, queue, offset):
             note = self._note(record, queue)
             if isinstance(note, Checkpoint):
                 note.place = record.queue_offset
+                if is_behind and note.place > (-1 if seen is None else seen):
+                    self._catch_up(note)
                 self._remember(note)
             elif note is not None and note.key in self._open:
                 self._close(self._open[note.key], note.offsets)
             self._last[queue] = record.queue_offset
+
+    def _catch_up(self, point: Checkpoint) -> None:
+        """Let a group not begin before what was popped already."""
+        behind = max(point.open, default=-1) + 1
+        known = self._offsets.get(point.group, point.topic, point.queue_id) or 0
+        if known < behind <= self._store.max_offset(point.topic, point.queue_id):
+            self._offsets.commit(point.group, point.topic, point.queue_id, behind)
 
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
         """Note anew what a Java broker has noted elsewhere, as far as it is open.

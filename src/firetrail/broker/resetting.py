@@ -68,7 +68,13 @@ class Resetting:
 
     # -- offsets ------------------------------------------------------------------------------
 
-    def _reset(self, connection: Connection, request: Command) -> Command:
+    async def _reset(self, connection: Connection, request: Command) -> Command:
+        """Set a group elsewhere; on disk before the answer, or a crash would undo it."""
+        answer = self._reset_now(request)
+        await self._offsets.saved()
+        return answer
+
+    def _reset_now(self, request: Command) -> Command:
         header = ResetOffsetHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
         queues = [
