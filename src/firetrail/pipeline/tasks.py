@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import FiretrailError
 from firetrail.pipeline.failures import carrier_of, original_errors
+from firetrail.pipeline.session import prepare
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -37,6 +38,7 @@ def run_tasks(
     """
     if not tasks:
         return []
+    prepare(spark)
     context = spark.sparkContext
     work: RDD[Result] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))
     with (

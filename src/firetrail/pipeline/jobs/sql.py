@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from firetrail.format.names import name_server
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.queries import Need, needs
+from firetrail.pipeline.session import prepare
 from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.ranges import NO_BOUNDS
@@ -36,6 +37,7 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
     Only the rows and columns that the query needs are read. Spark applies all of its predicates
     to what was read, so the frame may be used like any other.
     """
+    prepare(spark)
     option = _where(store)
     schema = _schema((*NAMES, STORE.name) if option[0] == "paths" else NAMES)
     with original_errors():

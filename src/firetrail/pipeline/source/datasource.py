@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.daemon import hush_planner
+from firetrail.pipeline.session import activate, choose_python
 from firetrail.pipeline.sink import batch_writer, stream_writer
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.options import (
@@ -122,5 +123,14 @@ def columns_of(schema: StructType) -> Sequence[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, where Spark does not find it by itself."""
+    """Make the source known to a session, where Spark does not find it by itself.
+
+    ``firetrail.pipeline.session`` and the jobs need no call. In a session of one's own, Spark looks
+    for sources with the ``python3`` on the path, or the Python that ``PYSPARK_DRIVER_PYTHON`` or
+    ``PYSPARK_PYTHON`` name. If Firetrail is not installed there (the usual case is a virtual
+    environment that is not activated), Spark says DATA_SOURCE_NOT_FOUND: call this once. Batch
+    writes from a thread need a call in that thread, whatever Python it is.
+    """
+    choose_python(spark)
     spark.dataSource.register(RocketMqDataSource)
+    activate(spark)

@@ -23,6 +23,7 @@ from firetrail.pipeline.jobs.report.figures import (
     TimeAxis,
     by_topic,
 )
+from firetrail.pipeline.session import prepare
 from firetrail.store.view import StoreView
 
 HOT_MAX = 12
@@ -35,6 +36,7 @@ _ATTEMPTS_MAX = 16
 
 def gather_figures(spark: SparkSession, store: Path) -> Figures:
     """Everything about a store that its report shows."""
+    prepare(spark)
     with StoreView.open(store) as view:
         log_start, log_end = view.log.min_offset, view.end
         segment_size = view.log.segment_size
