@@ -34,7 +34,7 @@ from tests.crash.threads import World
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
 from firetrail.storage import residents
-from firetrail.store import folder
+from firetrail.store import engine, folder
 
 SLOTS = 8
 TINY: dict[str, Any] = {
@@ -142,6 +142,9 @@ class Process:
         self.world.abandon()
         self.files.abandon()
         folder._held.discard(self.disk.root.resolve())  # the lock went with its descriptor
+        for opened in list(engine._engines):
+            if opened.root == self.disk.root.absolute():
+                opened._stopped = True  # nobody is left to complain that it was not closed
         self._threading.__exit__(None, None, None)
         for failure in self.world.failures:
             raise Violation("I8: a thread of the store died") from failure

@@ -49,6 +49,7 @@ class Engine:
         self.root = root.absolute()  # files are made later, and the process may change its folder
         self.system = system
         self.failure: BaseException | None = None
+        self._stopped = False
         self._is_a_copy = False  # of the store of the process that forked this one
         with ExitStack() as resources:  # closed here if the store cannot be opened
             lock = FolderLock(system, root)
@@ -200,6 +201,11 @@ class Engine:
             self.failure = error
         self.gate.shut(Closure.FAILED, f"{error}; reads go on, reopen the store to write again")
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether there is nothing to close: it is closed, or belongs to another process."""
+        return self._is_a_copy or self._stopped
+
     def stop(self) -> None:
         """Finish all work, mark the store as cleanly closed and let go of it.
 
@@ -208,6 +214,7 @@ class Engine:
         """
         if self._is_a_copy:
             return
+        self._stopped = True
         try:
             with self._resources:
                 self._finish()

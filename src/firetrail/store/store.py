@@ -8,6 +8,7 @@ with Store.open("data") as store:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from firetrail.errors import (
     StoreDamagedError,
 )
 from firetrail.format.record import Record, decode_message
+from firetrail.format.whole import whole
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.damage import READ_REMEDY
@@ -67,6 +69,17 @@ class Store(Puts):
             self._closed = True
             self._engine.stop()
 
+    def __del__(self) -> None:
+        # Its threads go on: they hold what is behind it, and this may be one of them.
+        if not getattr(self, "_closed", True) and not self._engine.is_stopped:
+            warnings.warn(
+                f"the store {self._engine.root} was dropped and not closed: it stays open, and "
+                "locked, until the process ends; use 'with Store.open(...)', or close it",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+
     def __enter__(self) -> Self:
         return self
 
@@ -93,6 +106,9 @@ class Store(Puts):
         ``tags`` (``"A || B"`` or several) are compared by hash, as RocketMQ's broker does; a
         message with another tag of the same hash may be among the answer.
         """
+        if not type(queue_id) is type(offset) is type(max_count) is int:
+            queue_id, offset = whole("queue_id", queue_id), whole("offset", offset)
+            max_count = whole("max_count", max_count)
         wanted = None if tags is None else tag_hashes(tags)
         return self._statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
 
@@ -117,7 +133,8 @@ class Store(Puts):
         self._catch_up()
         wanted = tag_hashes(tags)
         names = None if wanted is None else _tag_names(tags)
-        position = self.min_offset(topic, queue_id) if offset is None else offset
+        first = self.min_offset(topic, queue_id)
+        position = first if offset is None else whole("offset", offset)
         while True:
             result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
             messages = self._decoded_of(topic, queue_id, position, wanted, result)
@@ -157,7 +174,8 @@ class Store(Puts):
         With a ``timeout``, end when for so many seconds nothing has arrived in the queue.
         """
         arrivals, clock = self._engine.arrivals, self._engine.system.clock
-        position = self.min_offset(topic, queue_id) if offset is None else offset
+        first = self.min_offset(topic, queue_id)
+        position = first if offset is None else whole("offset", offset)
         with arrivals.watched(), suppress(StoreClosedError):
             since = clock.monotonic()
             while True:
@@ -180,7 +198,7 @@ class Store(Puts):
 
     def at(self, physical_offset: int) -> Record | None:
         """The message that begins at this offset of the log."""
-        buffer = self._engine.reader.at_offset(physical_offset)
+        buffer = self._engine.reader.at_offset(whole("physical_offset", physical_offset))
         return None if buffer is None else self._decoded(buffer)
 
     def query(
@@ -191,8 +209,19 @@ class Store(Puts):
         end: int = TIME_MAX,
         max_count: int | None = None,
     ) -> list[Record]:
-        """Messages with this key or unique key, newest first; ``begin..end`` in ms."""
+        """Messages with this key or unique key, newest first; ``begin..end`` in ms.
+
+        At most ``max_count``, or the setting ``default_query_count`` without one, and never more
+        than ``max_query_count``.
+        """
+        begin, end = whole("begin", begin), whole("end", end)
+        if max_count is not None:
+            max_count = whole("max_count", max_count)
+            if max_count < 0:
+                raise ValueError(f"max_count: {max_count} is no number of messages")
         self._catch_up()
+        if max_count == 0:
+            return []
         result = self._engine.reader.query(topic, key, begin, end, max_count)
         return [self._decoded(buffer) for buffer in result.buffers]
 
@@ -217,6 +246,7 @@ class Store(Puts):
         self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
         """Queue offset that a store time (ms) stands for."""
+        queue_id, time_ms = whole("queue_id", queue_id), whole("time_ms", time_ms)
         return self._engine.reader.offset_at(topic, queue_id, time_ms, boundary)
 
     # -- what is there ------------------------------------------------------------------------
@@ -251,12 +281,12 @@ class Store(Puts):
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Queue offset of the oldest message there is; 0 for a missing queue."""
-        queue = self._engine.queues.find(topic, queue_id)
+        queue = self._engine.queues.find(topic, whole("queue_id", queue_id))
         return queue.min_offset(self._log.min_offset) if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """Queue offset that the next message gets to see; 0 for a missing queue."""
-        queue = self._engine.queues.find(topic, queue_id)
+        queue = self._engine.queues.find(topic, whole("queue_id", queue_id))
         return queue.max_offset if queue is not None else 0
 
     @property

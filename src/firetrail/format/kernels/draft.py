@@ -7,6 +7,7 @@ Both are made once for every put, which is why they are here. The attributes' C 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
 
 try:
     import cython
@@ -17,6 +18,7 @@ from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.encode import with_crc_room
+from firetrail.format.message import MESSAGE_SIGNATURE
 from firetrail.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -26,6 +28,7 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
+from firetrail.format.whole import whole
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels.encode import RecordWriter, record_size
@@ -72,6 +75,8 @@ class Message:
     ``born_host`` then the store's own.
     """
 
+    __signature__ = MESSAGE_SIGNATURE
+
     def __init__(
         self,
         topic: str,
@@ -79,14 +84,14 @@ class Message:
         tags: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
-        queue_id: cython.longlong = 0,
-        delay_level: cython.longlong = 0,
-        flag: cython.longlong = 0,
-        sys_flag: cython.longlong = 0,
-        born_time: int | None = None,
+        queue_id: SupportsIndex = 0,
+        delay_level: SupportsIndex = 0,
+        flag: SupportsIndex = 0,
+        sys_flag: SupportsIndex = 0,
+        born_time: SupportsIndex | None = None,
         born_host: Host | None = None,
-        reconsume_times: cython.longlong = 0,
-        prepared_offset: cython.longlong = 0,
+        reconsume_times: SupportsIndex = 0,
+        prepared_offset: SupportsIndex = 0,
         raw_properties: bytes | None = None,
         wait_for_flush: cython.bint = True,
     ) -> None:
@@ -95,14 +100,14 @@ class Message:
         self.tags = tags
         self.keys = keys
         self.properties = properties
-        self.queue_id = queue_id
-        self.delay_level = delay_level
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_time = born_time
+        self.queue_id = _whole("queue_id", queue_id)
+        self.delay_level = _whole("delay_level", delay_level)
+        self.flag = _whole("flag", flag)
+        self.sys_flag = _whole("sys_flag", sys_flag)
+        self.born_time = None if born_time is None else whole("born_time", born_time)
         self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.prepared_offset = prepared_offset
+        self.reconsume_times = _whole("reconsume_times", reconsume_times)
+        self.prepared_offset = _whole("prepared_offset", prepared_offset)
         self.raw_properties = raw_properties
         self.wait_for_flush = wait_for_flush
 
@@ -153,6 +158,16 @@ class Message:
         """A property that is given by its own field as well would be stored twice."""
         if value and self.properties and name in self.properties:
             raise IllegalMessageError(name, "given both as a property and by its own field")
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=True)
+def _whole(field: str, value: object) -> cython.longlong:
+    """The number in an argument; C's own conversion would cut one that is not whole."""
+    if type(value) is int:
+        return value
+    return whole(field, value)
 
 
 @cython.cfunc
