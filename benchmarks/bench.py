@@ -40,6 +40,8 @@ class Scale:
     """Messages sent to a broker one by one; four times as many in batches."""
     spark_sizes: tuple[int, ...] = (1 * GIB, 8 * GIB)
     """Of the logs that Spark scans; it archives the first."""
+    topics: int = 2000
+    """Topics, of four queues each, among which a read is planned."""
     crowd: int = 1000
     """Connections to a broker that only keep alive."""
     crowd_s: int = 10
@@ -76,6 +78,7 @@ QUICK = Scale(
     served=60_000,
     crowd_s=4,
     spark_sizes=(64 * MIB,),
+    topics=100,
 )
 
 

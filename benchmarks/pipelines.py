@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, Snapshot
 from benchmarks.contestants import Java, firetrail
 from benchmarks.figures import Json, Line, Unit, samples
-from benchmarks.load import BATCH, some_keys
+from benchmarks.load import BATCH, QUEUES, some_keys
 from benchmarks.measurements import OURS, fill, size_text
 from firetrail.format.names import CONSUME_QUEUE
 
@@ -110,6 +110,23 @@ def spark_pruning(bench: Bench) -> Iterator[Line]:
         )
 
 
+def planning(bench: Bench) -> Iterator[Line]:
+    """Planning among many queues: of all of them, and of one topic."""
+    topics = bench.scale.topics
+    with bench.folder("store") as store:
+        bench.say(f"  {OURS} writes {topics:,} topics")
+        firetrail("spark_fill_queues", store, topics=topics)
+        answers = _turns(bench, "spark_planning", store)
+    queues = f"{topics * QUEUES:,} queues"
+    for name, title, limit in (
+        ("all", f"plan a read of {queues}", 2.0),
+        ("one", f"plan a read of one topic of {queues}", 0.2),
+    ):
+        for heat, state in (("cold", "from the disk"), ("warm", "from memory")):
+            found = samples(Unit.SECONDS, answers, f"{name}_{heat}")
+            yield Line(f"{title}, {state}", found, limit=limit)
+
+
 def _turns(bench: Bench, command: str, store: Path, **arguments: str) -> list[Json]:
     run = partial(firetrail, command, store, rounds=bench.scale.rounds, **arguments)
     return bench.take_turns({OURS: run})[OURS]
@@ -121,4 +138,5 @@ PIPELINES: dict[str, Callable[[Bench], Iterator[Line]]] = {
     "spark-rebuild": spark_rebuild,
     "spark-key": spark_key,
     "spark-pruning": spark_pruning,
+    "spark-planning": planning,
 }

@@ -93,7 +93,7 @@ def spark_scans(folder: str, rounds: int) -> Figures:
     }
     size = log_bytes(folder)
     best = {
-        name: size / min(_timed(_into_nowhere, make()) for _ in range(rounds + 1))
+        name: size / min(timed(_into_nowhere, make()) for _ in range(rounds + 1))
         for name, make in frames.items()
     }
     return best | {"rows": rows, "bytes": size}
@@ -109,9 +109,9 @@ def spark_archive(folder: str, rounds: int) -> Figures:
     try:
         for _ in range(rounds + 1):
             shutil.rmtree(lake, ignore_errors=True)
-            seconds["archive"].append(_timed(archive, spark, folder, lake))
+            seconds["archive"].append(timed(archive, spark, folder, lake))
             shutil.rmtree(lake, ignore_errors=True)
-            seconds["spark"].append(_timed(writer.parquet, str(lake)))
+            seconds["spark"].append(timed(writer.parquet, str(lake)))
     finally:
         shutil.rmtree(lake, ignore_errors=True)
     return {name: min(times) for name, times in seconds.items()} | {"bytes": log_bytes(folder)}
@@ -124,7 +124,7 @@ def spark_rebuild(folder: str, rounds: int) -> Figures:
     times = []
     for _ in range(rounds + 1):
         shutil.rmtree(target, ignore_errors=True)
-        times.append(_timed(rebuild, spark, folder, target))
+        times.append(timed(rebuild, spark, folder, target))
     shutil.rmtree(target)
     return {"seconds": min(times), "bytes": log_bytes(folder)}
 
@@ -175,14 +175,14 @@ def spark_key(folder: str, keys_file: str, rounds: int) -> Figures:
     messages = spark.read.format("rocketmq").option("subscribe", TOPIC)
     keys = Path(keys_file).read_text(encoding="utf-8").split()[: rounds + 1]
     times = {
-        "index": [_timed(_require_one, messages.option("key", key).load(folder)) for key in keys],
-        "source_index": [_timed(_read_key, folder, key) for key in keys],
+        "index": [timed(_require_one, messages.option("key", key).load(folder)) for key in keys],
+        "source_index": [timed(_read_key, folder, key) for key in keys],
     }
     everything = spark.read.format("rocketmq").option("subscribe", TOPIC).load(folder)
     times["scan"] = [
-        _timed(_require_one, everything.where(f"array_contains(keys, '{key}')")) for key in keys
+        timed(_require_one, everything.where(f"array_contains(keys, '{key}')")) for key in keys
     ]
-    times["source_scan"] = [_timed(_search_key, folder, key) for key in keys]
+    times["source_scan"] = [timed(_search_key, folder, key) for key in keys]
     return {name: min(found) for name, found in times.items()} | {"bytes": log_bytes(folder)}
 
 
@@ -220,7 +220,8 @@ def _into_nowhere(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _timed(run: Callable[..., object], *arguments: object) -> float:
+def timed(run: Callable[..., object], *arguments: object) -> float:
+    """Seconds that a call takes."""
     started = perf_counter()
     run(*arguments)
     return perf_counter() - started

@@ -36,9 +36,11 @@ COMMANDS: dict[str, Callable[..., Figures]] = {
 def _command(name: str) -> Callable[..., Figures]:
     """Those of the pipeline need Spark, whose import would slow down all others."""
     if name.startswith("spark_"):
-        from benchmarks import sparking
+        from benchmarks import planning, sparking
 
-        command: Callable[..., Figures] = getattr(sparking, name)
+        command: Callable[..., Figures] = getattr(
+            sparking if hasattr(sparking, name) else planning, name
+        )
         return command
     return COMMANDS[name]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks import sparking
+from benchmarks import planning, sparking
 from benchmarks.opening import fill
 from pyspark.sql import SparkSession
 
@@ -29,3 +29,12 @@ def test_every_measurement_runs(
     figures = getattr(sparking, name)(str(folder), rounds=0, **arguments)
     assert all(value > 0 for value in figures.values())
     assert list(folder.parent.iterdir()) == [folder], "what was made is removed"
+
+
+def test_planning_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_DROP_CACHES", tmp_path)  # which cannot be written to
+    folder = str(tmp_path / "store")
+    assert planning.spark_fill_queues(folder, topics=3) == {"queues": 12}
+    figures = planning.spark_planning(folder, rounds=0)
+    assert set(figures) == {"all_cold", "all_warm", "one_cold", "one_warm"}
+    assert all(value > 0 for value in figures.values())
