@@ -45,6 +45,12 @@ class Bounds:
 
 
 NO_BOUNDS = Bounds()
+SAMPLES = 1 << 14
+"""Units that are looked at, in all queues together, to estimate how large their messages are."""
+SAMPLES_MOST = 16
+"""Of one queue."""
+SAMPLES_LEAST = 2
+"""Of each queue, however many there are."""
 
 
 def followed_topics(options: ReadOptions) -> frozenset[str] | None:
@@ -162,11 +168,12 @@ class Part:
 def batch_parts(view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[Part]:
     """What a batch read is asked for, queue by queue."""
     check_edges(view, options)
+    samples = min(max(SAMPLES // max(len(view.tails), 1), SAMPLES_LEAST), SAMPLES_MOST)
     parts = []
     for queue in each_queue(view, options, bounds):
         found = range_of(view, queue, options, bounds)
         if found.begin < found.end:
-            parts.append(look_at(queue, found.begin, found.end))
+            parts.append(look_at(queue, found.begin, found.end, samples))
     return parts
 
 
@@ -182,7 +189,7 @@ def range_of(
     return QueueRange(queue.topic, queue.queue_id, begin, end)
 
 
-def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = 16) -> Part:
+def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MOST) -> Part:
     """Where the messages of a range are, and how large, from the sizes of a few."""
     found = QueueRange(queue.topic, queue.queue_id, begin, end)
     step = max(found.count // samples, 1)
