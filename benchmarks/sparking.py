@@ -160,8 +160,7 @@ def spark_pruning(folder: str, rounds: int) -> Figures:
         "time_frame": lambda: frame.where(in_time).selectExpr(_SUM),
     }
     return {
-        name: min(_timed(_collected, make) for _ in range(rounds + 1))
-        for name, make in runs.items()
+        name: min(timed(_collected, make) for _ in range(rounds + 1)) for name, make in runs.items()
     }
 
 
