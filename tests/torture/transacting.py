@@ -38,7 +38,7 @@ class Deciding(Producer):
     async def half(self, message: Message) -> tuple[SendResult, Draft]:
         """Begin a transaction."""
         about = {"TRAN_MSG": "true", "PGROUP": self.group}
-        draft = draft_of(message, self._ids, about, half=True)
+        draft = draft_of(message, self._ids, more=about, half=True)
         return await self._send(draft, None, None), draft
 
     async def end(self, begun: tuple[SendResult, Draft], outcome: Outcome) -> None:
