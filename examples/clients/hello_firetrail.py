@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from firetrail.client import Message, Producer, PushConsumer, Received
-from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.client import ConsumeFromWhere, Message, Producer, PushConsumer, Received
 
 
 async def main(namesrv: str) -> None:
