@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +89,29 @@ class ConfigFile:
             self._files.replace(self._backup, self._files.read(self.path))
         self._files.replace(self.path, content)
         self._is_good = True
+
+
+def change_file(
+    system: System,
+    root: Path,
+    name: str,
+    kind: type[Table],
+    change: Callable[[Table], Sequence[object]],
+) -> list[str]:
+    """Change the table in a file of a broker that is not running.
+
+    ``change`` says what it has done, and the file is written if that is anything. A file that
+    cannot be read is left alone and named.
+    """
+    file = ConfigFile(system, root, name)
+    try:
+        table = file.load(kind)
+    except StoreError as error:
+        return [f"the positions in it are left as they are: {error}"]
+    done = change(table)
+    if done:
+        file.save(table.to_json())
+    return [str(line) for line in done]
 
 
 def _sealed(value: dict[str, Any]) -> bytes:

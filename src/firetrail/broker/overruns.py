@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, change_file
 from firetrail.broker.topics import REVIVE_PREFIX
 from firetrail.errors import StoreError
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
-from firetrail.remoting.body import Body
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
 from firetrail.storage.system import System
 from firetrail.store.served import ServedStore
@@ -138,24 +137,20 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
         end = ends(topic, queue_id)
         return end if end is not None and end < offset else None
 
-    done: list[str] = []
-    changes: tuple[tuple[str, type[Body], Callable[[Any], list[Overrun]]], ...] = (
-        (CONSUMER_OFFSETS, ConsumerOffsets, lambda t: set_back_groups(t.offset_table, overshoot)),
-        (DELAY_OFFSETS, DelayOffsets, lambda t: set_back_delays(t.offset_table, overshoot)),
-        (ORDERS, OrderInfos, lambda t: drop_orders(t.table, _last_popped, overshoot)),
-    )
-    for name, kind, set_back in changes:
-        file = ConfigFile(system, root, name)
-        try:
-            table = file.load(kind)
-        except StoreError as error:
-            done.append(f"the positions in it are not checked: {error}")
-            continue
-        overruns = set_back(table)
-        if overruns:
-            file.save(table.to_json())
-            done += map(str, overruns)
-    return done
+    def groups(table: ConsumerOffsets) -> list[Overrun]:
+        return set_back_groups(table.offset_table, overshoot)
+
+    def delays(table: DelayOffsets) -> list[Overrun]:
+        return set_back_delays(table.offset_table, overshoot)
+
+    def orders(table: OrderInfos) -> list[Overrun]:
+        return drop_orders(table.table, _last_popped, overshoot)
+
+    return [
+        *change_file(system, root, CONSUMER_OFFSETS, ConsumerOffsets, groups),
+        *change_file(system, root, DELAY_OFFSETS, DelayOffsets, delays),
+        *change_file(system, root, ORDERS, OrderInfos, orders),
+    ]
 
 
 def _last_popped(info: OrderInfo) -> int:

@@ -8,7 +8,7 @@ were lost, the ends behind the damage are left out, and producers are asked agai
 
 from __future__ import annotations
 
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, change_file
 from firetrail.broker.overruns import set_back_files
 from firetrail.broker.pop_checkpoints import CHECKPOINT
 from firetrail.broker.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
@@ -55,52 +55,53 @@ class Renumbering:
 
     def finish(self, view: StoreView, salvaged: Salvaged) -> None:
         """Exchange the offsets in the files of the broker."""
-        self._groups(view, salvaged.numbering)
-        self._delays(view, salvaged.numbering)
-        self._orders(view, salvaged.numbering)
-        self.done += set_back_files(view.system, view.root, view.queue_end)
+        numbering = salvaged.numbering
 
-    def _groups(self, view: StoreView, numbering: Numbering) -> None:
-        file = ConfigFile(view.system, view.root, CONSUMER_OFFSETS)
-        table = file.load(ConsumerOffsets)
-        before = len(self.done)
+        def groups(table: ConsumerOffsets) -> list[str]:
+            return self._groups(table, numbering)
+
+        def delays(table: DelayOffsets) -> list[str]:
+            return self._delays(table, numbering)
+
+        def orders(table: OrderInfos) -> list[str]:
+            return self._orders(table, numbering)
+
+        place = (view.system, view.root)
+        self.done += change_file(*place, CONSUMER_OFFSETS, ConsumerOffsets, groups)
+        self.done += change_file(*place, DELAY_OFFSETS, DelayOffsets, delays)
+        self.done += change_file(*place, ORDERS, OrderInfos, orders)
+        self.done += set_back_files(*place, view.queue_end)
+
+    def _groups(self, table: ConsumerOffsets, numbering: Numbering) -> list[str]:
+        done = []
         for key, queues in table.offset_table.items():
             topic, _, group = key.partition("@")
             if topic.startswith(REVIVE_PREFIX):
                 continue  # its notes end at the damage; who is beyond them is set back
             for queue_id, old in queues.items():
                 popped = min(old, self._popped.get((key, queue_id), old))
-                new = numbering.new_offset(topic, queue_id, popped)
+                queues[queue_id] = new = numbering.new_offset(topic, queue_id, popped)
                 if new != old:
-                    queues[queue_id] = new
-                    self._tell(f"group {group}", topic, queue_id, old, new)
-        if len(self.done) > before:
-            file.save(table.to_json())
+                    done.append(f"group {group}: offset {old} of {topic}/{queue_id} is now {new}")
+        return done
 
-    def _delays(self, view: StoreView, numbering: Numbering) -> None:
-        file = ConfigFile(view.system, view.root, DELAY_OFFSETS)
-        table = file.load(DelayOffsets)
-        before = len(self.done)
+    def _delays(self, table: DelayOffsets, numbering: Numbering) -> list[str]:
+        done = []
         for level, old in table.offset_table.items():
-            new = numbering.new_offset(SCHEDULE_TOPIC, level - 1, old)
+            queue_id = level - 1
+            new = numbering.new_offset(SCHEDULE_TOPIC, queue_id, old)
+            table.offset_table[level] = new
             if new != old:
-                table.offset_table[level] = new
-                self._tell(f"delay level {level}", SCHEDULE_TOPIC, level - 1, old, new)
-        if len(self.done) > before:
-            file.save(table.to_json())
+                place = f"{SCHEDULE_TOPIC}/{queue_id}"
+                done.append(f"delay level {level}: offset {old} of {place} is now {new}")
+        return done
 
-    def _orders(self, view: StoreView, numbering: Numbering) -> None:
+    def _orders(self, table: OrderInfos, numbering: Numbering) -> list[str]:
         """Forget ordered pops of queues that were renumbered: their messages come again."""
-        file = ConfigFile(view.system, view.root, ORDERS)
-        table = file.load(OrderInfos)
-        before = len(self.done)
+        done = []
         for key, queues in table.table.items():
             topic, _, group = key.partition("@")
             for queue_id in [q for q in queues if numbering.is_changed(topic, q)]:
                 del queues[queue_id]
-                self.done.append(f"ordered pop of group {group} in {topic}/{queue_id}: removed")
-        if len(self.done) > before:
-            file.save(table.to_json())
-
-    def _tell(self, owner: str, topic: str, queue_id: int, old: int, new: int) -> None:
-        self.done.append(f"{owner}: offset {old} of {topic}/{queue_id} is now {new}")
+                done.append(f"ordered pop of group {group} in {topic}/{queue_id}: removed")
+        return done

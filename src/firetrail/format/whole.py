@@ -13,6 +13,8 @@ def whole(name: str, value: object) -> int:
 
     Nothing is rounded or cut. ValueError if it has more than the 64 bits that a store has for it.
     """
+    if type(value) is int and INT64_MIN <= value <= INT64_MAX:
+        return value
     try:
         number = index(cast(SupportsIndex, value))
     except TypeError:
