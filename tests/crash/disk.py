@@ -332,6 +332,11 @@ class SimulatedFiles(Files):
         self._announce("make_folder", path)
         super().begin_folder(path)
 
+    def at_once(
+        self, calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None = None
+    ) -> bool:
+        return self.one_by_one(calls, is_over)  # as the world has one thread at a time
+
     def rename(self, path: Path, target: Path) -> None:
         self._announce("rename", target)
         self.disk.forget_name(target)

@@ -5,13 +5,15 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from firetrail.storage import system
-from firetrail.storage.system import Clock, Files, System
+from firetrail.storage.system import SYNCS_AT_ONCE, SYNCS_PER_LOOK, Clock, Files, System
 
 files = Files()
 
@@ -257,3 +259,37 @@ def test_folders_are_listed_without_files(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert files.folders(tmp_path) == ["a", "b", "link"]
     assert files.folders(tmp_path / "missing") == files.folders(tmp_path / "file") == []
+
+
+class TestAtOnce:
+    def test_all_calls_are_made_by_several_threads(self) -> None:
+        together = threading.Barrier(SYNCS_AT_ONCE, timeout=20)
+        made: list[int] = []
+
+        def call(number: int) -> None:
+            if number < SYNCS_AT_ONCE:
+                together.wait()  # raises unless so many come here
+            made.append(number)
+
+        assert files.at_once([partial(call, number) for number in range(100)])
+        assert sorted(made) == list(range(100))
+
+    def test_few_are_made_by_the_caller(self) -> None:
+        threads: list[threading.Thread] = []
+        assert files.at_once([lambda: threads.append(threading.current_thread())] * 3)
+        assert set(threads) == {threading.current_thread()}
+
+    @pytest.mark.parametrize("count", [3, 100])
+    def test_what_fails_is_raised(self, count: int) -> None:
+        def fail() -> None:
+            raise OSError(5, "no")
+
+        calls: list[Callable[[], object]] = [lambda: None] * count
+        with pytest.raises(OSError, match="no"):
+            files.at_once([*calls, fail, *calls])
+
+    @pytest.mark.parametrize("count", [3, 3 * SYNCS_PER_LOOK])
+    def test_no_more_when_the_time_is_over(self, count: int) -> None:
+        made: list[None] = []
+        assert not files.at_once([lambda: made.append(None)] * count, lambda: len(made) > 0)
+        assert 0 < len(made) < count

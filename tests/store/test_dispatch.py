@@ -4,16 +4,20 @@ import errno
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 
 import pytest
-from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all
+from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all, small_config
 from tests.store.conftest import OpenStore
 
-from firetrail import FlushMode, Message, PutStatus, Store
+from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError
 from firetrail.store import dispatch
+from firetrail.store import served as served_module
 from firetrail.store.deriving import ROWS_PER_STEP, Arrival
+from firetrail.store.served import ServedStore
 
 
 @pytest.fixture(autouse=True)
@@ -292,3 +296,59 @@ class TestFailure:
         eventually(lambda: bool(store.refusal))
         assert "no record at 93 (MAGIC)" in store.refusal
         assert "firetrail fsck" in store.refusal
+
+
+class TestHelp:
+    @pytest.fixture
+    def served(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedStore]:
+        """A store whose dispatcher does nothing by itself."""
+
+        def sleep_on(self: dispatch.Dispatcher) -> None:
+            self._wake.wait(0.01)
+
+        monkeypatch.setattr(dispatch, "HELP_S", PATIENCE_S)
+        monkeypatch.setattr(dispatch.Dispatcher, "_wait", sleep_on)
+        advance = dispatch.Dispatcher._advance
+        monkeypatch.setattr(
+            dispatch.Dispatcher, "_advance", lambda self: self._stopping and advance(self)
+        )
+        with ServedStore.open(tmp_path / "store", small_config()) as store:
+            yield store
+
+    def test_a_calm_put_can_be_read_at_once(
+        self, served: ServedStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(served_module, "CALM_S", 0.0)
+        arrived: list[Arrival] = []
+        served.on_arrival(arrived.extend)
+        for number in range(3):
+            assert isinstance(served.begin_put(Message("T", b"%d" % number)), PutResult)
+            assert served.max_offset("T") == number + 1
+        assert [arrival.max_offset for arrival in arrived] == [1, 2, 3]
+
+    def test_a_get_at_the_end_dispatches_what_was_put(
+        self, served: ServedStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(served_module, "CALM_S", 1000.0)
+        served._last_put = perf_counter()
+        for number in range(200):
+            served.begin_put(Message("T", b"%d" % number))
+        assert served.max_offset("T") == 0
+        result = served.get_hashed("T", 0, 199)
+        assert [message.body for message in result.messages()] == [b"199"]
+
+    def test_not_while_the_dispatcher_is_at_it(self, served: ServedStore) -> None:
+        with served._dispatcher._stepping:
+            served.begin_put(Message("T", b"x"))
+            assert served.get_hashed("T", 0, 0).count == 0
+        assert served.get_hashed("T", 0, 0).count == 1
+
+    def test_what_takes_long_is_left_to_the_dispatcher(
+        self, served: ServedStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dispatch, "HELP_S", -1.0)
+        dispatcher = served._dispatcher
+        dispatcher._wake.clear()
+        served.begin_put(Message("T", b"x"))
+        assert served.max_offset("T") == 0
+        assert dispatcher._wake.is_set() and not served.refusal

@@ -77,7 +77,7 @@ class TestFailedOpen:
     def test_an_interrupt_while_opening(
         self, machine: Machine, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupted() -> None:
+        def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
         machine.files.on("write", interrupted, "data/firetrail.watermark")
@@ -155,7 +155,7 @@ class TestClose:
         store = open_store()
         put_all(store, [b"a"])
 
-        def interrupted() -> None:
+        def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
         machine.files.on("sync", interrupted, "consumequeue")
@@ -177,7 +177,7 @@ class TestClose:
         target = getattr(store._engine, part)
         stop = target.stop
 
-        def interrupted() -> None:
+        def interrupted(*_: object) -> None:
             monkeypatch.setattr(target, "stop", stop)
             raise KeyboardInterrupt
 

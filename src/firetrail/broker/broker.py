@@ -60,6 +60,9 @@ from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.served import ServedStore
 
+STOP_S = 3.0
+"""How long a stop goes on with queues and index, which the next start can derive as well: grace
+periods are short."""
 SWEEP_S = 10.0
 """Pause between two looks for clients and locks that are gone."""
 
@@ -154,7 +157,7 @@ class Broker:
                 unsupported.refused_files(self._system.files, self._folder), self._ignored
             )
             self.store = ServedStore.open(self._folder, config, system=self._system)
-            resources.callback(self.store.close)
+            resources.callback(self.store.close, STOP_S)
             self._build()
             self._say_what_is_left_alone()
             resources.callback(self._traffic.stop)

@@ -8,7 +8,9 @@ then has one change to write for all that was made since, where each would be on
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,19 +47,24 @@ class NewFiles:
         """Its file was there; who was killed may have made it, and not synced its name."""
         self._segments[segment] = None
 
-    def sync(self) -> None:
+    def sync(self, is_over: Callable[[], bool] | None = None) -> bool:
         """Make all of it durable: the length of each file first, or its name could last longer.
 
+        False if the time for it ``is_over`` before all is done; what is left then stays to be done.
         Raises OSError. Except for want of a descriptor, that must not be tried again.
         """
         with self._syncing:
             segments = list(self._segments)
-            for segment in segments:
-                self._sync_file(segment)
-            for folder in list(self._folders):
-                self._sync_folder(folder)
+            at_once = self._files.at_once
+            syncs = [partial(self._sync_file, segment) for segment in segments]
+            if not at_once(syncs, is_over):
+                return False
+            syncs = [partial(self._sync_folder, folder) for folder in list(self._folders)]
+            if not at_once(syncs, is_over):
+                return False
             for segment in segments:
                 del self._segments[segment]
+        return True
 
     def settle(self, segment: Segment) -> None:
         """Make one file durable with its name in its folder, as the next one beside it needs it."""

@@ -18,12 +18,17 @@ import os
 import resource
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+SYNCS_AT_ONCE = 16
+"""So many threads wait for the disk at the same time."""
+SYNCS_PER_LOOK = 256
+"""After so many syncs it is asked whether there is time for more."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Nothing was synced yet, and later there may be one: not a sync that failed."""
@@ -221,6 +226,36 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def at_once(
+        self, calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None = None
+    ) -> bool:
+        """Make calls that wait for the disk, several at a time.
+
+        A journal that has to be written for one of them is then written for all that wait. Raises
+        what the first one raised that failed. False, and not all were made, if the time for it
+        ``is_over`` before.
+        """
+        if len(calls) < SYNCS_AT_ONCE:
+            return self.one_by_one(calls, is_over)
+        with ThreadPoolExecutor(SYNCS_AT_ONCE, "firetrail-sync") as pool:
+            for at in range(0, len(calls), SYNCS_PER_LOOK):
+                if is_over is not None and is_over():
+                    return False
+                for made in [pool.submit(call) for call in calls[at : at + SYNCS_PER_LOOK]]:
+                    made.result()
+        return True
+
+    @staticmethod
+    def one_by_one(
+        calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None
+    ) -> bool:
+        """As :meth:`at_once`, without other threads."""
+        for call in calls:
+            if is_over is not None and is_over():
+                return False
+            call()
+        return True
 
     def make_folder(self, path: Path) -> None:
         """Create the folder and those above it, each of them durably.

@@ -33,6 +33,10 @@ UNITS_PER_RUN = 32
 STEPS_AHEAD = 2
 
 
+class OutOfTime(Exception):
+    """There was no time to do all."""
+
+
 class Arrival(NamedTuple):
     """New messages in a queue: the last ``new`` before ``max_offset``."""
 
@@ -87,13 +91,24 @@ class Step:
         """Entries for the index, as the kernel derives them."""
         self._run = self._chunk = self._entry = 0
 
-    def apply(self, queues: QueueTable, index: Index | None, *, anew: bool = False) -> None:
+    def apply(
+        self,
+        queues: QueueTable,
+        index: Index | None,
+        *,
+        anew: bool = False,
+        is_over: Callable[[], bool] | None = None,
+    ) -> None:
         """Bring queues and index up to it. After a DiskFullError, the next call goes on.
+
+        Raises OutOfTime if the time for it ``is_over`` before.
 
         If queues are derived ``anew``, one that begins with number 0 again loses what it has: its
         topic was deleted and made again.
         """
         while self._run < len(self.runs):
+            if is_over is not None and is_over():
+                raise OutOfTime
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
             if anew and run.offset == 0 and queue.max_offset:
@@ -241,16 +256,24 @@ class Deriver(Derivation):
         self.anew = False
         """Whether queues are derived from their first message on, see :meth:`Step.apply`."""
 
-    def step(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
+    def step(
+        self,
+        segment: Segment,
+        at: int,
+        limit: int,
+        check: Check,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Step:
         """Derive and apply the next records of ``segment.view[at : limit]``.
 
-        After a DiskFullError, the next call from the same place goes on.
+        Raises DiskFullError, and OutOfTime if the time for it ``is_over`` before all is done; the
+        next call from the same place goes on.
         """
         step = self._unfinished
         if step is None or step.first != segment.base + at:
             step = self.derive(segment, at, limit, check)
         self._unfinished = step
-        step.apply(self._queues, self._index)
+        step.apply(self._queues, self._index, is_over=is_over)
         self._unfinished = None
         return step
 

@@ -15,11 +15,14 @@ from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.system import NO_DESCRIPTOR
 from firetrail.store.commitlog import CommitLog
-from firetrail.store.deriving import Arrival, Deriver
+from firetrail.store.deriving import Arrival, Deriver, OutOfTime
+from firetrail.store.progress import INTERVAL_S, Progress
 
 _LOGGER = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
 """After so many looks a millisecond apart that found nothing new, the log counts as quiet."""
+HELP_S = 0.002
+"""For so long somebody else than the dispatcher goes on with a step: making queues takes time."""
 DISK_FULL_PAUSE_S = 1.0
 """How long dispatch waits for space before it tries again."""
 
@@ -41,6 +44,8 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopping = False
         self._quiet_rounds = QUIET_ROUNDS
+        self._is_over: Callable[[], bool] | None = None
+        self._stepping = threading.Lock()  # over steps: the thread's, and those of who helps
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
         self.idle = False
@@ -75,11 +80,39 @@ class Dispatcher:
         self.idle = False
         self._wake.set()
 
-    def stop(self) -> None:
-        """Dispatch what is left and end the thread."""
+    def help(self, patience_s: float = 0.0) -> None:
+        """Dispatch what is new in this thread, unless the dispatcher is at it for so long.
+
+        A thread that has to be woken, or that looks once a millisecond, is later than that.
+        """
+        if self.starved or not self._stepping.acquire(timeout=patience_s):
+            return
+        clock = self._log.queue.system.clock
+        over_at = clock.monotonic() + HELP_S
+
+        def is_over() -> bool:
+            return clock.monotonic() > over_at
+
+        try:
+            while not is_over() and self._step(is_over):
+                pass
+        except Exception:
+            self.wake()  # the dispatcher meets it again, and knows what to do
+        finally:
+            self._stepping.release()
+        if self.behind:
+            self.wake()
+
+    def stop(self, is_over: Callable[[], bool] | None = None) -> None:
+        """Dispatch what is left, unless the time for it ``is_over`` before, and end the thread."""
+        self._is_over = is_over
         self._stopping = True
         self._wake.set()
-        self._thread.join()
+        clock = self._log.queue.system.clock
+        progress = Progress(clock, "dispatching before the stop", self.position, self._limit())
+        while self._thread.is_alive():
+            self._thread.join(INTERVAL_S)
+            progress.note(self.position)
 
     def _run(self) -> None:
         try:
@@ -100,6 +133,11 @@ class Dispatcher:
                         return
                     self._wake.wait(DISK_FULL_PAUSE_S)
                     self._wake.clear()
+        except OutOfTime:
+            _LOGGER.info(
+                "stopped with %d bytes of the log to dispatch; the next start does that",
+                self.behind,
+            )
         except Exception as error:
             self._on_failure(error)
 
@@ -123,6 +161,10 @@ class Dispatcher:
 
     def _advance(self) -> bool:
         """Take one step; whether there was anything to do."""
+        with self._stepping:
+            return self._step(self._is_over)
+
+    def _step(self, is_over: Callable[[], bool] | None) -> bool:
         limit = self._limit()
         position = max(self.position, self._log.min_offset)
         if position >= limit:
@@ -131,7 +173,7 @@ class Dispatcher:
         if segment is None:
             return False
         end = min(limit, segment.end) - segment.base
-        step = self._deriver.step(segment, position - segment.base, end, Check.NONE)
+        step = self._deriver.step(segment, position - segment.base, end, Check.NONE, is_over)
         if step.rows:
             self.last_store_time = step.last_store_time
             self.last_record_offset = step.last_record_offset

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -206,8 +207,12 @@ class Engine:
         """Whether there is nothing to close: it is closed, or belongs to another process."""
         return self._is_a_copy or self._stopped
 
-    def stop(self) -> None:
+    def stop(self, within_s: float | None = None) -> None:
         """Finish all work, mark the store as cleanly closed and let go of it.
+
+        With ``within_s`` a part of it may be left to the next opening, which then recovers: what
+        is in the log is on disk, but perhaps not in queues and index. It takes longer only if the
+        disk does.
 
         Raises FlushFailedError if not everything could be made durable; the store is then
         recovered when it is next opened.
@@ -217,7 +222,7 @@ class Engine:
         self._stopped = True
         try:
             with self._resources:
-                self._finish()
+                self._finish(within_s)
         except OSError as error:  # of a file that was let go of
             self.fail(error)
         if self.failure is not None:
@@ -225,21 +230,29 @@ class Engine:
                 f"{self.root}: closed after a failure, not all is on disk: {self.failure}"
             ) from self.failure
 
-    def _finish(self) -> None:
+    def _finish(self, within_s: float | None) -> None:
+        clock = self.system.clock
+        over_at = clock.monotonic() + (within_s or 0)
+
+        def is_over() -> bool:
+            return within_s is not None and clock.monotonic() > over_at
+
         self.gate.shut(Closure.CLOSED)
         self.arrivals.close()
         self.log.refuse_appends()
         try:
             self.housekeeper.stop()
             self.flusher.stop()
-            self.dispatcher.stop()
-            if self.failure is None and not self.dispatcher.behind:
-                self._note_clean()
+            self.dispatcher.stop(is_over)
+            if self.failure is None:
+                self._note_end(is_over)
         except (OSError, StoreError, MemoryError) as error:
             self.fail(error)
 
-    def _note_clean(self) -> None:
-        self.housekeeper.flush_derived()
+    def _note_end(self, is_over: Callable[[], bool]) -> None:
+        """Note that the store is closed, unless something is left to the next opening."""
+        if self.dispatcher.behind or not self.housekeeper.flush_derived(is_over):
+            return
         note_inventory(self.system, self.root, self.log.flushed_offset, self.queues)
         self.housekeeper.write_watermark(clean=True)
         self._abort.remove()

@@ -126,20 +126,25 @@ class Housekeeper:
         rests = self._dispatcher.idle and self._dispatcher.position > self._dispatched_offset
         return rests or waited_ms >= FEW_QUEUES_INTERVAL_MS
 
-    def flush_derived(self) -> None:
-        """Sync queues and index; they then cover the log as far as it was dispatched before."""
+    def flush_derived(self, is_over: Callable[[], bool] | None = None) -> bool:
+        """Sync queues and index; they then cover the log as far as it was dispatched before.
+
+        False if the time for it ``is_over`` before all is synced.
+        """
         with self._flushing:
             position = self._dispatcher.position
             logics_time = self._dispatcher.last_store_time
             logics_offset = self._dispatcher.last_record_offset
             filled = self._index.filled if self._index is not None else None
-            self._queues.flush()
+            if not self._queues.flush(is_over=is_over):
+                return False
             if self._index is not None:
                 self._index.flush()
             self._dispatched_offset = position
             self._logics_time = logics_time
             self._logics_offset = logics_offset
             self._filled = filled
+        return True
 
     def settle_derived(self) -> int:
         """Sync queues and index; the log before the answer is in them, on disk."""

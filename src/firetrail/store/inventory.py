@@ -36,6 +36,7 @@ from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
 from firetrail.store.logscan import find_record
 from firetrail.store.problems import LOG_REMEDY
+from firetrail.store.progress import Progress
 from firetrail.store.queues import Extent, QueueKey, QueueTable
 from firetrail.store.watermark import Watermark
 
@@ -196,7 +197,9 @@ class Restoration:
         anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
         anew.wants, anew.anew = lost.queues.__contains__, True
         start = self._log.min_offset
+        progress = Progress(self._system.clock, "deriving queues or index anew", start, end)
         for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
+            progress.note(step.segment.base + step.position)
             if step.stop.is_damage:
                 position = step.segment.base + step.position
                 raise StoreDamagedError(

@@ -101,9 +101,13 @@ class Puts:
             result = self._quick_put(message) or self._append_slowly(message)
         except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
+        self._appended()
+        return result
+
+    def _appended(self) -> None:
+        """Have dispatched what was put."""
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
-        return result
 
     def _append_slowly(self, message: Message) -> PutResult:
         """A put that takes more than writing to the active file."""
@@ -158,8 +162,7 @@ class Puts:
             place = self._log.append_batch(draft, queue)
         except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
-        if self._dispatcher.idle and not self._sync:
-            self._dispatcher.wake()
+        self._appended()
         return self._stored(place, draft.queue_id, draft.size, draft.items)
 
     def _stored(self, place: Place, queue_id: int, size: int, messages: int) -> PutResult:

@@ -7,7 +7,8 @@ used. Which queues have something to flush is kept, so that no round walks over 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,11 +186,12 @@ class QueueTable:
                     residents=self.residents,
                     new_files=self._new_files,
                 )
-                try:
-                    queue.load(torn=self.torn)
-                except BaseException:
-                    queue.close()
-                    raise
+                if key in self._known:  # else there is no file of it
+                    try:
+                        queue.load(torn=self.torn)
+                    except BaseException:
+                        queue.close()
+                        raise
                 self._note(*key)
                 self.loaded[key] = queue
         return queue
@@ -232,19 +234,25 @@ class QueueTable:
         for queue in self.loaded.values():
             queue.next_offset = queue.max_offset
 
-    def flush(self, least_pages: int = 0) -> None:
+    def flush(self, least_pages: int = 0, is_over: Callable[[], bool] | None = None) -> bool:
         """Sync the queues that have enough unsynced units; with ``least_pages`` 0 all is durable
-        then, the names of new queues, too."""
-        for queue in list(self.dirty):
-            self.dirty.discard(queue)
-            clean = False
-            try:
-                clean = queue.flush(least_pages)
-            finally:
-                if not clean:
-                    self.dirty.add(queue)
-        if least_pages == 0:
-            self._new_files.sync()
+        then, the names of new queues, too.
+
+        False, and not all is, if the time for it ``is_over`` before.
+        """
+        syncs = [partial(self._flush_queue, queue, least_pages) for queue in list(self.dirty)]
+        if not self._system.files.at_once(syncs, is_over):
+            return False
+        return least_pages > 0 or self._new_files.sync(is_over)
+
+    def _flush_queue(self, queue: ConsumeQueue, least_pages: int) -> None:
+        self.dirty.discard(queue)
+        clean = False
+        try:
+            clean = queue.flush(least_pages)
+        finally:
+            if not clean:
+                self.dirty.add(queue)
 
     def close(self) -> None:
         """Close the files of every queue in use; no queue can be opened any more."""

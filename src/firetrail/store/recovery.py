@@ -37,6 +37,7 @@ from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.logscan import find_record, scan_segment
 from firetrail.store.problems import LOG_REMEDY
+from firetrail.store.progress import Progress
 from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
@@ -247,7 +248,9 @@ class Recovery:
                 start = max(min(start, deriver.index_from), self._log.min_offset)
         self._recognize_tags()
         segments = list(self._log.from_offset(start))
+        progress = Progress(self._log.system.clock, "recovering queues and index", start, end)
         for step in deriver.steps(segments, start, end, Check.NONE):
+            progress.note(step.segment.base + step.position)
             if step.stop.is_damage:  # before what was scanned, where only the index lacks it
                 where = step.segment.base + step.position
                 raise self._damage(where, step.stop, end - where)

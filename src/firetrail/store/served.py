@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from time import perf_counter
 from typing import Any
 
 from firetrail.errors import StoreDamagedError
@@ -11,6 +12,7 @@ from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.changing import check_changes
 from firetrail.store.damage import DamageReports, record_damage
+from firetrail.store.dispatch import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
 from firetrail.store.putting import Batch
@@ -22,12 +24,18 @@ PASSED_OVER_MAX = 8
 """Damaged units that one read passes over: the log was looked through for each of them."""
 
 
+CALM_S = 0.000_3
+"""A put that comes so long after the one before dispatches its message itself, for a consumer that
+asks right after the answer. Busy producers are not held up by it."""
+
+
 class ServedStore(Store):
     """A store that is open for a broker."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._damage_reports = DamageReports(engine.log.queue)
+        self._last_put = 0.0
 
     def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
@@ -36,6 +44,17 @@ class ServedStore(Store):
         the first is awaited shares one sync.
         """
         return self._begin_put(message)
+
+    def _appended(self) -> None:
+        """Dispatch what was put if little is, and else leave it to the dispatcher."""
+        if self._sync:
+            return
+        now = perf_counter()
+        if now - self._last_put > CALM_S:
+            self._dispatcher.help()
+        elif self._dispatcher.idle:
+            self._dispatcher.wake()
+        self._last_put = now
 
     def push(self) -> None:
         """Let messages be read soon that were put without waiting for the disk.
@@ -70,6 +89,8 @@ class ServedStore(Store):
         there, is reported and passed over: consumers get on. After some of them the answer is
         empty, and who asks goes on behind them. Bodies are not looked at.
         """
+        if self._dispatcher.behind and offset >= self.max_offset(topic, queue_id):
+            self._dispatcher.help(HELP_S)  # what was acknowledged can be read
         for _ in range(PASSED_OVER_MAX):
             try:
                 result = self._get(topic, queue_id, offset, max_count, tags)

@@ -63,11 +63,15 @@ class Store(Puts):
         """
         return cls(Engine(Path(path), config or StoreConfig(), system or System()))
 
-    def close(self) -> None:
-        """Make everything durable and close the store; raises if that was not possible."""
+    def close(self, within_s: float | None = None) -> None:
+        """Make everything durable and close the store; raises if that was not possible.
+
+        With ``within_s``, what takes longer is left to the next opening, which then recovers:
+        queues and index may not have the last messages yet, which are in the log and on disk.
+        """
         if not self._closed:
             self._closed = True
-            self._engine.stop()
+            self._engine.stop(within_s)
 
     def __del__(self) -> None:
         # Its threads go on: they hold what is behind it, and this may be one of them.
