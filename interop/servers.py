@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -117,10 +118,12 @@ class Servers:
             yield f"127.0.0.1:{port}"
 
     @contextmanager
-    def broker(self, namesrv: str, name: str) -> Iterator[str]:
+    def broker(
+        self, namesrv: str, name: str, stop: signal.Signals = signal.SIGTERM
+    ) -> Iterator[str]:
         """A broker, with its store in the folder of its name; its address."""
         port, conf = self._configured(name)
-        with self._running(BROKER, "-n", namesrv, "-c", str(conf)):
+        with self._running(BROKER, "-n", namesrv, "-c", str(conf), stop=stop):
             yield f"127.0.0.1:{port}"
 
     @contextmanager
@@ -140,11 +143,13 @@ class Servers:
             yield f"127.0.0.1:{port}"
 
     @contextmanager
-    def our_broker(self, namesrv: str, name: str) -> Iterator[str]:
+    def our_broker(
+        self, namesrv: str, name: str, *options: str, stop: signal.Signals = signal.SIGTERM
+    ) -> Iterator[str]:
         """``firetrail broker`` with the same configuration and the same store; its address."""
         port, conf = self._configured(name)
         arguments = ["broker", str(self.folder / name), "-c", str(conf), "--namesrv", namesrv]
-        with _firetrail(*arguments):
+        with _firetrail(*arguments, *options, stop=stop):
             yield f"127.0.0.1:{port}"
 
     def _configured(self, name: str) -> tuple[int, Path]:
@@ -172,7 +177,9 @@ class Servers:
         return "\n".join(lines)
 
     @contextmanager
-    def _running(self, main: str, *arguments: str) -> Iterator[None]:
+    def _running(
+        self, main: str, *arguments: str, stop: signal.Signals = signal.SIGTERM
+    ) -> Iterator[None]:
         said = self.folder / f"{main.rpartition('.')[2]}.out"
         with (
             said.open("w") as out,
@@ -193,7 +200,7 @@ class Servers:
                     time.sleep(0.05)
                 yield
             finally:
-                process.terminate()
+                process.send_signal(stop)
 
     def command(self, main: str, *arguments: str) -> list[str]:
         """That runs a main class."""
@@ -216,7 +223,7 @@ def our_name_server() -> Iterator[str]:
 
 
 @contextmanager
-def _firetrail(*arguments: str) -> Iterator[str]:
+def _firetrail(*arguments: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
     """A server of Firetrail's; its first line, which it says when it serves."""
     command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -224,4 +231,4 @@ def _firetrail(*arguments: str) -> Iterator[str]:
         try:
             yield process.stdout.readline()
         finally:
-            process.terminate()
+            process.send_signal(stop)
