@@ -82,6 +82,25 @@ def test_while_a_writer_runs(tmp_path: Path) -> None:
             writer.join()
 
 
+@pytest.mark.parametrize("folder", ["consumequeue/T/0", "commitlog"])
+def test_files_that_retention_deletes_meanwhile(folder: str, tmp_path: Path) -> None:
+    """The first is copied, then both are deleted: a copy of the first alone would leave a gap."""
+    root = tmp_path / "store"
+    filled(root, 2000)
+    first, second, *others = sorted((root / folder).iterdir())
+    assert others
+    files = FaultyFiles()
+
+    def delete() -> None:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+    files.on("open", delete, second.name)
+    back_up(System(files), root, tmp_path / "copy", CONFIG)
+    left = sorted(path.name for path in (tmp_path / "copy" / folder).iterdir())
+    assert left == [path.name for path in others]
+
+
 def test_a_closed_store_is_copied_as_it_is(tmp_path: Path) -> None:
     root = tmp_path / "store"
     filled(root)

@@ -101,35 +101,48 @@ class _Copy:
         left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
         others = [n for n in names if n not in left_out and not n.startswith(REPAIR_PREFIX)]
         # The abort file after the marks: a store that is opened in between is not taken for closed.
-        for name in (*_ORDER, *others, ABORT):
-            self._copy(self._root / name)
+        self._copy_row(self._root, [*_ORDER, *others, ABORT], [])
         self._copy_log(self._root / COMMIT_LOG, log_end)
 
     def _copy_log(self, folder: Path, end: int | None) -> None:
         """Copy the log up to its last file, which may be another one when the others are copied."""
         self._files.make_folder(self._folder / COMMIT_LOG)
         done: set[str] = set()
+        copied: list[Path] = []
         while new := [name for name in self._files.names(folder) if name not in done]:
-            for name in new:
-                done.add(name)
-                if end is None or (parse_segment_name(name) or 0) < end:
-                    self._copy(folder / name)
+            done.update(new)
+            wanted = [n for n in new if end is None or (parse_segment_name(n) or 0) < end]
+            self._copy_row(folder, wanted, copied)
         self._files.sync_folder(self._folder / COMMIT_LOG)
 
-    def _copy(self, path: Path) -> None:
-        """Copy a file or folder, if it is there."""
+    def _copy_row(self, folder: Path, names: list[str], copied: list[Path]) -> None:
+        """Copy what is in a folder, and add it to ``copied``.
+
+        A row of segments must not have a gap. Retention deletes the oldest first: if one of them is
+        gone, so are those before it, and their copies go as well.
+        """
+        for name in names:
+            if name.endswith(".tmp"):
+                continue  # about to be renamed, or left behind by a crash
+            if self._copy(folder / name):
+                copied.append(self._folder / folder.relative_to(self._root) / name)
+            elif parse_segment_name(name) is not None:
+                for earlier in copied:
+                    self._files.remove(earlier)
+                copied.clear()
+
+    def _copy(self, path: Path) -> bool:
+        """Copy a file or folder; False if it is not there."""
         target = self._folder / path.relative_to(self._root)
         if path.is_dir():
             self._files.make_folder(target)
-            for name in self._files.names(path):
-                self._copy(path / name)
+            self._copy_row(path, self._files.names(path), [])
             self._files.sync_folder(target)
-            return
-        if path.name.endswith(".tmp"):
-            return  # about to be renamed, or left behind by a crash
+            return True
         try:
             self.bytes += copy_file(self._files, path, target)
         except FileNotFoundError:
-            return
+            return False
         self.files += 1
         self._on_progress(self.bytes)
+        return True
