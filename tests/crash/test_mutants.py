@@ -82,8 +82,9 @@ def dispatch_before_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermark_ahead_of_queues(patch: pytest.MonkeyPatch) -> None:
-    def count_only(self: Housekeeper) -> None:
+    def count_only(self: Housekeeper, is_over: Callable[[], bool] | None = None) -> bool:
         self._dispatched_offset = self._dispatcher.position
+        return True
 
     patch.setattr(Housekeeper, "flush_derived", count_only)
 
@@ -114,7 +115,7 @@ def one_record_too_many_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_not_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("firetrail.store.consumequeue.ConsumeQueue.cut", lambda self, end, is_real: 0)
+    patch.setattr("firetrail.store.consumequeue.ConsumeQueue.cut", lambda self, *rules: 0)
 
 
 def index_not_cut(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def rests_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_queues_not_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NewFiles, "sync", lambda self: None)
+    patch.setattr(NewFiles, "sync", lambda self, is_over=None: True)
 
 
 def next_file_outlasts_the_first(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all, small_config
@@ -330,7 +329,7 @@ class TestHelp:
         self, served: ServedStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(served_module, "CALM_S", 1000.0)
-        served._last_put = perf_counter()
+        served._last_put = served._monotonic()
         for number in range(200):
             served.begin_put(Message("T", b"%d" % number))
         assert served.max_offset("T") == 0

@@ -164,7 +164,7 @@ def test_no_space_for_the_watermark_is_tried_again(
 def test_any_other_failure_as_well(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(consume_queue_flush_interval_ms=1)
 
-    def broken(least_pages: int = 0) -> None:
+    def broken(least_pages: int = 0, is_over: object = None) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(store._engine.queues, "flush", broken)

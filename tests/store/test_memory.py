@@ -108,7 +108,7 @@ def test_at_a_clean_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(root, small_config())
     put_all(store, [b"x"])
 
-    def hungry(self: Housekeeper) -> None:
+    def hungry(self: Housekeeper, is_over: object = None) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from time import perf_counter
 from typing import Any
 
 from firetrail.errors import StoreDamagedError
@@ -35,6 +34,7 @@ class ServedStore(Store):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._damage_reports = DamageReports(engine.log.queue)
+        self._monotonic = engine.system.clock.monotonic
         self._last_put = 0.0
 
     def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
@@ -49,7 +49,7 @@ class ServedStore(Store):
         """Dispatch what was put if little is, and else leave it to the dispatcher."""
         if self._sync:
             return
-        now = perf_counter()
+        now = self._monotonic()
         if now - self._last_put > CALM_S:
             self._dispatcher.help()
         elif self._dispatcher.idle:

@@ -1,0 +1,94 @@
+"""Power cuts while missing queues and index files are derived again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.crash.disk import Disk, random_image, write_image
+from tests.crash.oracle import History
+from tests.crash.simulation import Process, Producer, scratch, tiny_config
+from tests.store.checks import checked
+from tests.stores import derived
+
+from firetrail import Store
+from firetrail.store import inventory
+from firetrail.store.inventory import Inventory
+
+MESSAGES = 60
+IMAGES = 60
+
+
+def closed_store(folder: Path) -> Disk:
+    """A store that was closed."""
+    (folder / "live").mkdir()
+    disk = Disk(folder / "live")
+    process = Process(disk, tiny_config("async"), History(), seed=1)
+    process.open()
+    producer = Producer(random.Random(3))
+    for _ in range(MESSAGES):
+        process.put(producer.message())
+    process.close()
+    return disk
+
+
+def survey(folder: Path, spoil: Callable[[], None] = lambda: None) -> None:
+    """Lose a queue and an index file, and cut the power at many moments of the next opening.
+
+    The one after that finds or makes all. ``spoil`` is called before the first of them.
+    """
+    disk = closed_store(folder)
+    expected = derived(disk.root)
+    spoil()
+    process = Process(disk, tiny_config("async"), History(), seed=2)
+    lost = sorted((disk.root / "consumequeue/orders/0").iterdir())
+    for path in [*lost, sorted((disk.root / "index").iterdir())[0]]:
+        process.files.remove(path)
+    process.record()
+    process.open()
+    process.kill()
+    source = random.Random(5)
+    for moment in sorted(
+        source.sample(range(len(process.moments)), min(IMAGES, len(process.moments)))
+    ):
+        label, image = random_image(process.moments[moment].snapshot, source)
+        root = folder / "image"
+        write_image(image, root)
+        Store.open(root, tiny_config("async")).close()
+        assert derived(root) == expected, f"{process.moments[moment].snapshot.label}: {label}"
+        assert checked(root).ok
+        shutil.rmtree(root)
+
+
+def test_every_opening_ends_complete() -> None:
+    with scratch() as folder:
+        survey(folder)
+
+
+def not_noted(patch: pytest.MonkeyPatch) -> None:
+    """What is being derived anew is not noted before."""
+    patch.setattr(inventory, "_write_inventory", lambda *args: None)
+
+
+def noted_for_the_queues_alone(patch: pytest.MonkeyPatch) -> None:
+    write = inventory._write_inventory
+
+    def write_some(system: object, root: Path, content: Inventory) -> None:
+        write(system, root, content._replace(rebuilding_index=False))  # type: ignore[arg-type]
+
+    patch.setattr(inventory, "_write_inventory", write_some)
+
+
+@pytest.mark.parametrize("mutant", [not_noted, noted_for_the_queues_alone])
+def test_mutants_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        scratch() as folder,
+        monkeypatch.context() as patch,
+        pytest.raises(AssertionError, match=r"\d+: "),  # at a moment of the opening
+    ):
+        survey(folder, lambda: mutant(patch))
