@@ -26,7 +26,8 @@ Tables: messages, what consumers see, through the queues; log, every record as s
 files). Both have
 the columns topic, queue_id, queue_offset, physical_offset, msg_id, tags, keys (array), properties
 (map), body (binary), born_time, store_time, born_host, store_host, sys_flag, flag,
-reconsume_times, prepared_offset and size. Only the columns that a query uses are read."""
+reconsume_times, prepared_offset and size. Only the rows and columns that a
+query needs are read."""
 EXAMPLES = """\
   firetrail pipeline sql data "select topic, count(*) from messages group by topic"
   firetrail pipeline sql data "select * from messages where topic = 'orders' limit 5" --json
