@@ -12,6 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from firetrail.errors import DiskFullError, FlushFailedError, StoreError
@@ -178,9 +179,9 @@ class Engine:
         for queue in self.queues.dirty:
             folder = queue.files.folder
             folders |= {folder, folder.parent, folder.parent.parent}
-        for folder in sorted(folders):
-            if folder.is_dir():
-                self.system.files.sync_folder(folder)
+        files = self.system.files
+        there = [folder for folder in sorted(folders) if folder.is_dir()]
+        files.at_once([partial(files.sync_folder, folder) for folder in there])
 
     def dispatchable(self) -> int:
         """Up to where the log may be dispatched: consumers see nothing that could still vanish."""

@@ -15,6 +15,7 @@ Every step can be repeated: a recovery that was itself interrupted starts over a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.human import human_size
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
@@ -42,6 +44,7 @@ from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.watermark import Watermark
 
+_LOGGER = logging.getLogger(__name__)
 EVERYTHING = 1 << 62
 SCAN_THREADS = 4
 """Segments that are looked at at the same time; more would only compete for the disk."""
@@ -236,12 +239,15 @@ class Recovery:
         deriver = self._deriver
         deriver.queues_from = start
         if not clean:
-            for queue in self._queues.all():
-                kept = partial(self._is_for_record, end) if is_light(queue.topic) else None
-                queue.cut(start, partial(self._is_unit, queue, trusted), kept)
-                unit = queue.last_unit
-                deleted = unit is not None and unit.physical_offset < self._log.min_offset
-                queue.is_confirmed = not (trusted and deleted)
+            queues = list(self._queues.all())
+            _LOGGER.info(
+                "%s was not closed: %s of the log are recovered, for %d queues there are",
+                self._log.folder.parent,
+                human_size(end - start),
+                len(queues),
+            )
+            cuts = [partial(self._cut, queue, start, end, trusted) for queue in queues]
+            self._log.system.files.at_once(cuts)
         if self._index is not None:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
@@ -255,6 +261,14 @@ class Recovery:
                 where = step.segment.base + step.position
                 raise self._damage(where, step.stop, end - where)
         self._queues.number_on()
+
+    def _cut(self, queue: ConsumeQueue, start: int, end: int, trusted: bool) -> None:
+        """Cut a queue back to the units of records before ``start``."""
+        kept = partial(self._is_for_record, end) if is_light(queue.topic) else None
+        queue.cut(start, partial(self._is_unit, queue, trusted), kept)
+        unit = queue.last_unit
+        deleted = unit is not None and unit.physical_offset < self._log.min_offset
+        queue.is_confirmed = not (trusted and deleted)
 
     def _recognize_tags(self) -> None:
         """Go on with or without tags in the index, as its entries have it."""
