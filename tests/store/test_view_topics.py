@@ -1,5 +1,6 @@
 """A view of some topics: what it opens, and that its log ends where that of a view of all does."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.stores import GOLDEN, NAMES, records, truncate
 
 from firetrail import Message, Store
 from firetrail.format import columns as col
+from firetrail.format.unit import UNIT_SIZE
 from firetrail.store.problems import Kind
 from firetrail.store.tail import read_tail
 from firetrail.store.view import StoreState, StoreView
@@ -140,3 +142,16 @@ class TestSomeTopics:
             assert view.queue_file_size == 200
             assert view.queue_faults["T00", 0].kind is Kind.FILE_SIZE
             assert view.tails["T01", 0].max_offset == 1
+
+
+def test_units_of_many_queues_are_not_all_kept(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.store.view._UNITS_KEPT", 10 * UNIT_SIZE)
+    machine = Machine()
+    with StoreView.open(filled, system=machine.system) as view:
+        machine.files.forget()
+        for pair in view.queues.pairs():
+            with closing(view.open_queue(*pair)) as queue:
+                assert queue.last_unit == view.tails[pair].last
+    assert machine.files.count("open", "consumequeue") == 40 - 10

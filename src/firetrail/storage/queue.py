@@ -65,16 +65,17 @@ class SegmentQueue:
         a gap or a file of another size is refused by name. If :attr:`torn`, a last file of no bytes
         is what a crash right after its creation left, and removed if the queue is writable.
         """
-        found = [(base, self.system.files.size(self.path_of(base))) for base in self._starts()]
+        paths = {base: self.path_of(base) for base in self._starts()}
+        found = [(base, self.system.files.size(path)) for base, path in paths.items()]
         if self.torn and found and found[-1][1] == 0:
             base, _ = found.pop()
             if self.writable:
-                self.system.files.remove(self.path_of(base))
+                self.system.files.remove(paths[base])
         segments: list[Segment] = []
         if found:
             self.segment_size = usual_size(size for _, size in found)
         for base, size in found:
-            segments.append(self._full(base))
+            segments.append(self._full(base, paths[base]))
             self._check(segments[-1], size, segments[-2] if len(segments) > 1 else None)
         self.segments = tuple(segments)
         if self.torn and self.writable and self._new_files is not None and len(segments) == 1:
@@ -82,12 +83,12 @@ class SegmentQueue:
 
     def adopt(self, bases: Iterable[int]) -> None:
         """Take the files that start there as completely written, without looking at them."""
-        self.segments = tuple(self._full(base) for base in bases)
+        self.segments = tuple(self._full(base, self.path_of(base)) for base in bases)
 
-    def _full(self, base: int) -> Segment:
+    def _full(self, base: int, path: Path) -> Segment:
         return Segment(
             self.system,
-            self.path_of(base),
+            path,
             base,
             self.segment_size,
             writable=self.writable,

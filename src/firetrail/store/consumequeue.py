@@ -74,7 +74,8 @@ class ConsumeQueue:
         """Whether the last unit is one for sure. After a crash, the log may not have its record any
         more; then the next message decides."""
         self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
-        self._window: tuple[int, bytes] = 0, b""  # units of a queue that is only read: where, which
+        self.window: tuple[int, bytes] = 0, b""
+        """Where in the queue the last units that were read stand, and these: if it is only read."""
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class ConsumeQueue:
     def unit(self, offset: int) -> ConsumeQueueUnit | None:
         """The unit at a queue offset, None if there is none."""
         at = offset * UNIT_SIZE
-        start, units = self._window
+        start, units = self.window
         if start <= at < start + len(units):
             return ConsumeQueueUnit._make(_UNPACK(units, at - start))
         if offset < 0 or at >= self.files.wrote_offset:
@@ -153,7 +154,7 @@ class ConsumeQueue:
         units = segment.peek(start, min(_WINDOW, segment.wrote - start))
         if units is None:
             return None
-        self._window = segment.base + start, bytes(units)
+        self.window = segment.base + start, bytes(units)
         return ConsumeQueueUnit._make(_UNPACK(units, at - segment.base - start))
 
     def record_bytes(self, first: int, end: int) -> int:
@@ -284,7 +285,7 @@ class ConsumeQueue:
             count, start, units = _units_written(segment)
             segment.set_position(count * UNIT_SIZE)
             if not self.files.writable:
-                self._window = segment.base + start * UNIT_SIZE, units
+                self.window = segment.base + start * UNIT_SIZE, units
             if segment.wrote:
                 self.files.keep_first(number + 1)
                 break
@@ -293,9 +294,11 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         self.forget_positions()
 
-    def adopt(self, bases: Iterable[int], max_offset: int) -> None:
-        """Go on with files that were found before, up to a queue offset in the last of them."""
+    def adopt(self, bases: Iterable[int], max_offset: int, window: tuple[int, bytes]) -> None:
+        """Go on with files that were found before, up to a queue offset in the last of them, and
+        with units of theirs that are known."""
         self.files.adopt(bases)
+        self.window = window
         last = self.files.last
         if last is not None:
             last.set_position(max_offset * UNIT_SIZE - last.base)

@@ -87,6 +87,8 @@ class Known(NamedTuple):
     end: LogEnd
 
 
+_UNITS_KEPT = 16 << 20
+"""Bytes of units, of all queues together, that a view keeps: a short queue is not read again."""
 _TOPICS_SAMPLED = 16
 """Topics whose files tell the size of all queue files."""
 _QUEUE_FAULTS: dict[type[Exception], Kind] = {
@@ -131,6 +133,7 @@ class StoreView:
         """The queues that were asked for."""
         self.queue_faults: dict[QueueKey, Problem] = {}
         """Those that cannot be read, and why."""
+        self._windows: dict[QueueKey, tuple[int, bytes]] = {}
         # Ends of queues that were not asked for, None if they were not looked at.
         self._others: dict[QueueKey, QueueTail] | None = {} if topics is None else None
         # Before the log: it then reaches at least as far as they say.
@@ -233,11 +236,15 @@ class StoreView:
         tails: dict[QueueKey, QueueTail] = {}
         faults: dict[QueueKey, Problem] = {}
         pairs = list(queues)
+        room = _UNITS_KEPT
         for pair, found in zip(pairs, each(self._read_tail, pairs), strict=True):
-            if isinstance(found, QueueTail):
-                tails[pair] = found
-            else:
+            if isinstance(found, Problem):
                 faults[pair] = found
+                continue
+            tails[pair], window = found
+            room -= len(window[1])
+            if room >= 0:
+                self._windows[pair] = window
         return tails, faults
 
     def queue_end(self, topic: str, queue_id: int) -> int | None:
@@ -247,11 +254,12 @@ class StoreView:
         tail = self.tails.get((topic, queue_id))
         return tail.max_offset if tail is not None else 0
 
-    def _read_tail(self, pair: QueueKey) -> QueueTail | Problem:
+    def _read_tail(self, pair: QueueKey) -> tuple[QueueTail, tuple[int, bytes]] | Problem:
+        """The end of a queue, and the units that were read to find it."""
         try:
             with closing(self._load_queue(*pair)) as queue:
                 bases = tuple(segment.base for segment in queue.files.segments)
-                return QueueTail(queue.last_unit, queue.max_offset, bases)
+                return QueueTail(queue.last_unit, queue.max_offset, bases), queue.window
         except (StoreError, OSError) as error:
             kind = _QUEUE_FAULTS.get(type(error), Kind.FILE_UNREADABLE)
             return Problem(queue_folder(*pair), 0, None, kind, str(error))
@@ -263,7 +271,7 @@ class StoreView:
         if tail is None:
             return self._load_queue(topic, queue_id)
         queue = self._queue(topic, queue_id)
-        queue.adopt(tail.bases, tail.max_offset)
+        queue.adopt(tail.bases, tail.max_offset, self._windows.get((topic, queue_id), (0, b"")))
         return queue
 
     def _load_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
