@@ -85,7 +85,7 @@ MUTANTS: list[tuple[str, str, Patch, int]] = [
     ("answered before it is saved", "sync", answered_before_saved, 0),
     ("queues are removed before that is settled", "sync", queues_removed_at_once, 0),
     ("topics that were not saved stay lost", "sync", lost_topics_stay_lost, 0),
-    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 0),
+    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 15),
 ]
 
 
