@@ -15,6 +15,7 @@ from tests.stores import copy_of, derived, flip, overwrite, truncate
 
 from firetrail import Message, Store
 from firetrail.errors import StoreDamagedError
+from firetrail.format.names import LOCK_CONTENT
 from firetrail.store import inventory
 from firetrail.store.served import ServedStore
 
@@ -182,6 +183,35 @@ class TestStoresOfJava:
         shutil.rmtree(root / "consumequeue" / "TU")
         with Store.open(root) as store:
             assert "TU" not in store.topics()
+
+    def test_a_topic_deleted_by_java_does_not_come_back(
+        self, closed: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Firetrail's list is older than what Java has done to the store since."""
+        (closed / "config").mkdir()
+        table = {"topicConfigTable": {"t0": {}, "t2": {}}}
+        (closed / "config/topics.json").write_text(json.dumps(table))
+        shutil.rmtree(closed / "consumequeue" / "t1")
+        (closed / "lock").write_bytes(LOCK_CONTENT)  # as a Java broker leaves it
+        with Store.open(closed) as store:
+            assert store.topics() == ["t0", "t2"]
+        assert "are missing" not in caplog.text
+        reopened(closed)
+        assert "are missing" not in caplog.text
+
+    def test_queue_files_expired_by_java_are_not_missed(self, closed: Path) -> None:
+        """A queue none of whose messages is left in the log keeps its numbers."""
+        with Store.open(closed) as store:
+            end = store.max_offset("t1", 0)
+            for number in range(200):
+                store.put(Message("t0", b"%d" % number))
+        commit_log = sorted((closed / "commitlog").iterdir())
+        for expired in commit_log[:-1]:
+            expired.unlink()
+        (closed / f"consumequeue/t1/0/{FIRST}").unlink()
+        (closed / "lock").write_bytes(LOCK_CONTENT)
+        with Store.open(closed) as store:
+            assert store.max_offset("t1", 0) == end > 0
 
     def test_little_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inventory, "SAMPLED_FILES", 1)

@@ -117,7 +117,7 @@ class Engine:
                 check = Check.SEALED  # all behind the watermark was written by who was stopped
         recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
         restoration = Restoration(self.system, self.root, self.log.queue, self.queues, self.index)
-        lost = restoration.find_lost(clean, watermark)
+        lost = restoration.find_lost(clean, watermark, closed_by_java=self._java_was_here)
         if lost.queues:
             self._deriver.wants = lost.lacks
         report = recovery.run(

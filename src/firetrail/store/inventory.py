@@ -10,8 +10,9 @@ It counts if the watermark says that the store was closed at that offset. A star
 and reads 20 bytes of each queue. Whatever is missing is derived from the log again; while that goes
 on, the file says so, and the next start begins anew if this one is stopped.
 
-A store that Java has closed has no such list. There, records at the beginnings of the log's newest
-files and at its end say what their queues must have.
+A store that Java has closed has no such list, or an old one: Java may have deleted topics and
+expired files since it was written. There, records at the beginnings of the log's newest files and
+at its end say what their queues must have.
 """
 
 from __future__ import annotations
@@ -144,13 +145,14 @@ class Restoration:
         self._queues = queues
         self._index = index
 
-    def find_lost(self, clean: bool, watermark: Watermark | None) -> Lost:
+    def find_lost(self, clean: bool, watermark: Watermark | None, *, closed_by_java: bool) -> Lost:
         """What is missing in a store that was closed, and what was being derived anew."""
         known = read_inventory(self._system, self._root)
         queues, index = set(known.rebuilding), known.rebuilding_index
         if clean and self._log.segments and self._queues.pairs():
             if (
-                watermark is not None
+                not closed_by_java
+                and watermark is not None
                 and watermark.clean
                 and watermark.durable_offset == known.durable_offset
             ):
