@@ -101,6 +101,32 @@ class TestSpace:
         assert 0.0 <= files.used_ratio(tmp_path) <= 1.0
 
 
+def says_nothing(*_: int) -> int:
+    return 0
+
+
+def does_not_do_it(*_: int) -> int:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+@pytest.mark.parametrize("kernel", [os.copy_file_range, says_nothing, does_not_do_it])
+def test_copy_of_a_range(
+    tmp_path: Path, kernel: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems do not copy in the kernel, and not all of them raise an error."""
+    monkeypatch.setattr(os, "copy_file_range", kernel)
+    files = Files()
+    (tmp_path / "source").write_bytes(bytes(range(100)))
+    source = files.open(tmp_path / "source", writable=False)
+    target = files.open(tmp_path / "target", writable=True, create=True)
+    files.copy_range(source, target, 10, 90)
+    files.copy_range(source, target, 95, 200)  # it ends before
+    files.close(source)
+    files.close(target)
+    copy = (tmp_path / "target").read_bytes()
+    assert copy == bytes(10) + bytes(range(10, 90)) + bytes(5) + bytes(range(95, 100))
+
+
 class TestMapping:
     def test_is_shared_with_the_file(self, tmp_path: Path, descriptor: int) -> None:
         files.set_size(descriptor, 4096)

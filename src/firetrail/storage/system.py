@@ -193,6 +193,8 @@ class Files:
                 except OSError as error:
                     if error.errno not in _NO_KERNEL_COPY:
                         raise
+                    copied = 0
+                if copied == 0:  # what some file systems say that cannot do it, too
                     in_kernel = False
                     continue
             else:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from tests.pipeline.shops import make_shop
 
+from firetrail.errors import PipelineError
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.jobs.queries import Need, needs
 from firetrail.pipeline.jobs.sql import VIEWS, sql
@@ -102,6 +103,16 @@ def test_columns(spark: SparkSession, shop: Path, query: str, columns: dict[str,
             f"queue_id in ({', '.join(map(str, range(20)))})",
             Bounds(queue_ids=frozenset(range(20))),
         ),
+        (
+            f"queue_id in ({', '.join(map(str, range(1, 20)))}, null)",
+            Bounds(queue_ids=frozenset(range(1, 20))),
+        ),
+        (
+            f"queue_offset in ({', '.join(map(str, range(1, 20)))}, null)",
+            Bounds(queue_offsets=(1, 20)),
+        ),
+        ("topic = 'a' and body = X'00'", Bounds(frozenset({"a"}))),
+        ("topic = 'a' and body in (X'00', X'01')", Bounds(frozenset({"a"}))),
         ("topic in ('a', 'b') and topic <> 'b'", Bounds(frozenset({"a", "b"}))),
         ("queue_offset between 3 and 7", Bounds(queue_offsets=(3, 8))),
         ("not (queue_offset < 3 or 7 < queue_offset)", Bounds(queue_offsets=(3, 8))),
@@ -165,6 +176,30 @@ def test_a_clock_that_goes_on(spark: SparkSession, condition: str, has_begin: bo
     assert bounds.topics == (frozenset({"a"}) if "topic = 'a'" in condition else None)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select size from messages where {later} or topic = 'b'",
+        "select size from messages where {later} union all "
+        "select flag from messages where topic = 'b'",
+    ],
+)
+def test_what_is_empty_now_may_not_be_empty_later(spark: SparkSession, query: str) -> None:
+    later = "(topic = 'a' and store_time >= '2100-01-01' and store_time < now())"
+    bounds = found(spark, query.format(later=later))["messages"].bounds
+    assert bounds.topics == frozenset({"a", "b"})
+
+
+def test_a_time_may_fall_back_while_the_clock_goes_on(spark: SparkSession) -> None:
+    """A month before March 30, 23:00 is later than a month before March 31, 0:00."""
+    query = "select size from messages where store_time > {}"
+    bounds = found(spark, query.format("now() - interval 1 month"))["messages"].bounds
+    (month,) = spark.sql("select unix_millis(now() - interval 1 month)").first() or ()
+    assert month - 3 * DAY < bounds.times[0] < month - DAY
+    twice = query.format("now() - interval 1 month - interval 1 month")
+    assert found(spark, twice)["messages"].bounds == NO_BOUNDS
+
+
 def test_a_time_that_is_selected_prunes_nothing(spark: SparkSession) -> None:
     query = "select * from (select *, now() as n from messages) where store_time < n"
     assert found(spark, query)["messages"].bounds == NO_BOUNDS
@@ -224,6 +259,21 @@ def test_commands_run_once_over_everything(spark: SparkSession, shop: Path, tmp_
     finally:
         spark.sql("drop table shop_copy")
         spark.catalog.dropTempView("all_orders")
+
+
+def test_a_value_of_many_that_is_null(spark: SparkSession, shop: Path) -> None:
+    """Spark makes a set of more than ten values, with null as one of them."""
+    values = ", ".join(map(str, range(1, 13)))
+    query = "select count(*) from messages where queue_id in ({})"
+    without = sql(spark, shop, query.format(values)).first()
+    assert sql(spark, shop, query.format(f"{values}, null")).first() == without
+    assert without is not None and without[0] > 0
+
+
+def test_a_table_that_a_script_hides_is_not_empty(spark: SparkSession, shop: Path) -> None:
+    script = "begin declare n string default 'lo'; select count(*) from identifier(n || 'g'); end"
+    with pytest.raises(PipelineError, match="TABLE_OR_VIEW_NOT_FOUND"):
+        sql(spark, shop, script).collect()
 
 
 def test_a_script(spark: SparkSession, shop: Path) -> None:

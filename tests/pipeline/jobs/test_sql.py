@@ -5,19 +5,24 @@ import csv
 import io
 import json
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from tests.helpers import small_config
 from tests.pipeline.shops import MESSAGES, make_shop
 from tests.stores import records
 
+from firetrail import Message, Store
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError
 from firetrail.pipeline import java
+from firetrail.pipeline.jobs.queries import Need, needs
 from firetrail.pipeline.jobs.sql import Result, sql
 
 PER_TOPIC = (
@@ -50,6 +55,37 @@ def test_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
     assert sql(spark, shop, query).collect()[0][0] == 7
     assert [table.name for table in spark.catalog.listTables()] == ["ranks"]
     spark.catalog.dropTempView("ranks")
+
+
+def test_queries_of_several_threads(
+    spark: SparkSession, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would exchange their tables: a session has one view of a name."""
+    other = tmp_path / "other"
+    with Store.open(other, small_config()) as store:
+        store.put(Message("T", b"one"))
+    query = "select count(*) from messages"
+    entered = threading.Event()
+    counts: list[Any] = []
+
+    def count_other() -> None:
+        counts.append(sql(spark, other, query).first())
+
+    def needs_of_both(*arguments: Any) -> dict[str, Need]:
+        if threading.current_thread() is thread:
+            entered.set()
+            return needs(*arguments)
+        found = needs(*arguments)
+        thread.start()
+        counts.append(entered.wait(0.5))
+        return found
+
+    thread = threading.Thread(target=count_other)
+    monkeypatch.setattr("firetrail.pipeline.jobs.sql.needs", needs_of_both)
+    mine = sql(spark, shop, query).first()
+    thread.join(60)
+    assert mine is not None and mine[0] > 1
+    assert counts == [False, Row(1)]
 
 
 def test_no_table(spark: SparkSession, shop: Path) -> None:

@@ -106,6 +106,17 @@ def test_physical_offsets(store: Path, url: str, small_pieces: None, view: str) 
             assert rows_of(url, view=view, **places) == everything[first:behind]
 
 
+def test_physical_offsets_where_records_are_large(
+    store: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bytes that are fetched do not have a whole record."""
+    everything = rows_of(store, view="log")
+    monkeypatch.setattr(remote, "WINDOW", 50)
+    low, high = (int(everything[n]["physical_offset"]) - 1 for n in (30, 90))
+    places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}
+    assert rows_of(url, view="log", **places) == everything[30:90]
+
+
 def test_only_what_a_split_covers_is_fetched(url: str) -> None:
     with open_log(url, 100, 200) as log:
         segment = log.segments[0]

@@ -1,5 +1,6 @@
 """What tasks see of a store, compared with what was planned: nothing is missing in silence."""
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.splits import LogSplit, PlaceSplit, Split, UnitSplit, WireSplit
+from firetrail.storage.segment import Segment
 
 SEGMENT = 8192
 READS = {
@@ -94,6 +96,28 @@ def test_what_is_not_there_is_an_error(
     for how in ({}, LENIENT):
         with pytest.raises(NotSharedError, match=rf"^{store}/.* on the worker \S+; the driver and"):
             read(splits, **how)
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_a_file_that_cannot_be_read(
+    store: Path, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = plan(store, kind)
+    whole = read(splits)
+    (looked_up,) = plan(store, PlaceSplit)
+    assert isinstance(looked_up, PlaceSplit)
+    place = looked_up.places[0]
+    view_of = Segment._map
+
+    def failing(segment: Segment) -> memoryview:
+        if segment.path.parent.name == COMMIT_LOG and segment.base <= place < segment.end:
+            raise PermissionError(errno.EACCES, "Permission denied", str(segment.path))
+        return view_of(segment)
+
+    monkeypatch.setattr(Segment, "_map", failing)
+    with pytest.raises(StoreDamagedError, match=f"/{segment_name(place // SEGMENT * SEGMENT)} at "):
+        read(splits)
+    assert read(splits, permissive=True) < whole
 
 
 @pytest.mark.parametrize("spoil", MISSING)

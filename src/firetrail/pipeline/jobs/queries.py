@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -18,7 +18,6 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from firetrail.format.kernels.pick import TIME_MAX
 from firetrail.pipeline.source.filters import (
     Both,
     Comparison,
@@ -40,6 +39,9 @@ _COMPARISONS = {
     "GreaterThanOrEqual": ">=",
 }
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NUMBERS = ("int", "bigint", "timestamp")
+"""Types whose constants are whole numbers; those of timestamps are µs since 1970."""
+_TEXT = "string"
 _MOMENTS = re.compile(r"\b(now(?!\s*\()|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Words that Spark reads as times: ``timestamp'today'``."""
 
@@ -59,8 +61,17 @@ class Need:
 def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
     """What a query needs of those of some tables that it uses.
 
-    Temporary views with the names of the tables are replaced.
+    Temporary views with the names of the tables are replaced, and gone afterwards: a query that
+    uses a table in a way that is not seen here must fail, not find an empty table.
     """
+    try:
+        return _needs(spark, query, tables)
+    finally:
+        for name in tables:
+            spark.catalog.dropTempView(name)
+
+
+def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
     stand_ins = {}
     for name, schema in tables.items():
         nothing = spark.sparkContext.emptyRDD()  # not a local relation: those are optimized away
@@ -82,17 +93,16 @@ def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> 
         return {name: need for name, need in everything.items() if name in used}
     found = {name: Need(()) for name in tables if name in used}
     seen: set[str] = set()
+    clock = _Clock(jvm, analyzed, query + text)
     for leaf, above in _leaves(execution.optimizedPlan()):
         table = stand_ins.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
         if table is not None:
-            need = _need(leaf, above, tables[table])
+            need = _need(leaf, above, tables[table], clock)
             found[table] = found[table] | need if table in seen else need
             seen.add(table)
-    clock = _Clock(jvm, analyzed, query + text)
     return {
         name: Need(
-            tuple(column for column in tables[name].names if column in need.columns),
-            clock.safe(need.bounds),
+            tuple(column for column in tables[name].names if column in need.columns), need.bounds
         )
         for name, need in found.items()
     }
@@ -131,14 +141,14 @@ def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
         waiting += [(child, above) for child in children]
 
 
-def _need(leaf: Any, above: list[Any], schema: StructType) -> Need:
+def _need(leaf: Any, above: list[Any], schema: StructType, clock: _Clock) -> Need:
     filters = [node for node in above if _kind(node) == "Filter"]
     if len(filters) < len(above):
         columns = {name for node in above for name in _names(node.references().toSeq())}
     else:
         columns = set(_names(leaf.output()))
     types = {field.name: field.dataType.simpleString() for field in schema}
-    parts = (_predicate(node.condition(), types) for node in filters)
+    parts = (clock.lasting(_predicate(node.condition(), types)) for node in filters)
     return Need(tuple(columns), bounds_of(reduce(Both, parts, None)))
 
 
@@ -173,7 +183,8 @@ def _predicate(expression: Any, types: Mapping[str, str]) -> Predicate:
     name = _column(column, types)
     if name is None:
         return None
-    values = _set_values(expression.hset()) if kind == "InSet" else _values(options, types[name])
+    type_ = types[name]
+    values = _set_values(expression.hset(), type_) if kind == "InSet" else _values(options, type_)
     return None if values is None else OneOf(name, tuple(values))
 
 
@@ -187,11 +198,15 @@ def _comparison(expression: Any, operator: str, types: Mapping[str, str]) -> Pre
 
 
 def _column(expression: Any, types: Mapping[str, str]) -> str | None:
-    """The column that an expression is, if it is one; of another type it is something else."""
+    """The column that an expression is, if it is one with bounds.
+
+    A column of the same name but of another type is something else.
+    """
     if _kind(expression) != "AttributeReference":
         return None
     name = expression.name()
-    known = name in types and expression.dataType().simpleString() == types[name]
+    kind = types.get(name)
+    known = kind == expression.dataType().simpleString() and kind in (*_NUMBERS, _TEXT)
     return name if known else None
 
 
@@ -207,19 +222,25 @@ def _values(literals: list[Any], kind: str) -> list[str | int] | None:
     return values
 
 
-def _set_values(values: Any) -> list[str | int] | None:
-    """The same of a set of values, in one call however many there are."""
+def _set_values(values: Any, kind: str) -> list[str | int] | None:
+    """The same of a set of values, in one call however many there are.
+
+    Such a set may contain null, which is "null" here: a topic of that name is read in vain.
+    """
     separator = "\x00"
     texts = values.mkString(separator).split(separator)
-    sample = values.head()
-    if len(texts) != values.size():
+    if len(texts) != values.size():  # the separator is part of a value
         return None
-    if isinstance(sample, int):
-        return [int(text) for text in texts if text != "null"]
-    return [*texts]
+    return [*texts] if kind == _TEXT else [int(text) for text in texts if text != "null"]
 
 
 # -- time -------------------------------------------------------------------------------------
+
+
+_FALLBACK_US = 2 * 86_400_000_000
+"""More than a time that is computed from the clock ever falls back as the clock goes on. A month
+before March 30, 23:00 is February 28, 23:00; an hour later it is February 28, 0:00. The end of
+daylight saving time takes an hour from the local time."""
 
 
 class _Clock:
@@ -229,7 +250,8 @@ class _Clock:
     times that rises with the clock is good for later plans, too; nothing else is.
     """
 
-    _STEPS = ("TimestampAddInterval", "TimestampAddYMInterval", "DatetimeSub", "DateAdd", "DateSub")
+    _STEPS = ("TimestampAddInterval", "TimestampAddYMInterval", "DateAdd", "DateSub")
+    _WRAPPERS = ("Cast", "DatetimeSub")
     _COLUMNS = ("AttributeReference", "CommonExpressionRef")  # the latter stands in BETWEEN
     _NOW = ("Now", "CurrentTimestamp", "CurrentDate", "LocalTimestamp")
     _TIMES = ("timestamp", "timestamp_ntz", "date")
@@ -240,11 +262,11 @@ class _Clock:
         fixed = not self._ticks or self._rises_only(analyzed)
         self._known = fixed and not _MOMENTS.search(text)
 
-    def safe(self, bounds: Bounds) -> Bounds:
-        """Bounds that hold for later plans of the query as well."""
+    def lasting(self, predicate: Predicate) -> Predicate:
+        """What is true in later plans of the query as well, wherever the predicate is."""
         if not self._known:
-            return NO_BOUNDS
-        return replace(bounds, times=(bounds.times[0], TIME_MAX)) if self._ticks else bounds
+            return None
+        return _without_end(predicate) if self._ticks else predicate
 
     def _asks(self, node: Any) -> bool:
         return bool(node.containsPattern(self._pattern))
@@ -274,16 +296,33 @@ class _Clock:
             for column, moment in (children, reversed(children))
         )
 
-    def _is_moment(self, expression: Any) -> bool:
-        """Whether this is a time that moves on with the clock."""
+    def _is_moment(self, expression: Any, steps: int = 1) -> bool:
+        """Whether this is a time that moves on with the clock, at most ``steps`` away from it."""
         kind = _kind(expression)
         if kind in self._NOW:
             return True
         children = _items(expression.children())
         if kind == "Cast" and expression.dataType().simpleString() not in self._TIMES:
             return False
+        steps -= kind in self._STEPS
         return (
-            kind in ("Cast", *self._STEPS)
-            and self._is_moment(children[0])
+            kind in (*self._WRAPPERS, *self._STEPS)
+            and steps >= 0
+            and self._is_moment(children[0], steps)
             and not any(map(self._asks, children[1:]))
         )
+
+
+def _without_end(predicate: Predicate) -> Predicate:
+    """A predicate with times that have no end and begin a bit earlier.
+
+    This comes before bounds are put together: what is empty now may not be empty later.
+    """
+    if isinstance(predicate, Both | Either):
+        return type(predicate)(_without_end(predicate.left), _without_end(predicate.right))
+    if predicate is None or predicate.column != "store_time":
+        return predicate
+    if isinstance(predicate, OneOf) or predicate.operator in ("<", "<="):
+        return None
+    assert isinstance(predicate.value, int)
+    return Comparison(predicate.column, ">=", predicate.value - _FALLBACK_US)

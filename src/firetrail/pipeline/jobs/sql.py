@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ VIEWS = {"messages": "queue", "log": "log"}
 """Name of each table, and the view of the data source behind it."""
 
 _RESULT = "result"
+_NAMES = threading.RLock()
+"""Who has it may give the tables their names: threads share the temporary views of a session."""
 
 
 def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: str) -> DataFrame:
@@ -40,7 +43,7 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
     prepare(spark)
     option = _where(store)
     schema = _schema((*NAMES, STORE.name) if option[0] == "paths" else NAMES)
-    with original_errors():
+    with original_errors(), _NAMES:
         try:
             for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
                 reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)

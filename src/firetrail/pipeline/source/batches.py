@@ -206,7 +206,8 @@ class _Reader:
                 segment = log.find(place)
                 view = log.look(segment) if segment is not None else None
                 if segment is None or view is None:
-                    self._is_gone(place)
+                    if not self._is_gone(place):
+                        self._meet(no_file(log, place))
                     continue
                 units += _UNIT.pack(place, _SIZE(view, place - segment.base)[0], 0)
             yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))

@@ -86,7 +86,7 @@ def _clipped(
     """Parts of the log cut to the records that begin within some places."""
 
     def cut(place: int, base: int, end: int) -> int:
-        return _record_near(store, place, end) if base < place < end else min(max(place, base), end)
+        return _record_from(store, place, end) if base < place < end else min(max(place, base), end)
 
     found = [(cut(places[0], *part), cut(places[1], *part)) for part in parts]
     return [(base, end) for base, end in found if base < end]
@@ -99,9 +99,23 @@ def _first_time(store: str, base: int) -> int | None:
 
 
 def _record_near(store: str, target: int, end: int) -> int:
-    """Where a record begins at ``target`` or behind it, ``end`` if none is found."""
-    with open_log(store, target, target + WINDOW) as log:
+    """Where a record begins at ``target`` or soon behind it, ``end`` if none is found there."""
+    found = _record_within(store, target, WINDOW)
+    return end if found is None else min(found, end)
+
+
+def _record_from(store: str, target: int, end: int) -> int:
+    """Where the first record at or behind ``target`` begins, ``end`` if none does before it."""
+    size = WINDOW
+    while (found := _record_within(store, target, size)) is None and target + size < end:
+        size *= 2
+    return end if found is None else min(found, end)
+
+
+def _record_within(store: str, target: int, size: int) -> int | None:
+    """The first record that is in some bytes as a whole, if one is."""
+    with open_log(store, target, target + size) as log:
         segment = log.find(target)
         assert segment is not None
         found = find_record(segment, target - segment.base)
-    return end if found is None else min(segment.base + found, end)
+    return None if found is None else segment.base + found
