@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned
 from firetrail.client.checking import at_least, checked_group
 from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.failures import Failures
 from firetrail.client.listening import Listener, Listening
 from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
 from firetrail.client.locking import Locking
@@ -150,8 +151,10 @@ class PushConsumer(ClusterClient):
             taken.dropped = True
         await asyncio.gather(*(taken.stop(grace_s, cancel=True) for taken in assigned))
         try:
-            await self._commit()
-            await self._locks.unlock()
+            try:
+                await self._commit()
+            finally:
+                await self._locks.unlock()
         finally:
             await self._session.leave(self.group)
         self.assigned.clear()
@@ -208,27 +211,38 @@ class PushConsumer(ClusterClient):
 
     async def _rebalance(self) -> None:
         async with self._rebalancing:
+            failures = Failures()
             for topic in self.wanted:
-                mine = await self._mine(topic)
-                if mine is not None:
-                    await self._set_assigned(topic, mine)
+                with failures.noted():
+                    mine = await self._mine(topic)
+                    if mine is not None:
+                        await self._set_assigned(topic, mine)
+            failures.raise_first()
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
         """This member's queues of a topic; None if the group does not know this member yet."""
         queues = await self._find(topic)
         if self._model is MessageModel.BROADCASTING or not queues:
             return queues
-        broker = queues[0].broker_name
-        answer = await self._session.ask(
-            self._session.address_of(broker),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            GroupHeader(self.group),
-        )
-        members = sorted(ConsumerIdList.decode(answer.content).consumer_id_list)
+        members = await self._members(dict.fromkeys(queue.broker_name for queue in queues))
         if self._session.client_id not in members:
             await self._session.beat_now()
             return None
         return self._strategy(self._session.client_id, members, queues)
+
+    async def _members(self, brokers: Iterable[str]) -> list[str]:
+        """The members of the group, as the first of the brokers says that answers."""
+        failures = Failures()
+        for broker in brokers:
+            with failures.noted():
+                answer = await self._session.ask(
+                    self._session.address_of(broker),
+                    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                    GroupHeader(self.group),
+                )
+                return sorted(ConsumerIdList.decode(answer.content).consumer_id_list)
+        failures.raise_first()
+        return []
 
     async def _set_assigned(self, topic: str, mine: Sequence[MessageQueue]) -> None:
         for queue, taken in list(self.assigned.items()):
@@ -239,22 +253,41 @@ class PushConsumer(ClusterClient):
             wanted, new = new, await self._locks.lock(new)
             if len(new) < len(wanted):
                 asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+        failures = Failures()
         for queue in new:
-            taken = Assigned(
-                queue, self.wanted[topic], await self._first_offset(queue), self._concurrency
-            )
-            taken.locked_at = asyncio.get_running_loop().time()
-            self.assigned[queue] = taken
-            taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
+            with failures.noted():
+                first = await self._first_offset(queue)
+                taken = Assigned(queue, self.wanted[topic], first, self._concurrency)
+                taken.locked_at = asyncio.get_running_loop().time()
+                self.assigned[queue] = taken
+                taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
+        failures.raise_first()
 
     async def _give_up(self, queue: MessageQueue) -> None:
-        """Stop consuming a queue. If this is cancelled, the next rebalance goes on with it."""
+        """Stop consuming a queue. If this is cancelled, the next rebalance goes on with it.
+
+        A broker that has left the cluster cannot be told the offset; that keeps no queue. Only an
+        offset that was set by an administrator is committed before anything else.
+        """
         taken = self.assigned[queue]
         await taken.stop(AGAIN_S)
         if self.in_order and taken.is_busy:  # nobody may have the next message before that ends
             asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
             return
-        await self._keep(queue, self._reached(queue, taken))
+        try:
+            await self._keep(queue, self._reached(queue, taken))
+        except (OSError, FiretrailError) as error:
+            if queue in self._resets:
+                raise
+            _log.warning(
+                "%s: %s queue %d on %s was given up, but its offset could not be committed, so "
+                "some of its messages may come again: %s",
+                self.group,
+                queue.topic,
+                queue.queue_id,
+                queue.broker_name,
+                error,
+            )
         await self._locks.unlock([queue])
         self._resets.pop(queue, None)
         del self.assigned[queue]
@@ -367,7 +400,21 @@ class PushConsumer(ClusterClient):
         if self._local is not None:
             await self._local.save({q: self._reached(q, t) for q, t in self.assigned.items()})
             return
-        for queue, taken in list(self.assigned.items()):
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in self.assigned:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        failures = Failures()
+        for queues in by_broker.values():
+            with failures.noted():
+                await self._commit_all(queues)
+        failures.raise_first()
+
+    async def _commit_all(self, queues: Iterable[MessageQueue]) -> None:
+        """Commit the offsets of queues of one broker."""
+        for queue in queues:
+            taken = self.assigned.get(queue)
+            if taken is None:  # given up meanwhile
+                continue
             offset = self._reached(queue, taken)
             if offset != taken.committed:
                 await self._offsets.commit(self.group, queue, offset)

@@ -1,0 +1,162 @@
+"""Push consumers of several brokers, of which some are away: the others are not affected."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.client.clusters import SOON, Heard, until
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import (
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
+from firetrail.remoting.bodies import TopicConfig
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+AWAY, THERE = "broker-a-away", "broker-there"
+"""The one that goes away comes first wherever brokers are in order."""
+TOPICS = ("Shared", "There")
+
+
+@asynccontextmanager
+async def second_broker(namesrv: str) -> AsyncIterator[Broker]:
+    config = BrokerConfig(name=AWAY, namesrv=namesrv)
+    store = SOON.replace(store_host=SOON.store_host._replace(port=0))
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Broker(folder, config, store)
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.stop()
+
+
+def two_brokers(test: Callable[[str, Broker], Awaitable[None]]) -> None:
+    """Run a test with the address of a name server and the broker that it may stop."""
+
+    async def run() -> None:
+        config = BrokerConfig(name=THERE)
+        async with (
+            asyncio.timeout(40),
+            Broker.running(config=config, store=SOON) as there,
+            second_broker(there.namesrv) as away,
+        ):
+            for broker in (there, away):
+                broker.topics.put([TopicConfig("Shared", 1, 1)])
+            there.topics.put([TopicConfig("There", 1, 1)])
+            async with PullConsumer(there.namesrv) as consumer:
+                while len(await consumer.queues("Shared")) < 2:
+                    await asyncio.sleep(0.01)
+                    consumer._session.forget_route("Shared")
+            await test(there.namesrv, away)
+
+    asyncio.run(run())
+
+
+async def send(namesrv: str, topic: str, body: bytes, broker: str = THERE) -> None:
+    async with Producer(namesrv) as producer:
+        await producer.send(Message(topic, body), queue=MessageQueue(topic, broker, 0))
+
+
+def cut_off(consumer: PushConsumer, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker that is still in the routes not answer any more."""
+    session = consumer._session
+    request = session._client.request
+
+    async def refuse(address: str, *args: object) -> object:
+        if address == broker.address:
+            raise ConnectionError(f"{address}: cannot be reached")
+        return await request(address, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session._client, "request", refuse)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_queues_of_a_broker_that_has_left_are_given_up(
+    in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 0.05)
+    monkeypatch.setattr("firetrail.client.assigned.PAUSE_S", 0.05)
+
+    async def test(namesrv: str, away: Broker) -> None:
+        heard = Heard()
+        wanted = dict.fromkeys(TOPICS, "*")
+        async with PushConsumer(
+            namesrv, "G", heard, wanted, start=FIRST, in_order=in_order
+        ) as consumer:
+            await send(namesrv, "Shared", b"1", AWAY)
+            await until(lambda: heard.bodies == [b"1"])
+            await away.stop()
+            await until(lambda: not any(q.broker_name == AWAY for q in consumer.assigned))
+            for topic in TOPICS:
+                await send(namesrv, topic, b"2")
+            await until(lambda: heard.bodies == [b"1", b"2", b"2"])
+            await consumer.rebalance()
+
+    two_brokers(test)
+    lines = [r.getMessage() for r in caplog.records if "some of its messages may" in r.getMessage()]
+    assert any("G: Shared queue 0 on broker-a-away was given up" in line for line in lines)
+
+
+def test_offsets_are_committed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000)
+
+    async def test(namesrv: str, away: Broker) -> None:
+        heard = Heard()
+        wanted = dict.fromkeys(TOPICS, "*")
+        async with PushConsumer(namesrv, "G", heard, wanted, start=FIRST) as consumer:
+            await send(namesrv, "Shared", b"1", AWAY)
+            await send(namesrv, "Shared", b"2")
+            await send(namesrv, "There", b"3")
+            await until(lambda: heard.bodies == [b"1", b"2", b"3"])
+            cut_off(consumer, away, monkeypatch)
+            with pytest.raises(ConnectionError, match="cannot be reached"):
+                await consumer.commit()
+            async with PullConsumer(namesrv, "G") as puller:
+                for topic in TOPICS:
+                    await puller.queues(topic)
+                    assert await puller.committed(MessageQueue(topic, THERE, 0)) == 1
+
+    two_brokers(test)
+
+
+def test_locks_are_renewed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(namesrv: str, away: Broker) -> None:
+        heard = Heard()
+        wanted = dict.fromkeys(TOPICS, "*")
+        async with PushConsumer(namesrv, "G", heard, wanted, in_order=True) as consumer:
+            cut_off(consumer, away, monkeypatch)
+            for taken in consumer.assigned.values():
+                taken.locked_at = float("-inf")
+            await consumer._renew_locks()
+            held = {q for q, t in consumer.assigned.items() if t.locked_at > float("-inf")}
+            assert {q for q in held if q.topic in TOPICS} == {
+                MessageQueue(topic, THERE, 0) for topic in TOPICS
+            }
+
+    two_brokers(test)
+
+
+def test_members_are_asked_of_a_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(namesrv: str, away: Broker) -> None:
+        wanted = dict.fromkeys(TOPICS, "*")
+        async with PushConsumer(namesrv, "G", Heard(), wanted) as consumer:
+            cut_off(consumer, away, monkeypatch)
+            async with PushConsumer(namesrv, "G", Heard(), wanted):
+                await consumer.rebalance()
+                shared = [queue for queue in consumer.assigned if queue.topic == "Shared"]
+                assert len(shared) == 1
+
+    two_brokers(test)
