@@ -11,11 +11,13 @@ import pytest
 from tests.client.clusters import buried, clustered, fill, until
 
 from firetrail.client import (
+    Admin,
     ConsumeFromWhere,
     Message,
     MessageModel,
     MessageQueue,
     Producer,
+    PullConsumer,
     PushConsumer,
     Received,
 )
@@ -157,5 +159,38 @@ def test_in_order_a_queue_has_one_consumer() -> None:
                 await until(lambda: sum(map(len, order.values())) >= 84)
         for offsets in order.values():
             assert offsets == sorted(offsets)
+
+    clustered(test)
+
+
+def test_in_order_a_reset_frees_a_queue_from_a_message_that_always_fails() -> None:
+    """An administrator skips it; nothing is pulled while it is retried, so that is looked for."""
+
+    async def test(namesrv: str) -> None:
+        heard: list[bytes] = []
+        tried = asyncio.Event()
+
+        def listener(message: Received) -> None:
+            if message.body == b"bad":
+                tried.set()
+                raise ValueError("never")
+            heard.append(message.body)
+
+        queue = MessageQueue("T", "broker-a", 0)
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
+            for body in (b"0", b"bad", b"skipped"):
+                await producer.send(Message("T", body), queue=queue)
+            async with PushConsumer(
+                namesrv, "G", listener, {"T": "*"}, in_order=True, start=FIRST
+            ) as consumer:
+                await tried.wait()
+                await admin.reset_offsets("G", "T", -1)
+                await until(lambda: consumer.assigned[queue].offset == 3)
+                await producer.send(Message("T", b"next"), queue=queue)
+                await until(lambda: b"next" in heard)
+            async with PullConsumer(namesrv, "G") as puller:
+                await puller.queues("T")
+                assert await puller.committed(queue) == 4
+        assert heard == [b"0", b"next"]
 
     clustered(test)

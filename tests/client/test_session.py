@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.broker.brokers import SMALL
-from tests.client.clusters import clustered, fill
+from tests.client.clusters import SOON, clustered, fill, until
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
@@ -29,6 +29,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import Server
+from firetrail.store.served import ServedStore
 
 
 def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
@@ -79,6 +80,36 @@ class TestNameServerThatHasJustStarted:
                     pass  # which waits for it
 
         asyncio.run(test())
+
+    def test_a_new_group_does_not_begin_with_old_messages(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That nobody knows the topic yet does not make it one that was made later."""
+        monkeypatch.setattr("firetrail.client.push_consumer.TOPIC_S", 0.05)
+        monkeypatch.setattr(ServedStore, "is_recent", lambda *_: False)  # as of a large topic
+        heard: list[bytes] = []
+
+        async def test() -> None:
+            async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
+                await fill(broker.namesrv, "T", 4)
+                table = broker.topics.offered()
+                names = NameServer(NameServerConfig(listen_port=0))
+                address = f"127.0.0.1:{await names.start()}"
+                async with PushConsumer(
+                    address, "G", lambda message: heard.append(message.body), {"T": "*"}
+                ) as consumer:
+                    names.register_local(
+                        cluster="C", name="broker-a", address=broker.address, topics=table
+                    )
+                    await until(lambda: any(q.topic == "T" for q in consumer.assigned))
+                    await consumer.rebalance()
+                    async with Producer(broker.namesrv) as producer:
+                        await producer.send(Message("T", b"new"))
+                    await until(lambda: b"new" in heard)
+                await names.stop()
+
+        asyncio.run(test())
+        assert heard == [b"new"]
 
     def test_who_has_one_goes_on_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from firetrail.client.pulling import Puller
 from firetrail.client.received import Received
 from firetrail.client.session import END_S, Session
+from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 
 WAIT_S = 15.0
@@ -81,6 +82,22 @@ class Assigned:
             await asyncio.sleep(LOCK_LOOK_S)
         return False
 
+    async def is_elsewhere(self, puller: Puller, message: Received) -> bool:
+        """Whether an administrator has set the group elsewhere while a message is retried.
+
+        Then the queue goes on there. Pulls, which would be told, wait for the message.
+        """
+        try:
+            offset = await puller.reset_to(self.queue, message.queue_offset, self._subscription)
+        except (OSError, FiretrailError) as error:
+            _log.warning("%s; the message is retried", error)
+            return False
+        if offset is None:
+            return False
+        self._pending.clear()
+        self._next = offset
+        return True
+
     def start(self, session: Session, puller: Puller, consume: Consume, *, in_order: bool) -> None:
         """Pull until it is stopped."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
@@ -122,6 +139,8 @@ class Assigned:
                 self._pending[message.queue_offset] = message
             self._next = pulled.next_offset
             for message in pulled.messages:
+                if message.queue_offset not in self._pending:
+                    break  # the group was set elsewhere meanwhile
                 self._begun.add(message.queue_offset)
                 self._hand_over(session, consume, message)
                 while len(self._begun) >= (1 if in_order else self._ahead):

@@ -16,6 +16,8 @@ from firetrail.remoting.headers import PullHeader, PullResponse
 PULL_S = 10.0
 """Time for an answer beyond the time that the broker may wait for messages."""
 BATCH = 32
+_RESET = "OFFSET_RESET"
+"""The status that brokers answer the first pull with after a reset of the group's offsets."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +92,13 @@ class Puller:
         return Pulled(
             messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved
         )
+
+    async def reset_to(
+        self, queue: MessageQueue, offset: int, subscription: SubscriptionData
+    ) -> int | None:
+        """Where an administrator has set the group, which is at ``offset``; None if nowhere."""
+        answer = await self.ask(queue, offset, subscription, count=1)
+        return answer.next_offset if answer.moved and answer.status == _RESET else None
 
     def _report(
         self, queue: MessageQueue, offset: int, damaged: Damaged | None, in_a_row: int

@@ -22,7 +22,7 @@ from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
 from firetrail.client.session import queues_of
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
-from firetrail.errors import ConfigError, FiretrailError, RequestError
+from firetrail.errors import ConfigError, FiretrailError, NoRouteYetError, RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
@@ -182,7 +182,8 @@ class PushConsumer(ClusterClient):
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             self._missing.add(topic)
-            self._late.add(topic)
+            if not isinstance(error, NoRouteYetError):  # then it may be an old one
+                self._late.add(topic)
             return []
 
     def notice_change(self) -> None:
@@ -355,6 +356,8 @@ class PushConsumer(ClusterClient):
             _log.warning("%s: message %s: %r", self.group, message.message_id, error)
             if self.in_order and (self._max_retries is None or retried <= self._max_retries):
                 await asyncio.sleep(AGAIN_S)
+                if await taken.is_elsewhere(self._puller, message):
+                    return False
                 message = message.tried(retried)
             elif self._model is MessageModel.BROADCASTING:
                 _log.error("%s: message %s is skipped", self.group, message.message_id)
