@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, records, running
 
 from firetrail.broker import overruns
+from firetrail.broker.broker import Broker
 from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
 from firetrail.broker.overruns import Overrun
 from firetrail.broker.pop_checkpoints import GROUP
@@ -22,6 +24,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.storage.system import System
 from firetrail.store.queues import QueueTable
 
+SMALL_ANYWHERE = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
@@ -111,6 +114,36 @@ def test_a_start_sets_back_what_was_left_too_far(
         "group CG: offset 3 of T1/1 is beyond the end of the queue: set back to 0",
         "group CG: offset 7 of Gone/0 is beyond the end of the queue: set back to 0",
     ]
+
+
+@pytest.mark.parametrize("by_repair", [False, True])
+@pytest.mark.parametrize(
+    ("file", "ignored"),
+    [
+        (f"batchconsumequeue/Elsewhere/0/{0:020d}", ()),
+        ("config/topics/CURRENT", ("rocksdb",)),
+        (f"dledger-n0/data/{0:020d}", ("dledger",)),
+    ],
+)
+def test_positions_in_files_that_are_not_read_are_kept(
+    file: str, ignored: tuple[str, ...], by_repair: bool, tmp_path: Path
+) -> None:
+    """A Java broker that gets the folder back goes on where its groups were."""
+    filled(tmp_path, 4)
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_bytes(b"")
+    write(tmp_path, CONSUMER_OFFSETS, {"offsetTable": {"Elsewhere@CG": {0: 500}}})
+    if by_repair:
+        assert overruns.set_back_files(System(), tmp_path, lambda topic, queue_id: 0) == []
+    else:
+
+        async def start() -> None:
+            broker = Broker(tmp_path, store=SMALL_ANYWHERE, ignore_unsupported=ignored)
+            await broker.start()
+            await broker.stop()
+
+        asyncio.run(start())
+    assert offsets_of(tmp_path)["Elsewhere@CG"] == {0: 500}
 
 
 def test_a_good_store_starts_without_a_word(

@@ -3,7 +3,8 @@
 A log that became shorter (a repair has cut it, a crash took the end of a log that was not synced, a
 queue was removed by hand) leaves positions that its queues no longer reach. A queue numbers new
 messages from its end on, so that a group with such a position would skip them, without an error,
-until the queue is longer than the position. The start of a broker and a repair set them back.
+until the queue is longer than the position. The start of a broker and a repair set them back, but
+not those in queues that a Java broker keeps in files which are not read here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, change_file
 from firetrail.broker.topics import REVIVE_PREFIX
+from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
@@ -51,12 +53,12 @@ class Overrun(NamedTuple):
         )
 
 
-def overshoot_in(store: ServedStore) -> Overshoot:
-    """For an open store. A queue that cannot be read keeps its positions."""
+def overshoot_in(store: ServedStore, is_unread: Callable[[str], bool]) -> Overshoot:
+    """For an open store. Queues that cannot be read, or are not, keep their positions."""
 
     def overshoot(topic: str, queue_id: int, offset: int) -> int | None:
         try:
-            if offset <= 0 or store.reaches(topic, queue_id, offset):
+            if offset <= 0 or store.reaches(topic, queue_id, offset) or is_unread(topic):
                 return None
             end = store.max_offset(topic, queue_id)
         except StoreError as error:
@@ -133,8 +135,10 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
     file that cannot be read either is left alone and named.
     """
 
+    is_unread = unread_topics(system.files, root)
+
     def overshoot(topic: str, queue_id: int, offset: int) -> int | None:
-        end = ends(topic, queue_id)
+        end = None if is_unread(topic) else ends(topic, queue_id)
         return end if end is not None and end < offset else None
 
     def groups(table: ConsumerOffsets) -> list[Overrun]:

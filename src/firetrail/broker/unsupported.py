@@ -8,7 +8,7 @@ unless it is told by name that this is known. The rest is said at the start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ REFUSED_SETTINGS: Mapping[str, tuple[Collection[str], str]] = {
 }
 """Settings by key: the values that are refused, and what would happen instead."""
 
+BATCH_QUEUES = "batchconsumequeue"
+"""The folder of queues in which a unit is for a batch of messages."""
 SEVERAL_FOLDERS, ROCKSDB, DLEDGER = "storePathCommitLog", "rocksdb", "dledger"
 NAMES = (*REFUSED_SETTINGS, SEVERAL_FOLDERS, ROCKSDB, DLEDGER)
 """All that the flag takes."""
@@ -87,6 +89,13 @@ def refused_files(files: Files, root: Path) -> list[Unsupported]:
     return found
 
 
+def unread_topics(files: Files, root: Path) -> Callable[[str], bool]:
+    """Tells of a topic whether its queues may be in files of a Java broker that are not read."""
+    everything = bool(refused_files(files, root))
+    batches = frozenset(files.names(root / BATCH_QUEUES))
+    return lambda topic: everything or topic in batches
+
+
 def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
     """Raise UnsupportedError for what is not ignored, and say loudly what is."""
     found = list(found)
@@ -119,8 +128,8 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         yield f"topics with {value} ({shown}{more}): sends to them are refused"
     if "compaction" in names:
         yield "compaction/: what RocketMQ has compacted is left alone, and not read"
-    if "batchconsumequeue" in names:
-        yield "batchconsumequeue/: queues of batches are left alone, and not read"
+    if BATCH_QUEUES in names:
+        yield f"{BATCH_QUEUES}/: queues of batches are left alone, and not read"
     if "consumequeue_ext" in names:
         yield "consumequeue_ext/: extended units are left alone; messages are filtered without them"
     if "kvStore" in names:
