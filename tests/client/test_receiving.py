@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.client.clusters import clustered, fill
+from tests.client.clusters import clustered, fill, until
 
 from firetrail.client import (
     ClientClosedError,
@@ -15,6 +15,7 @@ from firetrail.client import (
     Producer,
     SimpleConsumer,
 )
+from firetrail.client.popping import Popped, Popper
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
@@ -144,3 +145,42 @@ def test_what_cannot_be_received(wrong: dict[str, int], message: str) -> None:
                 await consumer.receive(**wrong)  # type: ignore[arg-type]
 
     clustered(test)
+
+
+def test_a_failure_is_raised_and_not_logged_as_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object, **__: object) -> list[Popped]:
+        raise ConnectionError("the broker is away")
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            monkeypatch.setattr(Popper, "pop", fail)
+            with pytest.raises(ConnectionError, match="the broker is away"):
+                await consumer.receive()
+
+    clustered(test)
+    assert "the broker is away" not in caplog.text
+
+
+def test_a_failure_that_nobody_waits_for_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(namesrv: str) -> None:
+        failing = asyncio.Event()
+
+        async def fail(*_: object, **__: object) -> list[Popped]:
+            await failing.wait()
+            raise ConnectionError("the broker is away")
+
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            monkeypatch.setattr(Popper, "pop", fail)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.receive(), 0.05)
+            failing.set()
+            await until(lambda: caplog.records)
+
+    clustered(test)
+    assert "T: a receive that was cancelled has failed: the broker is away" in caplog.text

@@ -111,7 +111,9 @@ class TestNameServerThatHasJustStarted:
         asyncio.run(test())
         assert heard == [b"new"]
 
-    def test_who_has_one_goes_on_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_who_has_one_goes_on_with_it(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
         monkeypatch.setattr(session_module, "ROUTE_AGAIN_S", 0.0)
 
@@ -128,7 +130,9 @@ class TestNameServerThatHasJustStarted:
             async with asyncio.timeout(20), Producer(f"127.0.0.1:{port}") as producer:
                 await producer.send(Message("T", b"1"))
                 await names.stop()
-                await producer.send(Message("T", b"2"))  # nobody is there
+                for _ in range(3):
+                    await producer.send(Message("T", b"2"))  # nobody is there
+                assert caplog.text.count("the last known route of T remains in use") == 1
                 async with name_server(port):
                     await producer.send(Message("T", b"3"))  # who is there knows nothing
                     with pytest.raises(NoRouteYetError):

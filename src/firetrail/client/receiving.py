@@ -62,7 +62,7 @@ class Receiving:
             if await self._ends(ask, pop, wait_s):
                 return pop.result()
             wait_s = 0.0  # that one goes on waiting; this call only looks what is there
-        pop = self._session.spawn(self._pop(ask, wait_s))
+        pop = self._session.spawn(self._pop(ask, wait_s), watched=True)
         if wait_s <= 0:
             self._settle(pop)
         await self._ends(ask, pop, None)
@@ -123,17 +123,19 @@ class Receiving:
                 left.remove(pop)
                 if not left and self._left.get(ask.key) is left:
                     del self._left[ask.key]
-                self._give_back(pop)
+                self._give_back(ask, pop)
 
         if pop.done():
             ended(pop)
         else:
             pop.add_done_callback(ended)
 
-    def _give_back(self, pop: _Pop) -> None:
-        if pop.cancelled() or pop.exception() is not None:
-            return  # it ended with the session, or has no messages
-        if pop.result():
+    def _give_back(self, ask: Ask, pop: _Pop) -> None:
+        if pop.cancelled():
+            return  # it ended with the session
+        if (error := pop.exception()) is not None:
+            _log.warning("%s: a receive that was cancelled has failed: %s", ask.wanted.topic, error)
+        elif pop.result():
             with suppress(ClientClosedError):
                 self._settle(self._session.spawn(self._return(pop.result())))
 

@@ -78,6 +78,7 @@ class Session:
         self._state = _State.NEW
         self._client = Client(handlers)
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
+        self._unsure: set[str] = set()  # topics whose last known route is in use
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat: Callable[[], HeartbeatData] | None = None
         self._told: set[str] = set()
@@ -91,6 +92,7 @@ class Session:
         self._state = _State.OPENING
         self._client = Client(self._handlers)
         self._routes.clear()
+        self._unsure.clear()
         self._told.clear()
         self._heartbeat = None
         try:
@@ -241,10 +243,13 @@ class Session:
         except (OSError, NoRouteYetError) as error:
             if known is None or fresh:
                 raise
-            _log.warning("%s; the last known route of %s remains in use", error, topic)
+            if topic not in self._unsure:  # once, though it is asked for every second
+                self._unsure.add(topic)
+                _log.warning("%s; the last known route of %s remains in use", error, topic)
             self._routes[topic] = (now - ROUTE_S + ROUTE_AGAIN_S, known[1])
             return known[1]
         self._routes[topic] = (now, route)
+        self._unsure.discard(topic)
         try:
             await self._greet_new_brokers()
         except BaseException:
@@ -345,18 +350,22 @@ class Session:
 
         self.spawn(run())
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something beside the rest; it ends with the session."""
+    def spawn(self, work: Coroutine[Any, Any, T], *, watched: bool = False) -> asyncio.Task[T]:
+        """Do something beside the rest; it ends with the session.
+
+        A failure is logged, unless it is ``watched``: then somebody else takes care of that.
+        """
         if self._state is _State.CLOSED:
             work.close()
             self.check_open()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        if not watched:
+            task.add_done_callback(self._log_failure)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    def _log_failure(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
