@@ -22,6 +22,7 @@ from firetrail.pipeline.jobs.archive_lake import Lake
 from firetrail.pipeline.jobs.archive_manifest import Layout, gaps
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
+from firetrail.storage.system import Files
 from firetrail.store.view import StoreView
 
 Put = Callable[..., None]
@@ -395,3 +396,16 @@ class TestRetention:
             mark.unlink()
         with pytest.raises(LakeError, match="cannot tell whether"):
             archive(spark, root, lake, allow_gap=True)
+
+
+def test_the_token_of_a_job_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers read it while the file is open: a network file system would keep it until then."""
+    synced: list[bytes] = []
+
+    def sync(files: Files, descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").read_bytes())
+
+    monkeypatch.setattr(Files, "sync", sync)
+    with Lake(str(tmp_path)).locked("token"):
+        assert synced == [b"token"]
+        Lake(str(tmp_path)).check_shared("token")

@@ -13,10 +13,12 @@ from tests.pipeline.source.shelf import (
     rows_of,
     some_messages,
 )
+from tests.stores import log_file, overwrite
 
 from firetrail import Message
 from firetrail.errors import ConfigError, DataLostError, NotAStoreError, StoreDamagedError
 from firetrail.format.names import CONSUME_QUEUE, INDEX
+from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.plan import explain
 
 PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
@@ -116,6 +118,49 @@ class TestPlaces:
             rows_of(store, view="log", queueIds="1")
         with pytest.raises(ConfigError, match="must be numbers of queues, separated by commas"):
             rows_of(store, queueIds="one")
+
+
+class TestDamage:
+    """What is damaged is passed over, and hides nothing else from a search."""
+
+    PERMISSIVE = {"permissive": True}  # noqa: RUF012
+
+    @pytest.mark.parametrize("view", ["queue", "log"])
+    def test_records(self, store: Path, view: str) -> None:
+        everything = rows_of(store, view=view)
+        since = everything[20]["store_time"]
+        options = {"startingTimestamp": str(int(since.timestamp() * 1000)), "mode": "permissive"}
+        for victim in everything[21:61]:
+            path, at = log_file(store, victim["physical_offset"])
+            content = path.read_bytes()
+            overwrite(path, at + 4, bytes(4))
+            expected = [row for row in everything[20:] if row != victim]
+            assert rows_of(store, how=self.PERMISSIVE, view=view, **options) == expected
+            path.write_bytes(content)
+
+    @pytest.mark.parametrize("partitions", ["1", "3"])
+    def test_units(self, store: Path, partitions: str) -> None:
+        everything = rows_of(store, PLACE)
+        place, time = rows_of(store, ["physical_offset", "store_time"])[20].values()
+        options = {"mode": "permissive", "minPartitions": partitions}
+        searches = (
+            {"startingPhysicalOffset": str(place)},
+            {"startingTimestamp": str(int(time.timestamp() * 1000))},
+        )
+        for victim in everything[25:120:7]:
+            if victim["topic"] == "rare":
+                continue
+            number = victim["queue_offset"]
+            folder = store / CONSUME_QUEUE / "usual" / str(victim["queue_id"])
+            path = sorted(folder.iterdir())[number // 40]
+            content = path.read_bytes()
+            overwrite(path, number % 40 * UNIT_SIZE, bytes(UNIT_SIZE))
+            expected = [row for row in everything[20:] if row != victim]
+            for search in searches:
+                assert rows_of(store, PLACE, how=self.PERMISSIVE, **options, **search) == expected
+                with pytest.raises(StoreDamagedError):
+                    rows_of(store, PLACE, **search)
+            path.write_bytes(content)
 
 
 class TestTagsAndKeys:

@@ -176,6 +176,7 @@ class Lake:
             file.truncate(0)
             file.write(token.encode())
             file.flush()
+            Files().sync(file.fileno())  # or a network file system keeps it from the workers
             yield
 
     def check_shared(self, token: str) -> None:

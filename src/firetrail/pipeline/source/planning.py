@@ -112,19 +112,20 @@ def time_span(view: StoreView, since: int, until: int) -> tuple[int, int]:
         if since > TIME_MIN:
             first = view.reader.offset_at(queue.topic, queue.queue_id, since)
             before = queue.unit(first - 1) if first > low else None
-            if before is not None and _time(view, before.physical_offset) < since:
+            if before is not None and _is_older(view, before.physical_offset, since):
                 start = max(start, before.physical_offset + before.size)
         if until < TIME_MAX:
             first = view.reader.offset_at(queue.topic, queue.queue_id, until)
             after = queue.unit(first) if first < high else None
-            if after is not None and _time(view, after.physical_offset) >= until:
+            if after is not None and not _is_older(view, after.physical_offset, until, True):
                 end = min(end, after.physical_offset)
     return start, max(start, end)
 
 
-def _time(view: StoreView, physical_offset: int) -> int:
-    time = store_time_at(view.log, physical_offset)
-    return TIME_MIN if time is None else time
+def _is_older(view: StoreView, physical_offset: int, time: int, damaged: bool = False) -> bool:
+    """Whether a record was stored before a time; ``damaged`` if there is no telling."""
+    stored = store_time_at(view.log, physical_offset)
+    return damaged if stored is None else stored < time
 
 
 def _longest_queues(view: StoreView) -> list[ConsumeQueue]:

@@ -14,6 +14,7 @@ from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamag
 from firetrail.format.config_json import loads
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import CONFIG, CONSUME_QUEUE, OFFSET_MAX
+from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.pipeline.source.options import (
     EARLIEST,
     LATEST,
@@ -26,7 +27,7 @@ from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
 from firetrail.storage.system import System
-from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.consumequeue import ConsumeQueue, is_possible
 from firetrail.store.logread import store_time_at
 from firetrail.store.queues import QueueTable
 from firetrail.store.view import StoreView
@@ -208,7 +209,7 @@ def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MO
 def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:
     """A range cut to the messages that stand in a part of the log."""
     if begin < end and places[0] > 0:
-        begin = first_behind(queue, begin, end, places[0])
+        begin = first_behind(queue, begin, end, places[0], damaged=True)
     if begin < end and places[1] < OFFSET_MAX:
         end = first_behind(queue, begin, end, places[1])
     return begin, end
@@ -217,17 +218,22 @@ def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int])
 def by_time(
     view: StoreView, queue: ConsumeQueue, begin: int, end: int, times: tuple[int, int]
 ) -> tuple[int, int]:
-    """A range cut to the messages stored in a part of time."""
+    """A range cut to the messages stored in a part of time.
 
-    def first_at(time: int, low: int) -> int:
-        return queue.first_where(
-            low, end, lambda unit: (store_time_at(view.log, unit.physical_offset) or 0) >= time
-        )
+    A damaged unit or record must not hide those beside it: it counts as one of that time.
+    """
+
+    def first_at(time: int, low: int, damaged: bool) -> int:
+        def is_later(unit: ConsumeQueueUnit) -> bool:
+            stored = store_time_at(view.log, unit.physical_offset) if is_possible(unit) else None
+            return damaged if stored is None else stored >= time
+
+        return queue.first_where(low, end, is_later)
 
     if begin < end and times[0] > TIME_MIN:
-        begin = first_at(times[0], begin)
+        begin = first_at(times[0], begin, True)
     if begin < end and times[1] < TIME_MAX:
-        end = first_at(times[1], begin)
+        end = first_at(times[1], begin, False)
     return begin, end
 
 

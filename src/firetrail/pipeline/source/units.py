@@ -8,11 +8,11 @@ from pathlib import Path
 
 from firetrail.errors import DataLostError
 from firetrail.format.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
-from firetrail.format.unit import UNIT_SIZE
+from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
 from firetrail.pipeline.source.splits import QueueRange, QueueSet, Wanted
 from firetrail.pipeline.workers import not_shared
 from firetrail.storage.system import System
-from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.consumequeue import ConsumeQueue, is_possible
 
 
 @contextmanager
@@ -34,9 +34,19 @@ def check_queue(queue: ConsumeQueue, end: int) -> None:
         raise not_shared(queue.files.folder, f"the driver saw this queue up to {end}, it {what}")
 
 
-def first_behind(queue: ConsumeQueue, begin: int, end: int, physical_offset: int) -> int:
-    """The first offset in ``begin..end`` whose record begins at ``physical_offset`` or later."""
-    return queue.first_where(begin, end, lambda unit: unit.physical_offset >= physical_offset)
+def first_behind(
+    queue: ConsumeQueue, begin: int, end: int, physical_offset: int, *, damaged: bool = False
+) -> int:
+    """The first offset in ``begin..end`` whose record begins at ``physical_offset`` or later.
+
+    ``damaged`` says whether a unit that no record can have counts as such a one. It must where a
+    range begins, and must not where one ends, or it would hide the units beside it.
+    """
+
+    def is_behind(unit: ConsumeQueueUnit) -> bool:
+        return unit.physical_offset >= physical_offset if is_possible(unit) else damaged
+
+    return queue.first_where(begin, end, is_behind)
 
 
 def read_units(queue: ConsumeQueue, begin: int, end: int) -> bytes:
@@ -102,7 +112,7 @@ class Chooser:
         for part in queues.ranges:
             with open_queue(store, part.topic, part.queue_id, queues.file_size) as queue:
                 check_queue(queue, part.end)
-                begin = first_behind(queue, part.begin, part.end, start)
+                begin = first_behind(queue, part.begin, part.end, start, damaged=True)
                 stop = first_behind(queue, begin, part.end, end)
                 if begin < stop:
                     units.append(read_units(queue, begin, stop))
