@@ -14,7 +14,7 @@ from tests.store.checks import checked
 from tests.stores import copy_of, derived, flip, overwrite, truncate
 
 from firetrail import Message, Store
-from firetrail.errors import StoreDamagedError
+from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.store import inventory
 from firetrail.store.served import ServedStore
@@ -183,6 +183,25 @@ class TestStoresOfJava:
         shutil.rmtree(root / "consumequeue" / "TU")
         with Store.open(root) as store:
             assert "TU" not in store.topics()
+
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_queues_of_batches_get_no_others_beside_them(
+        self, killed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A Java broker that gets the folder back would not start with them."""
+        root = copy_of("v5-clean", tmp_path)
+        (root / "batchconsumequeue").mkdir()
+        (root / "consumequeue" / "T1").rename(root / "batchconsumequeue" / "T1")
+        if killed:
+            (root / "abort").write_bytes(b"")
+        with Store.open(root) as store:
+            assert "T1" not in store.topics() and "T6" in store.topics()
+            store.put(Message("T6", b"new"))
+            assert [message.body for message in store.read("T6")][-1] == b"new"
+            with pytest.raises(IllegalMessageError, match="T1 has queues of batches, which only"):
+                store.put(Message("T1", b"refused"))
+        assert not (root / "consumequeue" / "T1").exists()
+        assert "are missing" not in caplog.text
 
     def test_a_topic_deleted_by_java_does_not_come_back(
         self, closed: Path, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from firetrail.broker.attributes import unsupported_value
 from firetrail.errors import UnsupportedError
 from firetrail.format.java_properties import Entry
-from firetrail.format.names import COMMIT_LOG, CONFIG, CONSUME_QUEUE
+from firetrail.format.names import BATCH_CONSUME_QUEUE, COMMIT_LOG, CONFIG, CONSUME_QUEUE
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.storage.system import Files
 
@@ -42,8 +42,6 @@ REFUSED_SETTINGS: Mapping[str, tuple[Collection[str], str]] = {
 }
 """Settings by key: the values that are refused, and what would happen instead."""
 
-BATCH_QUEUES = "batchconsumequeue"
-"""The folder of queues in which a unit is for a batch of messages."""
 SEVERAL_FOLDERS, ROCKSDB, DLEDGER = "storePathCommitLog", "rocksdb", "dledger"
 NAMES = (*REFUSED_SETTINGS, SEVERAL_FOLDERS, ROCKSDB, DLEDGER)
 """All that the flag takes."""
@@ -92,7 +90,7 @@ def refused_files(files: Files, root: Path) -> list[Unsupported]:
 def unread_topics(files: Files, root: Path) -> Callable[[str], bool]:
     """Tells of a topic whether its queues may be in files of a Java broker that are not read."""
     everything = bool(refused_files(files, root))
-    batches = frozenset(files.names(root / BATCH_QUEUES))
+    batches = frozenset(files.names(root / BATCH_CONSUME_QUEUE))
     return lambda topic: everything or topic in batches
 
 
@@ -128,8 +126,8 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         yield f"topics with {value} ({shown}{more}): sends to them are refused"
     if "compaction" in names:
         yield "compaction/: what RocketMQ has compacted is left alone, and not read"
-    if BATCH_QUEUES in names:
-        yield f"{BATCH_QUEUES}/: queues of batches are left alone, and not read"
+    if BATCH_CONSUME_QUEUE in names:
+        yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are left alone, and not read"
     if "consumequeue_ext" in names:
         yield "consumequeue_ext/: extended units are left alone; messages are filtered without them"
     if "kvStore" in names:

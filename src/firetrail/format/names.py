@@ -23,6 +23,8 @@ from firetrail.format.layout import MAX_TOPIC_V1
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+"""The folder of Java's queues in which a unit is for a batch of messages."""
 INDEX = "index"
 CONFIG = "config"
 TOPICS_JSON = "topics.json"

@@ -18,7 +18,7 @@ from pathlib import Path
 from firetrail.errors import DiskFullError, FlushFailedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import INDEX
+from firetrail.format.names import BATCH_CONSUME_QUEUE, INDEX
 from firetrail.storage.system import NO_SPACE, System
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
@@ -118,17 +118,27 @@ class Engine:
         recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
         restoration = Restoration(self.system, self.root, self.log.queue, self.queues, self.index)
         lost = restoration.find_lost(clean, watermark, closed_by_java=self._java_was_here)
-        if lost.queues:
-            self._deriver.wants = lost.lacks
+        batched = self.batched = self._batched_topics()
+        lost = lost.without(batched)
+        if lost.queues or batched:
+            self._deriver.wants = lambda key: key[0] not in batched and lost.lacks(key)
         report = recovery.run(
             clean,
             watermark if clean or self._abort.is_ours else None,
             read_checkpoint(self.system, self.root),
             self._mark_unclean,
         )
-        self._deriver.wants = None
+        self._deriver.wants = (lambda key: key[0] not in batched) if batched else None
         restoration.derive(lost, self._deriver, report.end)
         return report
+
+    def _batched_topics(self) -> frozenset[str]:
+        """Topics with queues of batches only: Java does not start with ordinary ones beside them.
+
+        Their messages are not read, and none are taken.
+        """
+        names = self.system.files.names(self.root / BATCH_CONSUME_QUEUE)
+        return frozenset(names).difference(self.queues.topics() if names else ())
 
     def _mark_unclean(self, watermark: Watermark) -> None:
         """Have the next opening recover from ``watermark``, whatever happens to this one."""

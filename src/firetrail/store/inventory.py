@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,6 +126,10 @@ class Lost(NamedTuple):
     def lacks(self, key: QueueKey) -> bool:
         """Whether a queue is not among them."""
         return key not in self.queues
+
+    def without(self, topics: Container[str]) -> Lost:
+        """The same but for the queues of some topics."""
+        return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
 
 
 class Restoration:

@@ -140,6 +140,9 @@ class Puts:
         check_topic(message.topic)
         if not 0 <= message.queue_id <= QUEUE_ID_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{QUEUE_ID_MAX}")
+        if message.topic in self._engine.batched:
+            what = f"{message.topic} has queues of batches, which only RocketMQ can continue"
+            raise IllegalMessageError("topic", what)
         return self._engine.queues.open(message.topic, message.queue_id)
 
     def _delayed(
