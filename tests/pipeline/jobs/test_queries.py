@@ -117,7 +117,7 @@ def test_columns(spark: SparkSession, shop: Path, query: str, columns: dict[str,
         ("queue_offset between 3 and 7", Bounds(queue_offsets=(3, 8))),
         ("not (queue_offset < 3 or 7 < queue_offset)", Bounds(queue_offsets=(3, 8))),
         ("physical_offset < 100 and size < 5", Bounds(places=(0, 100))),
-        ("msg_id = 'x' and msg_id = topic", Bounds(frozenset({"x"}), message_id="x")),
+        ("msg_id = 'x' and msg_id = topic", Bounds(frozenset({"x"}))),
         ("store_time >= '2026-11-01'", Bounds(times=(NOVEMBER, TIME_MAX))),
         (
             "cast(store_time as date) = date'2026-11-01'",

@@ -76,14 +76,12 @@ NOTHING = Bounds(topics=frozenset(), queue_ids=frozenset(), queue_offsets=(0, 0)
 
 def intersection(one: Bounds, other: Bounds) -> Bounds:
     """Bounds of the rows that are within both."""
-    ids = {one.message_id, other.message_id} - {None}
     return Bounds(
         topics=_both(one.topics, other.topics),
         queue_ids=_both(one.queue_ids, other.queue_ids),
         queue_offsets=_overlap(one.queue_offsets, other.queue_offsets),
         places=_overlap(one.places, other.places),
         times=_overlap(one.times, other.times),
-        message_id=min(ids, key=str) if ids else None,
     )
 
 
@@ -98,7 +96,6 @@ def union(one: Bounds, other: Bounds) -> Bounds:
         queue_offsets=_span(one.queue_offsets, other.queue_offsets),
         places=_span(one.places, other.places),
         times=_span(one.times, other.times),
-        message_id=one.message_id if one.message_id == other.message_id else None,
     )
 
 
@@ -159,9 +156,7 @@ def _compared(column: str, operator: str, value: Any) -> Bounds:
         return known
     if column == "topic":
         return replace(known, topics=frozenset((value,)))
-    if column == "queue_id":
-        return replace(known, queue_ids=frozenset((value,)))
-    return replace(known, message_id=value) if column == "msg_id" else known
+    return replace(known, queue_ids=frozenset((value,))) if column == "queue_id" else known
 
 
 def _cut(known: tuple[int, int], operator: str, floor: int, ceiling: int) -> tuple[int, int]:

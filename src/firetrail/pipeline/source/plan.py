@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from firetrail.errors import FormatError, StoreDamagedError
+from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.kernels.single import KeyQuestion
@@ -167,7 +166,7 @@ def _plan(
     whole = view.end - view.log.min_offset
     notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
     check_topics(view, options)
-    if _is_looked_up(options, bounds, wanted):
+    if options.key:
         found, note = _plan_lookup(view, options, bounds, wanted)
         return found, [*notes, note]
     if options.view is View.QUEUE:
@@ -193,15 +192,6 @@ def _in_queues(wanted: Wanted) -> Wanted:
 # -- by key -----------------------------------------------------------------------------------
 
 
-def _is_looked_up(options: ReadOptions, bounds: Bounds, wanted: Wanted) -> bool:
-    """Whether the index leads to the messages: a key or an id, of known topics.
-
-    It does not know rolled back messages, which the log has, and which may have an id.
-    """
-    by_id = bounds.message_id is not None and options.view is View.QUEUE
-    return bool(wanted.topics) and (bool(options.key) or by_id)
-
-
 def _plan_lookup(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted
 ) -> tuple[list[Split], str]:
@@ -216,7 +206,7 @@ def _plan_lookup(
             "rebuild the index with 'firetrail rebuild', or read without a key",
         )
     begin, end = _indexed(view)
-    places = [place for place in _candidates(view, options, bounds, wanted) if begin <= place < end]
+    places = [place for place in _candidates(view, options, wanted) if begin <= place < end]
     if options.view is View.QUEUE:
         places = _in_asked_ranges(view, options, bounds, places)
     note = f"{len(places)} messages found through {len(view.index.files)} index files"
@@ -239,16 +229,12 @@ def _plan_lookup(
     return splits, note
 
 
-def _candidates(view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted) -> list[int]:
-    """Places in the log where a record with the key or id may be."""
+def _candidates(view: StoreView, options: ReadOptions, wanted: Wanted) -> list[int]:
+    """Places in the log where a record with the key may be."""
     places: set[int] = set()
     for topic in wanted.topics or ():
-        for key in (options.key, bounds.message_id):
-            if key:
-                question = KeyQuestion(topic, key, 0, TIME_MAX)
-                places.update(view.index.query(question, _ALL_OF_THEM))
-    if bounds.message_id is not None:
-        places.update(_place_in_id(bounds.message_id))
+        question = KeyQuestion(topic, options.key, 0, TIME_MAX)
+        places.update(view.index.query(question, _ALL_OF_THEM))
     return sorted(place for place in places if view.log.min_offset <= place < view.end)
 
 
@@ -278,14 +264,6 @@ def _in_asked_ranges(
         if ranges[key].begin <= row["queue_offset"] < ranges[key].end:
             found.append(place)
     return found
-
-
-def _place_in_id(message_id: str) -> list[int]:
-    """The physical offset in an offset id; a client's own id looks the same, and is no place."""
-    try:
-        return [decode_message_id(message_id).physical_offset]
-    except FormatError:
-        return []
 
 
 def _indexed(view: StoreView) -> tuple[int, int]:

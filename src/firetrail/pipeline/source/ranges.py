@@ -35,14 +35,17 @@ from firetrail.store.view import StoreView
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What predicates say about the rows: only such ones are asked for. Ends are excluded."""
+    """What predicates say about the rows: only such ones are asked for. Ends are excluded.
+
+    Ids are not among it. The index knows messages by their id, but not all: what was stored while
+    ``messageIndexEnable`` was off is missing, and nothing in the files says so.
+    """
 
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
     queue_offsets: tuple[int, int] = (0, OFFSET_MAX)
     places: tuple[int, int] = (0, OFFSET_MAX)  # physical offsets
     times: tuple[int, int] = (TIME_MIN, TIME_MAX)
-    message_id: str | None = None
 
 
 NO_BOUNDS = Bounds()
