@@ -18,6 +18,7 @@ from tests.crash.files_check import UNIT, Raw, readable
 from firetrail.broker.broker import Broker
 from firetrail.broker.own_records import own_records
 from firetrail.client import (
+    Admin,
     Message,
     Producer,
     PullConsumer,
@@ -55,6 +56,10 @@ def body(root: Path, record: Raw) -> None:
 
 def size(root: Path, record: Raw) -> None:
     flip(root / "commitlog" / f"{0:020}", record.offset)
+
+
+def magic(root: Path, record: Raw) -> None:
+    flip(root / "commitlog" / f"{0:020}", record.offset + 4)
 
 
 def unit_offset(root: Path, record: Raw) -> None:
@@ -199,5 +204,20 @@ def test_the_log_helps_the_queue(
                 m.body for queue in queues async for m in consumer.read(queue, subscription=wanted)
             ]
         assert found == ALL
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("damage", [body, size, magic])
+def test_a_broker_whose_first_message_is_damaged_tells_its_figures(
+    damage: Callable[[Path, Raw], None], tmp_path: Path
+) -> None:
+    async def test() -> None:
+        await made(tmp_path)
+        damage(tmp_path, readable(tmp_path / "commitlog")[0])
+        async with Broker.running(tmp_path, store=SMALL) as broker, Admin(broker.namesrv) as admin:
+            found = await admin.runtime_info(broker.address)
+            assert int(found["commitLogMaxOffset"]) > 0
+            assert (int(found["earliestMessageTimeStamp"]) == -1) is (damage is magic)
 
     asyncio.run(test())

@@ -104,7 +104,7 @@ class RuntimeInfo:
     def _log_figures(self) -> dict[str, str]:
         store = self._store
         first, end = store.log_range
-        record = store.at(first) if end > first else None
+        oldest = store.oldest_time()
         ratio = f"{store.used_ratio():.4f}"
         total, free = store.disk_space()
         return {
@@ -112,7 +112,7 @@ class RuntimeInfo:
             "commitLogMaxOffset": str(end),
             "dispatchBehindBytes": str(store.dispatch_behind),
             "remainHowManyDataToFlush": f"{max(end - store.flushed_offset, 0)} B",
-            "earliestMessageTimeStamp": str(record.store_time if record is not None else -1),
+            "earliestMessageTimeStamp": str(-1 if oldest is None else oldest),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {human_size(total)}, Free : {human_size(free)}.",

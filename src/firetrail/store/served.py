@@ -14,6 +14,7 @@ from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
+from firetrail.store.logread import store_time_at
 from firetrail.store.putting import Batch
 from firetrail.store.reading import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
@@ -208,6 +209,10 @@ class ServedStore(Store):
                 return False
         engine.reader.forget_cursors()
         return engine.housekeeper.remove_topic(topic)
+
+    def oldest_time(self) -> int | None:
+        """Store time (ms) of the log's first record; None if there is none, or it is damaged."""
+        return store_time_at(self._log.queue, self._log.min_offset)
 
     def newest_time(self, topic: str) -> int | None:
         """Store time (ms) of the newest message in a topic's queues."""
