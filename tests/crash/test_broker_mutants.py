@@ -75,6 +75,8 @@ def lost_topics_stay_lost(patch: pytest.MonkeyPatch) -> None:
 
 def deleted_topics_keep_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetTable, "forget", lambda self, *, topic=None, group=None: None)
+    # The start sets offsets back that are beyond the end of their queue, which would hide this.
+    patch.setattr(OffsetTable, "set_back", lambda self, overshoot: [])
 
 
 MUTANTS: list[tuple[str, str, Patch, int]] = [
@@ -85,7 +87,7 @@ MUTANTS: list[tuple[str, str, Patch, int]] = [
     ("answered before it is saved", "sync", answered_before_saved, 0),
     ("queues are removed before that is settled", "sync", queues_removed_at_once, 0),
     ("topics that were not saved stay lost", "sync", lost_topics_stay_lost, 0),
-    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 15),
+    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 0),
 ]
 
 

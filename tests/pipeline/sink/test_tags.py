@@ -7,7 +7,7 @@ import pytest
 
 from firetrail import Message, Store
 from firetrail.client.subscription import by_tags
-from firetrail.errors import IllegalMessageError
+from firetrail.errors import ConfigError, IllegalMessageError
 from firetrail.pipeline.sink.tags import check_tags
 
 
@@ -15,6 +15,13 @@ def batch_of(tags: list[str | None], properties: list[dict[str, str]]) -> pa.Rec
     kind = pa.map_(pa.string(), pa.string())
     maps = pa.array([list(some.items()) for some in properties], kind)
     return pa.RecordBatch.from_arrays([pa.array(tags, pa.string()), maps], ["tags", "properties"])
+
+
+def can_be_subscribed(tag: str) -> bool:
+    try:
+        return tag in by_tags("T", tag).tags_set
+    except ConfigError:  # "||" names no tag at all
+        return False
 
 
 @pytest.mark.parametrize("tag", ["a||b", "||", " a", "a ", "a\t", "*", " "])
@@ -26,8 +33,7 @@ def test_refused(tag: str) -> None:
     assert "use another tag" in str(caught.value)
     with pytest.raises(IllegalMessageError, match=r"properties\['TAGS'\]: .* in row 1 of"):
         check_tags(batch_of([None] * 2, [{"a": "||"}, {"TAGS": tag}]), 0)
-    subscribed = by_tags("T", tag)
-    assert tag not in subscribed.tags_set, "no subscription means this tag"
+    assert not can_be_subscribed(tag)
 
 
 @pytest.mark.parametrize("tag", ["a", "a|b", "|", "a b", "**", "", "a*", "метка"])
