@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.admin import Admin
@@ -196,31 +197,42 @@ class Cluster:
 
         async def ask(asked: tuple[MessageQueue, int, int]) -> tuple[int, int]:
             queue, begin, end = asked
-            if times[0] > TIME_MIN:
-                begin = await self._first(queue, begin, end, lambda r: r.store_time >= times[0])
-            if times[1] < TIME_MAX:
-                end = await self._first(queue, begin, end, lambda r: r.store_time >= times[1])
-            if places[0] > 0:
-                begin = await self._first(
-                    queue, begin, end, lambda r: r.physical_offset >= places[0]
-                )
-            if places[1] < OFFSET_MAX:
-                end = await self._first(queue, begin, end, lambda r: r.physical_offset >= places[1])
+            for (low, high), limits, field in (
+                (times, (TIME_MIN, TIME_MAX), attrgetter("store_time")),
+                (places, (0, OFFSET_MAX), attrgetter("physical_offset")),
+            ):
+                if low > limits[0]:
+                    begin = await self._first(queue, begin, end, field, low, unknown=True)
+                if high < limits[1]:
+                    end = await self._first(queue, begin, end, field, high, unknown=False)
             return begin, end
 
         return self._each(ranges, ask, lambda asked: asked[0])
 
     async def _first(
-        self, queue: MessageQueue, begin: int, end: int, test: Callable[[Record], bool]
+        self,
+        queue: MessageQueue,
+        begin: int,
+        end: int,
+        field: Callable[[Record], int],
+        value: int,
+        *,
+        unknown: bool,
     ) -> int:
-        """The first offset whose message meets a test that all later ones meet too.
+        """The first offset whose message has at least a value in a field that rises with offsets.
 
-        Messages that are not there any more are before it.
+        Messages that retention has deleted are before it. One that the broker does not give
+        although it should have it must not hide others, so ``unknown`` says whether it counts:
+        it must where a range begins, and must not where one ends.
         """
         while begin < end:
             middle = (begin + end) // 2
-            records = (await self._pull(queue, middle, 1)).records
-            if records and test(decode_received(records)):
+            answer = await self._pull(queue, middle, 1)
+            if answer.records:
+                is_behind = field(decode_received(answer.records)) >= value
+            else:
+                is_behind = unknown and middle >= answer.min_offset
+            if is_behind:
                 end = middle
             else:
                 begin = middle + 1

@@ -1,0 +1,48 @@
+"""Searches in the queues of brokers."""
+
+import asyncio
+
+import pytest
+
+from firetrail.client.pulling import Answer
+from firetrail.format.kernels.pick import TIME_MAX
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.wire import cluster as module
+from firetrail.pipeline.wire.cluster import Cluster
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import ResponseCode
+
+MESSAGES = 100
+DELETED = 10
+
+
+class FakeRecord:
+    """A message whose time and place are its offset."""
+
+    def __init__(self, content: bytes) -> None:
+        self.store_time = self.physical_offset = int(content)
+
+
+@pytest.mark.parametrize("what", ["times", "places"])
+@pytest.mark.parametrize("missing", [20, 49, 50, 51, 74, 90])
+def test_a_message_that_is_not_given_hides_no_others(
+    what: str, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> Answer:
+        there = offset >= DELETED and offset != missing
+        code = ResponseCode.SUCCESS if there else ResponseCode.PULL_RETRY_IMMEDIATELY
+        records = b"%d" % offset if there else b""
+        return Answer(records, offset + 1, DELETED, MESSAGES, code, "")
+
+    monkeypatch.setattr(module, "decode_received", FakeRecord)
+    monkeypatch.setattr(Cluster, "_pull", pull)
+    monkeypatch.setattr(Cluster, "_open", lambda _: asyncio.sleep(0))
+    queue = MessageQueue("T", "b", 0)
+    with Cluster(parse_options({"namesrv": "127.0.0.1:1"})) as cluster:
+        for low in range(1, MESSAGES):
+            asked = {"times": (1, TIME_MAX)} | {what: (low, 80)}
+            ((begin, end),) = cluster.cut([(queue, 0, MESSAGES)], **asked)
+            wanted = range(max(low, DELETED), 80)
+            assert not wanted or (begin <= wanted[0] and end >= 80)
+            if missing not in range(begin, end):
+                assert range(begin, end) == wanted or not wanted
