@@ -1,4 +1,4 @@
-"""Push consumers of several brokers, of which some are away: the others are not affected."""
+"""Consumers of several brokers, of which some are away: the others are not affected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from firetrail.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    SimpleConsumer,
 )
+from firetrail.client.cluster_client import ClusterClient
 from firetrail.remoting.bodies import TopicConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -69,7 +71,7 @@ async def send(namesrv: str, topic: str, body: bytes, broker: str = THERE) -> No
         await producer.send(Message(topic, body), queue=MessageQueue(topic, broker, 0))
 
 
-def cut_off(consumer: PushConsumer, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_off(consumer: ClusterClient, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a broker that is still in the routes not answer any more."""
     session = consumer._session
     request = session._client.request
@@ -158,5 +160,20 @@ def test_members_are_asked_of_a_broker_that_answers(monkeypatch: pytest.MonkeyPa
                 await consumer.rebalance()
                 shared = [queue for queue in consumer.assigned if queue.topic == "Shared"]
                 assert len(shared) == 1
+
+    two_brokers(test)
+
+
+def test_messages_are_received_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(namesrv: str, away: Broker) -> None:
+        async with SimpleConsumer(namesrv, "G", {"Shared": "*"}, start=FIRST) as consumer:
+            cut_off(consumer, away, monkeypatch)
+            for body in (b"1", b"2", b"3"):  # whichever broker is asked first
+                await send(namesrv, "Shared", body)
+                (message,) = await consumer.receive()
+                assert message.body == body
+                await consumer.ack(message)
+            with pytest.raises(ConnectionError, match="cannot be reached"):
+                await consumer.receive(wait_s=0)
 
     two_brokers(test)

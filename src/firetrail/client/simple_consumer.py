@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from firetrail.client.checking import at_least, checked_group, positive
 from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.failures import Failures
 from firetrail.client.popping import Popped, Popper
 from firetrail.client.receiving import Ask, Receiving
 from firetrail.client.session import queues_of
@@ -87,6 +88,8 @@ class SimpleConsumer(ClusterClient):
     ) -> list[Popped]:
         """Up to ``count`` messages (32 at most) as soon as there are any, none after ``wait_s``.
 
+        If a broker does not answer, the others are asked all the same; its failure is raised only
+        if these have no messages.
         If this is cancelled, messages that were on their way go to the next call with the same
         ``count`` and ``invisible_s``; if there is none when they arrive, they are given back to the
         broker, and come again at once with one more in their ``reconsume_times``.
@@ -103,14 +106,20 @@ class SimpleConsumer(ClusterClient):
             self._turn += 1
             sources = sources[self._turn % len(sources) :] + sources[: self._turn % len(sources)]
             alone = len(sources) == 1
+            failures = Failures()
+            answered: list[_Source] = []
             for source in sources:
                 patience_s = max(deadline - clock(), 0.0) if alone else 0.0
                 ask = Ask(*source, count, invisible_s)
-                found = await self._receiving.messages(ask, patience_s)
-                if found:
-                    return found
+                with failures.noted():
+                    found = await self._receiving.messages(ask, patience_s)
+                    if found:
+                        return found
+                    answered.append(source)
             left_s = deadline - clock()
-            if left_s <= 0 or (not alone and not await self._wait(sources, left_s)):
+            waits = answered and left_s > 0
+            if not waits or (not alone and not await self._wait(answered, left_s)):
+                failures.raise_first()
                 return []
 
     async def _sources(self) -> list[_Source]:
