@@ -283,7 +283,7 @@ class TestQuestions:
 
         running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
 
-    def test_nobody_is_asked_for_ever(self) -> None:
+    def test_nobody_is_asked_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
         async def test(talk: Talk) -> None:
             await begin(talk)
             for _ in range(3):
@@ -298,6 +298,7 @@ class TestQuestions:
             assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 3
 
         running(test, config=IMPATIENT)
+        assert "is given up after 2 checks and moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
     def test_but_again_if_somebody_wants_it(self) -> None:
         async def test(talk: Talk) -> None:

@@ -25,6 +25,7 @@ def refused(conf: str) -> list[str]:
     [
         "brokerRole=SYNC_MASTER",
         "brokerRole=SLAVE",
+        "brokerRole=slave",
         "aclEnable=true",
         "aclEnable = TRUE",
         "authenticationEnabled=true",

@@ -291,6 +291,14 @@ class Transactions:
                 return
             self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
             await self._put(_copy(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
+            _log.warning(
+                "the half message at %d of producer group %s is given up after %d checks and moved "
+                "to %s",
+                record.physical_offset,
+                record.properties.get(PGROUP, ""),
+                self._config.transaction_check_max,
+                CHECKED_OFTEN_TOPIC,
+            )
         except IllegalMessageError as error:  # it never can be; those behind it have their turn
             _log.error(
                 "the half message at %d cannot be stored again: %s; given up",

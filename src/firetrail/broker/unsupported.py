@@ -63,7 +63,7 @@ def refused_settings(entries: Mapping[str, Entry]) -> list[Unsupported]:
     found = []
     for key, (values, meaning) in REFUSED_SETTINGS.items():
         value = entries[key].text.strip() if key in entries else ""
-        if value in values or value.lower() in values:
+        if value.lower() in (refused.lower() for refused in values):
             found.append(Unsupported(key, f"{entries[key].place}{key}={value}", meaning))
     paths = entries.get(SEVERAL_FOLDERS)
     if paths is not None and "," in paths.text:
