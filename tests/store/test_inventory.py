@@ -58,6 +58,16 @@ def zero(name: str, at: int) -> Loss:
     return lambda root: overwrite(root / name, at, bytes(20))
 
 
+def flipped_magic(log: Path) -> None:
+    flip(log, 4)
+
+
+def zeroed_page(log: Path) -> None:
+    """What stands there looks like the end of the log."""
+    second = int.from_bytes(log.read_bytes()[:4], "big")
+    overwrite(log, second, bytes(500))
+
+
 LOSSES = {
     "topic": lose("consumequeue/t1"),
     "queue": lose("consumequeue/t1/0"),
@@ -148,11 +158,16 @@ def test_a_rebuild_that_was_interrupted_begins_again(
     assert derived(closed) == before
 
 
-def test_a_log_that_cannot_be_followed(closed: Path) -> None:
-    shutil.rmtree(closed / "consumequeue" / "t1")
-    flip(closed / "commitlog" / FIRST, 4)
+@pytest.mark.parametrize("spoil", [flipped_magic, zeroed_page])
+def test_a_log_that_cannot_be_followed(closed: Path, spoil: Loss) -> None:
+    """Then nothing is changed: queue files that are left lead to messages behind the damage."""
+    (closed / "consumequeue" / "t1" / "0" / FIRST).unlink()
+    spoil(closed / "commitlog" / FIRST)
+    before, noted = derived(closed), (closed / "firetrail.inventory").read_bytes()
     with pytest.raises(StoreDamagedError, match="queues or index files are missing, and the log"):
         Store.open(closed)
+    assert derived(closed) == before
+    assert (closed / "firetrail.inventory").read_bytes() == noted
 
 
 @pytest.mark.parametrize("spoil", [lambda path: truncate(path, 30), lambda path: path.unlink()])

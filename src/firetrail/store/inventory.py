@@ -26,7 +26,7 @@ from typing import NamedTuple
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format import config_json, layout
-from firetrail.format.columns import Check, Columns
+from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.names import CONFIG, INDEX, INVENTORY, TOPICS_JSON, is_queue, parse_index_name
@@ -188,11 +188,12 @@ class Restoration:
     def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
         """Derive what is lost from the whole log, up to ``end``; it is on disk then.
 
-        Raises StoreDamagedError if the log cannot be followed.
+        Raises StoreDamagedError if the log cannot be followed, and has changed nothing then.
         """
         if not lost.queues and not lost.whole_index:
             return
         self._announce(lost)
+        self._check_log(end)
         note = Inventory(rebuilding=tuple(lost.queues), rebuilding_index=lost.whole_index)
         _write_inventory(self._system, self._root, note)
         for key in lost.queues:
@@ -206,22 +207,30 @@ class Restoration:
         progress = Progress(self._system.clock, "deriving queues or index anew", start, end)
         for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
-            if step.stop.is_damage:
-                position = step.segment.base + step.position
-                raise StoreDamagedError(
-                    str(step.segment.path),
-                    step.position,
-                    position,
-                    f"queues or index files are missing, and the log cannot be followed beyond "
-                    f"this place ({step.stop.name}) to derive them again",
-                    LOG_REMEDY,
-                )
         self._queues.number_on()
         self._queues.flush()
         if index is not None and index.files:
             index.flush()
         _write_inventory(self._system, self._root, Inventory())
         _LOGGER.warning("what was missing has been derived from the log")
+
+    def _check_log(self, end: int) -> None:
+        """StoreDamagedError unless one record follows the other up to ``end``."""
+        columns = Columns(SAMPLED_RECORDS)
+        for segment in self._log.segments:
+            at, limit, stop = 0, min(end - segment.base, segment.size), Stop.FULL
+            while stop is Stop.FULL and at < limit:
+                _, at, code = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
+                stop = Stop(code)
+            if at < limit and stop is not Stop.BLANK:
+                raise StoreDamagedError(
+                    str(segment.path),
+                    at,
+                    segment.base + at,
+                    f"queues or index files are missing, and the log cannot be followed beyond "
+                    f"this place ({stop.name}) to derive them again",
+                    LOG_REMEDY,
+                )
 
     def _announce(self, lost: Lost) -> None:
         if lost.queues:
