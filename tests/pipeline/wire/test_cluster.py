@@ -23,6 +23,18 @@ class FakeRecord:
         self.store_time = self.physical_offset = int(content)
 
 
+def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who guesses a size meets damage before those do who report it."""
+
+    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> Answer:
+        return Answer(bytes(100), offset + 1, 0, MESSAGES, ResponseCode.SUCCESS, "")
+
+    monkeypatch.setattr(Cluster, "_pull", pull)
+    monkeypatch.setattr(Cluster, "_open", lambda _: asyncio.sleep(0))
+    with Cluster(parse_options({"namesrv": "127.0.0.1:1"})) as cluster:
+        assert cluster.sizes([(MessageQueue("T", "b", 0), 0, MESSAGES)]) == [100 * MESSAGES]
+
+
 @pytest.mark.parametrize("what", ["times", "places"])
 @pytest.mark.parametrize("missing", [20, 49, 50, 51, 74, 90])
 def test_a_message_that_is_not_given_hides_no_others(

@@ -176,8 +176,8 @@ class Cluster:
             queue, begin, end = asked
             records = (await self._pull(queue, begin, SAMPLE)).records
             count, at = 0, 0
-            while at < len(records):
-                at += int.from_bytes(records[at : at + 4], "big")
+            while size := int.from_bytes(records[at : at + 4], "big"):  # 0 behind the last one
+                at += size
                 count += 1
             return (end - begin) * (len(records) // max(count, 1))
 
