@@ -19,6 +19,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.pipeline.sink.columns import SinkOptions
+from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
@@ -66,6 +67,7 @@ class Stager:
 
     def _stage(self, batch: pa.RecordBatch, writer: pa.RecordBatchWriter) -> None:
         queues = self._options.queues
+        batch = prefer_columns(batch)
         check_tags(batch, self.messages)
         rows = vectors(batch, self._options.config, self._turn, queues)
         if rows is None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from firetrail.format.kernels.pack import pack_items
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, PROPERTY_CRC_SIZE
+from firetrail.format.names import QUEUE_ID_MAX
 from firetrail.format.properties import DELAY, KEY_SEPARATOR, NAME_END, VALUE_END
 from firetrail.store.config import StoreConfig
 
@@ -62,9 +63,14 @@ def vectors(batch: pa.RecordBatch, config: StoreConfig, turn: int, queues: int) 
     if queue_ids is None:
         numbers = array("q", ((turn + row) % queues for row in range(batch.num_rows)))
         queue_ids = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-    elif queue_ids.null_count or pc.min(queue_ids).as_py() < 0:
+    elif queue_ids.null_count or not _are_queue_ids(queue_ids):
         return None
     return Vectors(topics.dictionary_encode(), queue_ids.cast(pa.int64()), bodies, properties)
+
+
+def _are_queue_ids(numbers: pa.Array) -> bool:
+    ends: dict[str, int] = pc.min_max(numbers).as_py()
+    return ends["min"] >= 0 and ends["max"] <= QUEUE_ID_MAX
 
 
 def _all_zero(levels: pa.Array | None) -> bool:

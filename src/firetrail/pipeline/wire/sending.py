@@ -26,6 +26,7 @@ from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import check_topic
 from firetrail.pipeline.sink.columns import WireSinkOptions
+from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
@@ -92,7 +93,7 @@ class Sender:
             producer = Producer(options.namesrv, options.group, retries=1, timeout_s=SEND_S)
             loop.run(self._patience.ask(producer.open, CONNECT))
             try:
-                for batch in batches:
+                for batch in map(prefer_columns, batches):
                     check_tags(batch, self.messages)
                     topics = pc.unique(batch.column("topic").drop_null()).to_pylist()
                     loop.run(self._find(producer, topics))
