@@ -112,6 +112,23 @@ def test_sealed_records(root: Path) -> None:
     check(root)
 
 
+def test_a_store_that_another_takes_right_after_the_commit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are there, so the commit has not failed; whoever opened the store derives them."""
+
+    def taken(*args: object, **more: object) -> Store:
+        raise StoreLockedError("process 1 has the store open")
+
+    with BulkAppend(root, small_config()) as bulk:
+        bulk.add("T", 0, batch(b"one"))
+        monkeypatch.setattr("firetrail.store.bulk.Store.open", taken)
+        assert bulk.commit().messages == 1
+    monkeypatch.undo()
+    with Store.open(root, small_config()) as store:
+        assert [message.body for message in store.read("T")] == [b"one"]
+
+
 def test_nothing_without_a_commit(root: Path) -> None:
     append(root, MANY[:10])
     with BulkAppend(root, small_config()) as bulk:

@@ -20,11 +20,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from firetrail.errors import IllegalMessageError, StoreError
+from firetrail.errors import IllegalMessageError, StoreError, StoreLockedError
 from firetrail.format import layout
 from firetrail.format.hosts import encode_host
 from firetrail.format.kernels.encode import RecordWriter, measure_batch
@@ -288,7 +289,8 @@ class BulkAppend:
         self._journal.conclude(self._ticket)
         self.close()
         if end > start:
-            self._derive()
+            with suppress(StoreLockedError):  # whoever has opened the store since derives them
+                self._derive()
         return Appended(self.messages, start, end)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.helpers import small_config
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, FiretrailError, PipelineError
+from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.sink import columns, staging, writers
 from firetrail.store.config import StoreConfig
@@ -119,6 +121,17 @@ class TestRefused:
         assert error in str(caught.value)
         assert len(messages(root, "T")) == 1, "all or nothing"
         assert [p.name for p in root.parent.iterdir()] == ["data"]
+
+    def test_writes_from_several_threads(self, spark: SparkSession, root: Path) -> None:
+        """Their commits wait for each other."""
+
+        def one(number: int) -> None:
+            register(spark)
+            write(spark.sql(f"select 'T' as topic, 'b{number}' as body"), root)
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(one, range(3)))
+        assert sorted(message.body for message in messages(root, "T")) == [b"b0", b"b1", b"b2"]
 
     def test_a_store_in_use(self, spark: SparkSession, root: Path) -> None:
         frame = spark.sql("select 'T' as topic, 'b' as body")

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, StoreLockedError
 from firetrail.pipeline.sink.columns import (
     SinkOptions,
     check_columns,
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 ABANDONED_S = 7 * 86_400
 """Staged files of that age belong to nobody any more."""
+LOCK_WAIT_S = 10
+"""How long a commit waits for a store that another process has open."""
+LOCK_POLL_S = 0.1
 
 
 @dataclass
@@ -114,10 +117,24 @@ class _Writer:
             if isinstance(message, Staged) and message.path is not None:
                 check_arrived(message.path, message.size, message.worker)
                 paths.append(message.path)
-        with BulkAppend(self._options.store, self._options.config, ticket) as bulk:
+        with self._open(ticket) as bulk:
             if not bulk.done:
                 append_staged(bulk, paths)
                 bulk.commit()
+
+    def _open(self, ticket: Ticket | None) -> BulkAppend:
+        """Begin a commit; another write that commits to the store just now is waited for."""
+        give_up = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                return BulkAppend(self._options.store, self._options.config, ticket)
+            except StoreLockedError as error:
+                if time.monotonic() >= give_up:
+                    raise StoreLockedError(
+                        f"{error}. The sink waited {LOCK_WAIT_S} s. If it is a broker, write "
+                        "to the broker: .option('namesrv', 'HOST:PORT')"
+                    ) from error
+            time.sleep(LOCK_POLL_S)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, also by those who were killed long ago."""
