@@ -140,10 +140,9 @@ def test_locks_are_renewed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) ->
         wanted = dict.fromkeys(TOPICS, "*")
         async with PushConsumer(namesrv, "G", heard, wanted, in_order=True) as consumer:
             cut_off(consumer, away, monkeypatch)
-            for taken in consumer.assigned.values():
-                taken.locked_at = float("-inf")
+            consumer._locks._granted.clear()
             await consumer._renew_locks()
-            held = {q for q, t in consumer.assigned.items() if t.locked_at > float("-inf")}
+            held = {queue for queue in consumer.assigned if consumer._locks.holds(queue)}
             assert {q for q in held if q.topic in TOPICS} == {
                 MessageQueue(topic, THERE, 0) for topic in TOPICS
             }

@@ -18,8 +18,6 @@ PAUSE_S = 3.0
 """Before pulling again after a failure."""
 RESTART_S = 1.0
 """Before a message is handed over again whose consumption ended without an outcome."""
-LOCK_S = 30.0
-"""A lock that was not renewed for so long does not count."""
 LOCK_LOOK_S = 0.1
 """Between two looks whether the lock was renewed."""
 
@@ -42,18 +40,19 @@ class Assigned:
         subscription: SubscriptionData,
         offset: int,
         ahead: int,
+        is_locked: Callable[[MessageQueue], bool] = lambda queue: True,
     ) -> None:
+        """``is_locked`` says whether no other client can have the queue at the moment."""
         self.queue = queue
         self._subscription = subscription
         self._next = offset
         self._ahead = ahead
+        self._is_locked = is_locked
         self._pending: dict[int, Received] = {}  # in the order of their offsets
         self._begun: set[int] = set()  # offsets handed over and not done with
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
-        self.locked_at = float("-inf")
-        """When the broker has granted or renewed the lock, by the loop's clock."""
         self.dropped = False
         self.committed = -1
         """The offset that the broker was told last."""
@@ -75,9 +74,8 @@ class Assigned:
 
     async def is_mine(self) -> bool:
         """Waits until no other client can have the queue; False if it was given up meanwhile."""
-        clock = asyncio.get_running_loop().time
         while not self.dropped:
-            if clock() - self.locked_at < LOCK_S:
+            if self._is_locked(self.queue):
                 return True
             await asyncio.sleep(LOCK_LOOK_S)
         return False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from firetrail.client.session import Session
 from firetrail.errors import FiretrailError
@@ -11,16 +14,34 @@ from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 
+LOCK_S = 30.0
+"""A lock that was not renewed for so long does not count."""
+RELOCK_S = 20.0
+"""A lock that was not renewed for so long is renewed."""
+
 _log = logging.getLogger(__name__)
 
 
+class _Grant(NamedTuple):
+    """When a lock was requested that a broker granted, and over which connection."""
+
+    at: float
+    address: str
+    losses: int  # of connections to that address before the request
+
+
 class Locking:
-    """The locks of one client. A broker keeps one that is not released for a minute."""
+    """The locks of one client. A broker keeps one that is not released for a minute.
+
+    It keeps them in memory. So a lock counts only as long as the connection over which it was
+    granted or renewed: the broker may have restarted and granted it to another client since.
+    """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._asked: set[MessageQueue] = set()  # of those this client may have the lock
+        self._granted: dict[MessageQueue, _Grant] = {}
 
     async def lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of these that no other client consumes; their locks are taken or renewed.
@@ -30,14 +51,44 @@ class Locking:
         self._asked.update(queues)  # at once: a broker grants them even if this is cancelled
         locked: list[MessageQueue] = []
         for broker, some in _by_broker(queues):
+            grant = self._grant_now(broker)
             answer = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, some)
-            if answer is not None:
-                locked += LockedBody.decode(answer.content).locked
-        return [queue for queue in queues if queue in locked]
+            if answer is not None and grant is not None:
+                granted = LockedBody.decode(answer.content).locked
+                for queue in some:
+                    self._granted.pop(queue, None)
+                self._granted |= dict.fromkeys(granted, grant)
+                locked += granted
+        return [queue for queue in queues if queue in locked and self.holds(queue)]
+
+    def _grant_now(self, broker: str) -> _Grant | None:
+        """What a lock counts from that is requested now; None if no route names the broker."""
+        try:
+            address = self._session.address_of(broker)
+        except FiretrailError:
+            return None
+        now = asyncio.get_running_loop().time()
+        return _Grant(now, address, self._session.losses(address))
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether no other client can have the lock of a queue at the moment."""
+        return self._age(queue) < LOCK_S
+
+    def is_due(self, queue: MessageQueue) -> bool:
+        """Whether the lock of a queue has to be taken or renewed."""
+        return self._age(queue) >= RELOCK_S
+
+    def _age(self, queue: MessageQueue) -> float:
+        grant = self._granted.get(queue)
+        if grant is None or grant.losses != self._session.losses(grant.address):
+            return math.inf
+        return asyncio.get_running_loop().time() - grant.at
 
     async def unlock(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Let others consume the queues, or all of this client."""
         wanted = self._asked if queues is None else self._asked.intersection(queues)
+        for queue in wanted:
+            self._granted.pop(queue, None)
         for broker, some in _by_broker(wanted):
             if await self._ask(broker, RequestCode.UNLOCK_BATCH_MQ, some) is not None:
                 self._asked.difference_update(some)

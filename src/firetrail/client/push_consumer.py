@@ -41,7 +41,6 @@ REBALANCE_S = 20.0
 TOPIC_S = 1.0
 """Between two looks for a topic that does not exist yet."""
 COMMIT_S = 5.0
-RELOCK_S = 20.0
 AGAIN_S = 1.0
 """Before a message whose consumption failed is tried again, where the order matters."""
 SEND_BACK_S = 5.0
@@ -140,8 +139,8 @@ class PushConsumer(ClusterClient):
         await self._rebalance()
         self._rebalancer = self._session.spawn(self._rebalance_on_change())
         self._session.every(COMMIT_S, self._commit)
-        if self.in_order:
-            self._session.every(RELOCK_S, self._renew_locks)
+        if self._locks_queues:
+            self._session.every(AGAIN_S, self._renew_locks)
 
     async def _leave(self, grace_s: float) -> None:
         if self._rebalancer is not None:
@@ -250,7 +249,7 @@ class PushConsumer(ClusterClient):
             if queue.topic == topic and (queue not in mine or taken.dropped):
                 await self._give_up(queue)
         new = [queue for queue in mine if queue not in self.assigned]
-        if new and self.in_order and self._model is MessageModel.CLUSTERING:
+        if new and self._locks_queues:
             wanted, new = new, await self._locks.lock(new)
             if len(new) < len(wanted):
                 asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
@@ -258,8 +257,9 @@ class PushConsumer(ClusterClient):
         for queue in new:
             with failures.noted():
                 first = await self._first_offset(queue)
-                taken = Assigned(queue, self.wanted[topic], first, self._concurrency)
-                taken.locked_at = asyncio.get_running_loop().time()
+                taken = Assigned(
+                    queue, self.wanted[topic], first, self._concurrency, self._may_consume
+                )
                 self.assigned[queue] = taken
                 taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
         failures.raise_first()
@@ -335,14 +335,26 @@ class PushConsumer(ClusterClient):
 
     # -- locks --------------------------------------------------------------------------------
 
+    @property
+    def _locks_queues(self) -> bool:
+        """Whether only one member may consume a queue at a time."""
+        return self.in_order and self._model is MessageModel.CLUSTERING
+
+    def _may_consume(self, queue: MessageQueue) -> bool:
+        return not self._locks_queues or self._locks.holds(queue)
+
     async def _renew_locks(self) -> None:
-        if self._model is MessageModel.CLUSTERING:
-            locked = await self._locks.lock(list(self.assigned))
-        else:
-            locked = list(self.assigned)
-        for queue in locked:
-            if queue in self.assigned:
-                self.assigned[queue].locked_at = asyncio.get_running_loop().time()
+        """Renew locks that are old, lost with a connection, or refused the last time.
+
+        That of a queue that is being given up is renewed only until the listener is done with it.
+        """
+        due = [
+            queue
+            for queue, taken in self.assigned.items()
+            if self._locks.is_due(queue) and (taken.is_busy or not taken.dropped)
+        ]
+        if due:
+            await self._locks.lock(due)
 
     # -- consuming ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
 from itertools import count
@@ -35,6 +36,7 @@ from firetrail.remoting.client import REQUEST_S, Client, split_address
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 
@@ -76,7 +78,8 @@ class Session:
         self._handlers = handlers
         self._owner = owner
         self._state = _State.NEW
-        self._client = Client(handlers)
+        self._losses: Counter[str] = Counter()
+        self._client = self._new_client()
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
         self._unsure: set[str] = set()  # topics whose last known route is in use
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -90,7 +93,7 @@ class Session:
         if self._state is not _State.NEW:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
         self._state = _State.OPENING
-        self._client = Client(self._handlers)
+        self._client = self._new_client()
         self._routes.clear()
         self._unsure.clear()
         self._told.clear()
@@ -105,6 +108,9 @@ class Session:
             raise
         self._state = _State.OPEN
         return self
+
+    def _new_client(self) -> Client:
+        return Client(self._handlers, on_closed=self._lost, on_opened=self._connected)
 
     def renew(self) -> None:
         """Let a session that was closed be opened again."""
@@ -323,6 +329,28 @@ class Session:
             if isinstance(outcome, Exception):
                 _log.warning("heartbeat: %s", outcome)
         self._told = masters  # not before: who is cancelled has told nobody
+
+    def losses(self, address: str) -> int:
+        """How often the connection to a peer was lost.
+
+        A broker that has restarted since the last loss knows neither this client nor its locks.
+        """
+        return self._losses[address]
+
+    def _lost(self, address: str) -> None:
+        self._losses[address] += 1
+
+    def _connected(self, address: str, connection: Connection) -> None:
+        """Register with a broker before anything else is requested over the new connection."""
+        beat = self._heartbeat
+        if beat is not None and self._state is _State.OPEN and address in self.masters():
+            self.spawn(self._register(connection, beat().encode()))
+
+    async def _register(self, connection: Connection, body: Bytes) -> None:
+        try:
+            await connection.request(_command(RequestCode.HEART_BEAT, None, body), REQUEST_S)
+        except OSError as error:
+            _log.warning("heartbeat: %s", error)
 
     async def leave(self, group: str) -> None:
         """Tell all brokers that this client has left a consumer group."""

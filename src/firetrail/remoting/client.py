@@ -55,10 +55,15 @@ class Client:
         handlers: Mapping[int, Handler] | None = None,
         limits: Limits | None = None,
         on_closed: Callable[[str], None] | None = None,
+        on_opened: Callable[[str, Connection], None] | None = None,
     ) -> None:
-        """``on_closed`` is told the address of a peer that has closed its connection."""
+        """``on_closed`` is told the address of a peer that has closed its connection.
+
+        ``on_opened`` is told about a new connection before anybody else can use it.
+        """
         self._handlers = handlers or {}
         self._on_closed = on_closed
+        self._on_opened = on_opened
         self._limits = limits
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
@@ -115,6 +120,8 @@ class Client:
         except OSError as error:
             raise ConnectionError(f"{address}: cannot be reached: {_reason(error)}") from error
         self._connections[address] = connection
+        if self._on_opened is not None:
+            self._on_opened(address, connection)
         return connection
 
     async def close(self) -> None:
