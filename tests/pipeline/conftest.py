@@ -14,10 +14,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, one runs everything that needs Spark: one JVM, not one for each."""
+    """With several workers, one runs all that needs a session, and one all that needs a cluster."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        for fixture, group in (("spark", "spark"), ("bench", "cluster")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
