@@ -10,7 +10,7 @@ from pathlib import Path
 
 from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned
-from firetrail.client.checking import at_least, checked_group
+from firetrail.client.checking import at_least, checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
 from firetrail.client.listening import Listener, Listening
@@ -95,11 +95,11 @@ class PushConsumer(ClusterClient):
         self.group = checked_group(group)
         self._listening = Listening(listener)
         self.in_order = in_order
-        self._model = model
-        self._start = start
+        self._model = one_of(MessageModel, "model", model)
+        self._start = one_of(ConsumeFromWhere, "start", start)
         self._start_time_ms = start_time_ms
         self._strategy = strategy
-        if start_time_ms is not None and start is not ConsumeFromWhere.TIMESTAMP:
+        if start_time_ms is not None and self._start is not ConsumeFromWhere.TIMESTAMP:
             allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
             raise ConfigError("start_time_ms", start_time_ms, allowed)
         self._concurrency = at_least(1, "concurrency", concurrency)
@@ -107,7 +107,7 @@ class PushConsumer(ClusterClient):
             at_least(0, "max_retries", max_retries)
         self._max_retries = RETRIES if max_retries is None and not in_order else max_retries
         self.wanted = wanted_of(topics)
-        if model is MessageModel.CLUSTERING:
+        if self._model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + group
             self.wanted[retry] = by_tags(retry)
         self._puller = Puller(self._session, group)

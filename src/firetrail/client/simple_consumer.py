@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from firetrail.client.checking import at_least, checked_group, positive
+from firetrail.client.checking import at_least, checked_group, one_of, positive
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
 from firetrail.client.popping import Popped, Popper
@@ -58,9 +58,9 @@ class SimpleConsumer(ClusterClient):
     ) -> None:
         super().__init__(namesrv)
         self.group = checked_group(group)
-        self._start = start
+        self._start = one_of(ConsumeFromWhere, "start", start)
         self._wanted = list(wanted_of(topics).values())
-        mode = 0 if start is ConsumeFromWhere.FIRST_OFFSET else 1
+        mode = 0 if self._start is ConsumeFromWhere.FIRST_OFFSET else 1
         self._popper = Popper(self._session, group, mode)
         self._receiving: Receiving
         self._turn = 0

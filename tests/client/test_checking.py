@@ -1,0 +1,54 @@
+"""Arguments that are checked when a client is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.client.clusters import Heard
+
+from firetrail.client import (
+    ConfigError,
+    ConsumeFromWhere,
+    MessageModel,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+NAMESRV, TOPICS = "127.0.0.1:9876", {"T": "*"}
+
+
+def push(**more: Any) -> PushConsumer:
+    return PushConsumer(NAMESRV, "G", Heard(), TOPICS, **more)
+
+
+def simple(**more: Any) -> SimpleConsumer:
+    return SimpleConsumer(NAMESRV, "G", TOPICS, **more)
+
+
+def test_values_stand_for_members_of_enumerations() -> None:
+    """Or they would be taken for something else, as members are compared by identity."""
+    consumer = push(model="BROADCASTING", start="CONSUME_FROM_TIMESTAMP", start_time_ms=1)
+    assert consumer._model is MessageModel.BROADCASTING
+    assert consumer._start is ConsumeFromWhere.TIMESTAMP
+    assert list(consumer.wanted) == ["T"], "who broadcasts has no retry topic"
+    first = ConsumeFromWhere.FIRST_OFFSET
+    assert simple(start=first.value)._start is first
+    assert simple(start=first.value)._popper._mode == simple(start=first)._popper._mode
+
+
+@pytest.mark.parametrize(
+    ("make", "more", "message"),
+    [
+        (push, {"model": "broadcast"}, "model = 'broadcast': expected one of MessageModel.BROADCA"),
+        (push, {"start": 0}, "start = 0: expected one of ConsumeFromWhere.LAST_OFFSET, "),
+        (simple, {"start": "FIRST"}, "start = 'FIRST': expected one of ConsumeFromWhere.LAST_OFF"),
+    ],
+)
+def test_anything_else_is_refused(
+    make: Callable[..., object], more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make(**more)
+    assert str(raised.value).startswith(message)
