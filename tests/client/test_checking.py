@@ -31,7 +31,7 @@ def test_values_stand_for_members_of_enumerations() -> None:
     """Or they would be taken for something else, as members are compared by identity."""
     consumer = push(model="BROADCASTING", start="CONSUME_FROM_TIMESTAMP", start_time_ms=1)
     assert consumer._model is MessageModel.BROADCASTING
-    assert consumer._start is ConsumeFromWhere.TIMESTAMP
+    assert consumer._start.where is ConsumeFromWhere.TIMESTAMP
     assert list(consumer.wanted) == ["T"], "who broadcasts has no retry topic"
     first = ConsumeFromWhere.FIRST_OFFSET
     assert simple(start=first.value)._start is first

@@ -42,7 +42,9 @@ class Offsets:
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Up to where a group has consumed; None if the broker knows nothing about it."""
-        header = ConsumerOffsetHeader(group, queue.topic, queue.queue_id)
+        header = ConsumerOffsetHeader(
+            group, queue.topic, queue.queue_id, set_zero_if_not_found=False
+        )
         code = RequestCode.QUERY_CONSUMER_OFFSET
         answer = await self._session.request(self._address(queue), code, header)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:

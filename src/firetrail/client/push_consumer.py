@@ -21,8 +21,9 @@ from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
 from firetrail.client.session import queues_of
+from firetrail.client.starting import Start, has_consumed
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
-from firetrail.errors import ConfigError, FiretrailError, NoRouteYetError, RequestError
+from firetrail.errors import FiretrailError, NoRouteYetError, RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
@@ -96,12 +97,8 @@ class PushConsumer(ClusterClient):
         self._listening = Listening(listener)
         self.in_order = in_order
         self._model = one_of(MessageModel, "model", model)
-        self._start = one_of(ConsumeFromWhere, "start", start)
-        self._start_time_ms = start_time_ms
+        self._start = Start(one_of(ConsumeFromWhere, "start", start), start_time_ms)
         self._strategy = strategy
-        if start_time_ms is not None and self._start is not ConsumeFromWhere.TIMESTAMP:
-            allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
-            raise ConfigError("start_time_ms", start_time_ms, allowed)
         self._concurrency = at_least(1, "concurrency", concurrency)
         if max_retries is not None:
             at_least(0, "max_retries", max_retries)
@@ -119,7 +116,7 @@ class PushConsumer(ClusterClient):
         self._rebalancing = asyncio.Lock()
         self._rebalancer: asyncio.Task[None] | None = None
         self._missing: set[str] = set()  # topics that do not exist yet
-        self._late: set[str] = set()  # topics that did not exist when this member joined
+        self._late: set[str] = set()  # topics whose queues without an offset are new
         self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
         self._locks = Locking(self._session, group)
         self.opened_ms = 0
@@ -166,7 +163,7 @@ class PushConsumer(ClusterClient):
 
     def _heartbeat(self) -> HeartbeatData:
         wanted = list(self.wanted.values())
-        me = ConsumerData(self.group, ConsumeType.PASSIVELY, self._model, self._start, wanted)
+        me = ConsumerData(self.group, ConsumeType.PASSIVELY, self._model, self._start.where, wanted)
         return HeartbeatData(self._session.client_id, consumer_data_set=[me])
 
     # -- who has which queues -----------------------------------------------------------------
@@ -253,6 +250,8 @@ class PushConsumer(ClusterClient):
             wanted, new = new, await self._locks.lock(new)
             if len(new) < len(wanted):
                 asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+        if new and await self._has_begun(topic):
+            self._late.add(topic)
         failures = Failures()
         for queue in new:
             with failures.noted():
@@ -326,12 +325,15 @@ class PushConsumer(ClusterClient):
             stored = self._local.get(queue)
         if stored is not None:
             return stored
-        if self._start is ConsumeFromWhere.TIMESTAMP:
-            half_an_hour_ago = time.time_ns() // 1_000_000 - 30 * 60 * 1000
-            return await self._offsets.at_time(queue, self._start_time_ms or half_an_hour_ago)
-        if self._start is ConsumeFromWhere.LAST_OFFSET and queue.topic not in self._late:
-            return 0 if queue.topic.startswith(RETRY_PREFIX) else await self._offsets.end(queue)
-        return await self._offsets.lowest(queue)
+        return await self._start.offset(self._offsets, queue, is_new=queue.topic in self._late)
+
+    async def _has_begun(self, topic: str) -> bool:
+        """Whether the group consumes a topic already; then queues without an offset are new."""
+        if self._local is not None or self._start.where is not ConsumeFromWhere.LAST_OFFSET:
+            return False
+        if topic in self._late or any(queue.topic == topic for queue in self.assigned):
+            return True
+        return await has_consumed(self._offsets, self.group, await self._find(topic))
 
     # -- locks --------------------------------------------------------------------------------
 
