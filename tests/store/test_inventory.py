@@ -109,7 +109,7 @@ def test_the_index_is_derived_again(closed: Path, caplog: pytest.LogCaptureFixtu
     sorted((closed / "index").iterdir())[0].unlink()
     reopened(closed)
     assert derived(closed) == before
-    assert "index files are missing; the index is derived anew" in caplog.text
+    assert "index files are missing; the index is derived again" in caplog.text
     assert checked(closed).ok
 
 

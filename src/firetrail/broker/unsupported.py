@@ -131,6 +131,6 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
     if "consumequeue_ext" in names:
         yield "consumequeue_ext/: extended units are left alone; messages are filtered without them"
     if "kvStore" in names:
-        yield "kvStore/: pops that RocketMQ keeps in RocksDB are not taken over; they come again"
+        yield "kvStore/: pops that RocketMQ keeps in RocksDB are not read; they are redelivered"
     if names & {"epochFileCheckpoint", "brokerIdentity"}:
         yield "epochFileCheckpoint: the broker was one of a controller; here it is alone"

@@ -23,8 +23,8 @@ too. The damaged store is only read, and must not be in use.
 
 Up to the first damage both are the same. Behind it, messages have another place in the log and, in
 queues that have lost messages, a lower queue offset; the positions of consumer groups and delay
-levels are exchanged accordingly, so that groups go on where they were. What was popped since the
-damage and not acknowledged comes again.
+levels are adjusted, so that groups continue where they were. Messages that were popped since the
+damage and not acknowledged are redelivered.
 
 At the end the new store is checked as by firetrail fsck."""
 EXAMPLES = """\

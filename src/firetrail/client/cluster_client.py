@@ -52,7 +52,7 @@ class ClusterClient:
     async def close(self, grace_s: float = GRACE_S) -> None:
         """Finish what is being done, and leave the cluster.
 
-        Listeners that take longer than ``grace_s`` are cancelled; their messages come again.
+        Listeners that take longer than ``grace_s`` are cancelled; their messages are redelivered.
         Closing a client again, or one that was never opened, does nothing.
         """
         if not self._session.start_closing():

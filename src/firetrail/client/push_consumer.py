@@ -281,7 +281,7 @@ class PushConsumer(ClusterClient):
                 raise
             _log.warning(
                 "%s: %s queue %d on %s was given up, but its offset could not be committed, so "
-                "some of its messages may come again: %s",
+                "some of its messages may be redelivered: %s",
                 self.group,
                 queue.topic,
                 queue.queue_id,
@@ -305,7 +305,7 @@ class PushConsumer(ClusterClient):
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Consume queues from other offsets on; of those that this member does not have, nothing.
 
-        What is being consumed meanwhile may come again. If this is cancelled, all queues go on at
+        What is being consumed may be redelivered. If this is cancelled, all queues go on at
         the other offsets, or none.
         """
         self._session.check_open()

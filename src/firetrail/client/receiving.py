@@ -97,7 +97,9 @@ class Receiving:
         try:
             await self.ack(unwanted)
         except (OSError, FiretrailError) as error:
-            _log.warning("%s: messages with other tags come again: %s", ask.wanted.topic, error)
+            _log.warning(
+                "%s: messages with other tags will be redelivered: %s", ask.wanted.topic, error
+            )
         return [message for message in found if is_wanted(message)]
 
     async def ack(self, messages: Iterable[Popped]) -> None:
@@ -144,7 +146,7 @@ class Receiving:
         returned = (self._popper.change(message, 0.0) for message in messages)
         for outcome in await asyncio.gather(*returned, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _log.warning("a message comes again only when its time is over: %s", outcome)
+                _log.warning("a message is redelivered only after its invisible time: %s", outcome)
 
     def _settle(self, task: asyncio.Task[Any]) -> None:
         self._settling.add(task)

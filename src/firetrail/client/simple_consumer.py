@@ -92,7 +92,7 @@ class SimpleConsumer(ClusterClient):
         if these have no messages.
         If this is cancelled, messages that were on their way go to the next call with the same
         ``count`` and ``invisible_s``; if there is none when they arrive, they are given back to the
-        broker, and come again at once with one more in their ``reconsume_times``.
+        broker, and are redelivered at once with one more in their ``reconsume_times``.
         """
         self._session.check_open()
         if not 1 <= count <= COUNT_MAX:
@@ -155,10 +155,10 @@ class SimpleConsumer(ClusterClient):
     # -- afterwards ---------------------------------------------------------------------------
 
     async def ack(self, *messages: Popped) -> None:
-        """The messages are done with, and do not come again.
+        """Acknowledge messages, so that they are not redelivered.
 
-        A message whose time is over comes again all the same, which is not an error here. If this
-        is cancelled, any of them may have been acknowledged; doing it again does no harm.
+        A message whose time is over is redelivered anyway; that is not an error here. If the call
+        is cancelled, some may have been acknowledged; calling it again does no harm.
         """
         self._session.check_open()
         await self._receiving.ack(messages)
@@ -167,7 +167,7 @@ class SimpleConsumer(ClusterClient):
         """Have the message for so many seconds more, or let it come again soon.
 
         From then on only the message that this returns can be acknowledged. If this is cancelled,
-        it may have happened all the same, and the message then comes again after that time.
+        it may have happened all the same, and the message is then redelivered after that time.
         """
         self._session.check_open()
         at_least(0, "invisible_s", invisible_s)

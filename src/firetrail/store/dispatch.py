@@ -96,8 +96,11 @@ class Dispatcher:
         try:
             while not is_over() and self._step(is_over):
                 pass
-        except Exception:
-            self.wake()  # the dispatcher meets it again, and knows what to do
+        except Exception as error:
+            _LOGGER.warning(
+                "a message was not dispatched by its put; the dispatcher retries: %s", error
+            )
+            self.wake()
         finally:
             self._stepping.release()
         if self.behind:

@@ -238,7 +238,7 @@ class Restoration:
             more = f" and {len(named) - NAMED_QUEUES} more" if len(named) > NAMED_QUEUES else ""
             _LOGGER.warning(
                 "%s: files of %d queues are missing that were there or follow from the log, and "
-                "are derived anew from the whole log: %s%s",
+                "are derived again from the whole log: %s%s",
                 self._root,
                 len(named),
                 ", ".join(named[:NAMED_QUEUES]),
@@ -246,7 +246,7 @@ class Restoration:
             )
         if lost.whole_index:
             _LOGGER.warning(
-                "%s: index files are missing; the index is derived anew from the whole log",
+                "%s: index files are missing; the index is derived again from the whole log",
                 self._root,
             )
 
