@@ -25,6 +25,7 @@ from firetrail.client.sending import (
     Draft,
     SendResult,
     batch_of,
+    check_frame,
     check_queue,
     draft_of,
     encoded,
@@ -198,8 +199,9 @@ class Producer(ClusterClient):
         queues = await self.queues(draft.topic)
         target = queue or self._turn(queues, None)
         address = self._session.address_of(target.broker_name)
-        header = draft.header(self.group, target.queue_id)
-        await self._session.tell(address, RequestCode.SEND_MESSAGE_V2, header, draft.body)
+        code, header = RequestCode.SEND_MESSAGE_V2, draft.header(self.group, target.queue_id)
+        check_frame(code, header, draft.body)
+        await self._session.tell(address, code, header, draft.body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that take messages; of one that is yet to be made, those to be."""
@@ -236,14 +238,12 @@ class Producer(ClusterClient):
         for attempt in range(self._retries + 1):
             queues = await self.queues(draft.topic)
             target = queue or self._choose(queues, order_key, avoided)
+            header = draft.header(self.group, target.queue_id)
+            check_frame(code, header, draft.body)
             try:
                 address = self._session.address_of(target.broker_name)
                 response = await self._session.request(
-                    address,
-                    code,
-                    draft.header(self.group, target.queue_id),
-                    draft.body,
-                    self._timeout_s,
+                    address, code, header, draft.body, self._timeout_s
                 )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:

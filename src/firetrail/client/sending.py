@@ -9,23 +9,27 @@ from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.client import inflating
+from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
-from firetrail.format.layout import BATCH_ITEM, COMPRESSED, TRANSACTION_PREPARED
+from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
 from firetrail.format.names import check_topic
 from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
 from firetrail.remoting.bodies import MessageQueue
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
+from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
 
 AUTO_CREATE_TOPIC = "TBW102"
 """The topic after which brokers make others."""
 DEFAULT_QUEUES = 4
 COMPRESS_OVER = 4096
-"""Larger bodies are compressed, as the Java client does."""
+"""Larger bodies are compressed, as the Java client does, if that makes them smaller."""
+OPAQUE_MAX = (1 << 31) - 1
+"""The number of a request that takes the most room in its header."""
 
 
 class SendStatus(StrEnum):
@@ -101,12 +105,23 @@ def draft_of(
     _check(message, queue)
     raw, message_id = _properties(message, ids)
     raw += b"".join(_property(name, value) for name, value in (more or {}).items())
-    body, sys_flag = bytes(message.body), TRANSACTION_PREPARED if half else 0
-    if len(body) > COMPRESS_OVER:
-        body = zlib.compress(body, 5)
-        sys_flag |= COMPRESSED
+    _check_properties(raw)
+    body, sys_flag = _as_sent(bytes(message.body))
+    sys_flag |= TRANSACTION_PREPARED if half else 0
     text, born = raw.decode(), message.born_time
     return Draft(message.topic, message_id, text, body, message.flag, sys_flag, False, born)
+
+
+def _as_sent(body: bytes) -> tuple[bytes, int]:
+    """A body in the smaller of its two forms, and the flag of that form."""
+    if len(body) <= COMPRESS_OVER:
+        return body, 0
+    if len(body) > inflating.INFLATED_MAX:
+        most = f"consumers inflate at most {inflating.INFLATED_MAX}"
+        what = f"{len(body)} bytes; {most}, so send it in several messages"
+        raise IllegalMessageError("body", what)
+    compressed = zlib.compress(body, 5)
+    return (compressed, COMPRESSED) if len(compressed) < len(body) else (body, 0)
 
 
 def batch_of(
@@ -127,11 +142,23 @@ def batch_of(
         if message.delay_level:
             raise IllegalMessageError("batch", "has a delayed message; send that one alone")
         raw, message_id = _properties(message, ids)
+        _check_properties(raw)
         names.append(message_id)
         items.append(BatchItem(message.flag, bytes(message.body), raw))
     # Brokers give the properties of the batch to each of its messages.
     properties = _property(WAIT, "true").decode()
     return Draft(topic, ",".join(names), properties, encode_batch(items), 0, 0, True, born)
+
+
+def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
+    """IllegalMessageError if the request is so long that a broker would end the connection."""
+    if len(body) <= FRAME_MAX - HEADER_MAX:
+        return
+    request = Command(code, header.encode(), body, opaque=OPAQUE_MAX, language=Language.PYTHON)
+    size = sum(map(len, encode_frame(request)))
+    if size > FRAME_MAX:
+        what = f"a request of {size} bytes; brokers read at most {FRAME_MAX}, so send it in parts"
+        raise IllegalMessageError("body", what)
 
 
 def check_queue(queue: MessageQueue | None, topic: str) -> None:
@@ -203,6 +230,11 @@ def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
     if get_property(raw, WAIT) is None:
         raw += _property(WAIT, "true" if message.wait_for_flush else "false")
     return raw, message_id
+
+
+def _check_properties(raw: bytes) -> None:
+    if len(raw) > MAX_PROPERTIES:
+        raise PropertiesTooLongError("properties", f"{len(raw)} bytes, at most {MAX_PROPERTIES}")
 
 
 def _property(name: str, value: str) -> bytes:
