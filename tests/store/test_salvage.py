@@ -141,3 +141,35 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert (told["damaged_at"], told["saved"], told["left_out"]) == (place, 91, 0)
     assert told["check"]["ok"] and told["positions"] == []
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("at", [4, 95])
+def test_the_first_record_is_the_damaged_one(at: int, expired: bool, tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "saved"
+    stored = filled(root)
+    if expired:
+        with Store.open(root, CONFIG) as store:
+            for _ in range(2):
+                store.delete_expired(forced=True)
+            stored = [m for m in stored if m.physical_offset >= store.log_range[0]]
+    spoil(root, stored[0], at)
+    saved = salvaged(root, target)
+    assert saved.cut_at == stored[0].physical_offset
+    assert main(["fsck", str(target)]) == 0
+    with Store.open(target) as store:
+        assert list(map(placeless, in_order(store))) == list(map(placeless, stored[1:]))
+
+
+def test_a_store_in_use_is_not_called_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "store"
+    filled(root)
+    with Store.open(root, CONFIG):
+        assert main(["salvage", str(root), "--into", str(tmp_path / "saved")]) == 2
+        told = capsys.readouterr().err
+        assert "has the store open; stop it first" in told and "good to its end" not in told
+        assert main(["fsck", str(root), "--repair", "truncate-log", "--dry-run"]) == 2
+        assert "has the store open; stop it first" in capsys.readouterr().err
+    assert not (tmp_path / "saved").exists()

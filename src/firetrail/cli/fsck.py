@@ -14,6 +14,7 @@ from firetrail.cli.output import Progress, colour, counted, human_size, human_ti
 from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
 from firetrail.storage.system import System
+from firetrail.store.folder import check_not_in_use
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
 from firetrail.store.losses import Loss, loss_behind
@@ -107,6 +108,7 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
     """Say what a repair would give up."""
     if args.repair is None:
         raise FiretrailError("--dry-run needs --repair")
+    check_not_in_use(System(), args.store)
     loss = None
     if Repair(args.repair) is Repair.TRUNCATE_LOG:
         with open_view(args.store) as view:

@@ -13,6 +13,7 @@ from firetrail.cli.common import open_view
 from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted
 from firetrail.storage.system import System, allow_many_files
+from firetrail.store.folder import check_not_in_use
 from firetrail.store.losses import known_end
 from firetrail.store.repair import damage_to_cut
 from firetrail.store.salvage import salvage_store
@@ -23,10 +24,11 @@ too. The damaged store is only read, and must not be in use.
 
 Up to the first damage both are the same. Behind it, messages have another place in the log and, in
 queues that have lost messages, a lower queue offset; the positions of consumer groups and delay
-levels are adjusted, so that groups continue where they were. Messages that were popped since the
-damage and not acknowledged are redelivered.
+levels are adjusted, so that groups continue where they were. Messages that were popped after the
+damage are redelivered, whether or not they were acknowledged.
 
-At the end the new store is checked as by firetrail fsck."""
+At the end the new store is checked as by firetrail fsck. Exit code 0: all is well; 1: the check
+found problems; 2: nothing was made, because the store is not damaged or a process has it open."""
 EXAMPLES = """\
   firetrail salvage data --into saved
   firetrail salvage data --into saved --json"""
@@ -48,6 +50,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> ExitCode:
     """Salvage, check the new store, and say what was done and found."""
     allow_many_files()
+    check_not_in_use(System(), args.store)  # a store that grows looks good to its end
     with open_view(args.store) as view:
         progress = Progress("saving", known_end(view) - damage_to_cut(view).physical_offset)
     broker = Renumbering()

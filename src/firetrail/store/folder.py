@@ -86,6 +86,14 @@ def lock_owner(system: System, root: Path) -> int | None:
         system.files.close(descriptor)
 
 
+def check_not_in_use(system: System, root: Path) -> None:
+    """Raise NotAStoreError unless the folder holds a store, StoreLockedError if that is open."""
+    check_is_store(system, root)
+    owner = lock_owner(system, root)
+    if owner is not None:
+        raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
+
+
 class FolderLock:
     """The exclusive right to write a store, shared with the Java store's understanding of it."""
 

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.errors import StoreLockedError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import REPAIR_PREFIX
 from firetrail.storage.system import System
 from firetrail.store.backup import copy_files
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.config import StoreConfig
-from firetrail.store.folder import check_is_store, lock_owner
+from firetrail.store.folder import check_not_in_use
 from firetrail.store.losses import GoodRecord, good_records
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import built, check_outside
@@ -98,14 +97,12 @@ def salvage_store(
     damage are done. Raises StoreLockedError if the store is in use, and StoreError if it is not
     damaged.
     """
-    check_is_store(system, root)
+    check_not_in_use(system, root)
     check_outside(root, target)
-    owner = lock_owner(system, root)
-    if owner is not None:
-        raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
     with StoreView.open(root, system=system) as view, built(system.files, target) as folder:
         cut_at = damage_to_cut(view).physical_offset
-        copy_files(system, root, folder, log_end=cut_at)
+        # With a damaged first record, the first file is copied all the same, for its place.
+        copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
             shutil.rmtree(kept)
