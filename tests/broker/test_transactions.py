@@ -9,6 +9,18 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import Talk, running
+from tests.broker.halves import (
+    COMMIT,
+    IMPATIENT,
+    PROPERTIES,
+    ROLLBACK,
+    UNKNOWN,
+    begin,
+    end,
+    ended,
+    half_answer,
+    stored,
+)
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -19,38 +31,6 @@ from firetrail.format.record import decode_message
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
-
-PROPERTIES = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
-COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-IMPATIENT = BrokerConfig(transaction_timeout_ms=1, transaction_check_max=2)
-
-
-async def begin(talk: Talk) -> Command:
-    return await talk.send("T1", b"body", e=2, f=4, i=PROPERTIES)
-
-
-async def ended(talk: Talk, half: Command, decision: int, group: str = "PG") -> Command:
-    answer = await talk.ask(
-        RequestCode.END_TRANSACTION,
-        producerGroup=group,
-        tranStateTableOffset=half.fields["queueOffset"],
-        commitLogOffset=decode_message_id(half.fields["msgId"]).physical_offset,
-        commitOrRollback=decision,
-    )
-    await asyncio.to_thread(talk.broker.store.wait_dispatched)
-    return answer
-
-
-async def end(talk: Talk, half: Command, decision: int, group: str = "PG") -> int:
-    return (await ended(talk, half, decision, group)).code
-
-
-def half_answer(queue_offset: int, message_id: str) -> Command:
-    return Command(0, {"queueOffset": str(queue_offset), "msgId": message_id})
-
-
-def stored(talk: Talk, topic: str, queue_id: int = 0) -> list[bytes]:
-    return [record.body for record in talk.broker.store.read(topic, queue_id)]
 
 
 def test_a_half_message_is_not_seen() -> None:
@@ -198,6 +178,7 @@ def test_an_end_under_the_first_offset_after_a_question_and_a_restart(
     killed = tmp_path / "killed"
 
     async def before(talk: Talk) -> None:
+        await talk.beat(producer="PG")
         kept.append(await begin(talk))
         await asyncio.sleep(0.01)
         await talk.broker.check_transactions()
@@ -220,6 +201,7 @@ class TestQuestions:
         """Neither at once, nor only when the clock is where it was."""
 
         async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             transactions = talk.broker._transactions
@@ -236,6 +218,7 @@ class TestQuestions:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             first = await begin(talk)
             await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -285,6 +268,7 @@ class TestQuestions:
 
     def test_nobody_is_asked_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
         async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             await begin(talk)
             for _ in range(3):
                 await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -302,6 +286,7 @@ class TestQuestions:
 
     def test_but_again_if_somebody_wants_it(self) -> None:
         async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             await begin(talk)
             for _ in range(3):
                 await asyncio.sleep(0.01)
@@ -343,6 +328,7 @@ class TestStrangeHalfMessages:
                 assert (await talk.send("T1", b"odd", f=4, i=wish)).code == 0
 
         async def after(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -353,6 +339,7 @@ class TestStrangeHalfMessages:
 
     def test_one_that_cannot_be_stored_again_holds_up_no_other(self) -> None:
         async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
             await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_631}\x02")
             await begin(talk)
             await asyncio.sleep(0.01)

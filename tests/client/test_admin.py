@@ -6,9 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from tests.client.clusters import clustered, fill, until
+from tests.client.clusters import clustered, fill, read_all, until
 
-from firetrail.client import Admin, Message, Producer, PushConsumer, Received
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.topics import CHECKED_OFTEN_TOPIC
+from firetrail.client import (
+    Admin,
+    Message,
+    Outcome,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Received,
+)
 from firetrail.errors import RequestError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.admin_bodies import (
@@ -54,6 +65,40 @@ class TestFiretrail:
                 assert await admin.masters("elsewhere") == {}
 
         clustered(test)
+
+    def test_a_transaction_that_was_given_up_is_resumed(self) -> None:
+        async def test() -> None:
+            config = BrokerConfig(transaction_timeout_ms=1, transaction_check_max=1)
+            asked: list[bytes] = []
+
+            def check(message: Received) -> Outcome:
+                asked.append(message.body)
+                return Outcome.UNKNOWN if len(asked) == 1 else Outcome.COMMIT
+
+            async with (
+                asyncio.timeout(30),
+                Broker.running(config=config) as broker,
+                Producer(broker.namesrv, "PG", check=check) as producer,
+                Admin(broker.namesrv) as admin,
+                PullConsumer(broker.namesrv) as consumer,
+            ):
+                sent = await producer.send_in_transaction(
+                    Message("T", b"half"), lambda _: Outcome.UNKNOWN
+                )
+                while CHECKED_OFTEN_TOPIC not in await admin.topics():
+                    await asyncio.sleep(0.01)
+                    await broker.check_transactions()
+                (queue,) = await consumer.queues(CHECKED_OFTEN_TOPIC)
+                (given_up,) = (await consumer.pull(queue, 0, wait_s=20)).messages
+                assert given_up.message_id == sent.message_id
+                await admin.resume_transaction(given_up.record.message_id)
+                await asyncio.sleep(0.01)
+                await broker.check_transactions()
+                assert [m.body for m in await read_all(broker.namesrv, "T", 1)] == [b"half"]
+                with pytest.raises(RequestError, match="among those in TRANS_CHECK_MAX_TIME"):
+                    await admin.resume_transaction(sent.offset_message_id)
+
+        asyncio.run(test())
 
     def test_topics(self) -> None:
         async def test(namesrv: str) -> None:

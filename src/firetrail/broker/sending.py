@@ -224,8 +224,9 @@ class Sending:
                 self._id_start.encode(),
             )
         elif message.topic == HALF_TOPIC:
-            self._transactions.begun(result)
-            unique = get_property(message.raw_properties or b"", UNIQ_KEY)
+            properties = message.raw_properties or b""
+            self._transactions.begun(result, properties)
+            unique = get_property(properties, UNIQ_KEY)
             fields["transactionId"] = unique or fields["msgId"]
         return Command(
             _STORED if result.status is PutStatus.PUT_OK else _CODES[result.status],

@@ -3,20 +3,31 @@
 A half message waits in a topic of its own. Commit puts it where it belongs, commit and rollback
 alike note its end in another topic. Who says neither is asked; for each question the half message
 is stored again, behind the others, with the number of questions, so that the oldest open one is
-never far back. The topics, and the offsets in them, are those of RocketMQ's broker.
+never far back. While no producer of the group is connected, nothing is asked and nothing counted:
+the half message waits for as long as the log is kept. The topics, and the offsets in them, are
+those of RocketMQ's broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
 
 from firetrail.broker.clients import Client, Clients
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.copying import copied
+from firetrail.broker.half_messages import (
+    QUEUE,
+    Half,
+    Identity,
+    ask,
+    checks_of,
+    committed_from,
+    copy_of,
+    half_at,
+    identity_of,
+)
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.own_records import own_records
 from firetrail.broker.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
@@ -31,47 +42,30 @@ from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
-    UNIQ_KEY,
     replace_properties,
-    without_crc,
 )
-from firetrail.format.record import Record, encode_record
+from firetrail.format.record import Record
 from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+from firetrail.remoting.headers import EndTransactionHeader
 from firetrail.store.results import PutResult
+from firetrail.store.retention import HOUR_MS
 from firetrail.store.served import ServedStore
 
 GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say how far half and end topic are done with."""
 ENDED = "d"
 """Tag of the messages that note the end of half messages."""
-QUEUE = 0
 AT_ONCE = 64
 """Half messages that are looked at before others get their turn."""
-
-Identity = tuple[str, str]
-"""Producer group and unique key."""
-_NUMBER = re.compile("[0-9]{1,9}")
+FAR_BACK = 100_000
+"""Half messages behind one that waits for its producer; then it is stored again behind them. So a
+start reads about as many at most, besides the open ones, however long a producer is away."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Half:
-    """A half message that is open."""
-
-    offset: int
-    physical_offset: int
-    store_time: int
-    checks: int = 0
-    earlier: list[int] = field(default_factory=list)
-    """Offsets under which it was stored before it was asked for."""
-    ending: asyncio.Task[None] | None = None
-    """What stores its end at the moment."""
 
 
 class Transactions:
@@ -93,8 +87,9 @@ class Transactions:
         self._config = config
         self._now_ms = now_ms
         self._open: dict[int, Half] = {}
-        self._loaded: dict[Identity | None, Half] = {}  # open at the start, and asked for before
+        self._loaded: dict[Identity | None, Half] = {}  # open at the start, and stored before
         self._next = 0  # half messages before it are in _open, or have ended
+        self._absent: set[str] = set()  # groups that could not be asked in the last round
         self.handlers: dict[int, Handler] = {
             RequestCode.END_TRANSACTION: self._end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume,
@@ -123,9 +118,9 @@ class Transactions:
             wait_for_flush=message.wait_for_flush,
         )
 
-    def begun(self, place: PutResult) -> None:
+    def begun(self, place: PutResult, properties: bytes) -> None:
         """A half message was stored."""
-        self._remember(Half(place.queue_offset, place.physical_offset, place.store_time))
+        self._remember(half_at(place, properties))
 
     # -- end ----------------------------------------------------------------------------------
 
@@ -140,14 +135,14 @@ class Transactions:
             return request.answer()  # it has ended already
         if half.ending is None:
             commits = decision == layout.TRANSACTION_COMMIT
-            work = self._store_end(half, _committed(record) if commits else None)
+            work = self._store_end(half, committed_from(record) if commits else None)
             half.ending = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(half.ending)  # who says it again waits for the same end
         return request.answer()
 
     def _stored_again(self, record: Record) -> Half | None:
         """What is open of a half message that was asked for before a start, under other offsets."""
-        half = self._loaded.get(_identity(record))
+        half = self._loaded.get(identity_of(record))
         if half is None or half.offset not in self._open or half.offset < record.queue_offset:
             return None
         return half
@@ -188,7 +183,7 @@ class Transactions:
                 f"no message {message_id:.64} among those in {CHECKED_OFTEN_TOPIC}",
             )
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
-        self.begun(await self._put(_copy(record, HALF_TOPIC, properties)))
+        self.begun(await self._put(copy_of(record, HALF_TOPIC, properties)), properties)
         return request.answer()
 
     def _end_mark(self, offset: int) -> Message:
@@ -215,16 +210,19 @@ class Transactions:
         """Find the half messages that are open, after a start."""
         self._next = self._progress(HALF_TOPIC)
         newest: dict[Identity | None, Half] = {}
+        copies: set[int] = set()
         for record in self._messages(HALF_TOPIC, self._next):
-            checks = _number(record, TRANSACTION_CHECK_TIMES) or 0
-            half = Half(record.queue_offset, record.physical_offset, record.store_time, checks)
-            identity = _identity(record)
+            checks = checks_of(record.raw_properties)
+            half = half_at(record, record.raw_properties, checks or 0)
+            identity = identity_of(record)
             older = newest.get(identity)
-            # Stored again to be asked for; a crash may have come before the older one's end mark.
-            if older is not None and checks == older.checks + 1:
+            # A copy always has a count. A crash may have come before the older one's end mark.
+            if older is not None and checks in (older.checks, older.checks + 1):
                 half.earlier = [*older.earlier, older.offset]
             if identity is not None:
                 newest[identity] = half
+            if checks is not None:
+                copies.add(half.offset)
             self._remember(half)
         for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
             for word in mark.body.split(b","):
@@ -233,7 +231,7 @@ class Transactions:
         self._loaded = {
             identity: half
             for identity, half in newest.items()
-            if half.checks and half.offset in self._open
+            if half.offset in copies and half.offset in self._open
         }
 
     def _ended(self, offset: int) -> None:
@@ -255,18 +253,63 @@ class Transactions:
     async def check(self) -> None:
         """Ask for the half messages that are old enough, and save how far all have ended."""
         now = self._now_ms()
+        first_kept = self._store.log_range[0]
+        deleted: Counter[str] = Counter()
+        absent: Counter[str] = Counter()
         for number, half in enumerate(sorted(self._halves(), key=lambda half: half.offset)):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
             if half.offset not in self._open or half.ending is not None:
                 continue  # it has ended meanwhile, or is about to
-            record = self._stored(half)
             half.store_time = min(half.store_time, now)  # if the clock was set back
-            if record is None:
+            if half.physical_offset < first_kept:
                 self._forget(half)
-            elif now - half.store_time >= self._patience(record):
-                await self._ask(half, record)
+                deleted[half.group] += 1
+            elif now - half.store_time >= self._patience(half):
+                await self._check(half, now, absent)
         self._save_progress()
+        self._report(deleted, absent)
+
+    def _report(self, deleted: Counter[str], absent: Counter[str]) -> None:
+        """Log what a round could not ask for: what is deleted, and groups that have just gone."""
+        for group, count in deleted.items():
+            _log.warning(
+                "%d half messages of producer group %s were deleted with old files of the log "
+                "before their transactions ended; no consumer gets them",
+                count,
+                group,
+            )
+        for group in absent.keys() - self._absent:
+            _log.warning(
+                "producer group %s has %d open transactions, but no producer is connected that "
+                "could be asked; they wait for one for %d hours (fileReservedTime)",
+                group,
+                absent[group],
+                self._store.config.file_reserved_hours,
+            )
+        self._absent = set(absent)
+
+    async def _check(self, half: Half, now: int, absent: Counter[str]) -> None:
+        """Ask for a half message that is due, give it up, or let it wait for a producer.
+
+        While it waits, its record is not even read: a round costs nothing then.
+        """
+        most = self._config.transaction_check_max
+        kept_h = self._store.config.file_reserved_hours
+        if half.checks >= most:
+            await self._give_up(half, f"after {most} checks")
+        elif self._producer(half) is not None:
+            await self._ask(half)
+        elif now - half.store_time >= kept_h * HOUR_MS:
+            await self._give_up(half, f"after {kept_h} hours without a producer to ask")
+        else:
+            absent[half.group] += 1
+            if self._next - half.offset > FAR_BACK:
+                await self._store_again(half)
+
+    def _producer(self, half: Half) -> Client | None:
+        producers = self._clients.producers_of(half.group)
+        return next((one for one in producers if not one.connection.is_closed), None)
 
     def _stored(self, half: Half) -> Record | None:
         """Its record, None if retention has deleted it or, which is reported, it is damaged."""
@@ -279,49 +322,73 @@ class Transactions:
     def _halves(self) -> list[Half]:
         return list({half.offset: half for half in self._open.values()}.values())
 
-    def _patience(self, record: Record) -> int:
-        seconds = _number(record, CHECK_IMMUNITY_TIME)
-        return self._config.transaction_timeout_ms if seconds is None else seconds * 1000
+    def _patience(self, half: Half) -> int:
+        wanted = half.immunity_ms
+        return self._config.transaction_timeout_ms if wanted is None else wanted
 
-    async def _ask(self, half: Half, record: Record) -> None:
-        try:
-            half.checks += 1
-            if half.checks <= self._config.transaction_check_max:
-                await self._ask_again(half, record)
-                return
+    async def _give_up(self, half: Half, why: str) -> None:
+        record = self._stored(half)
+        if record is not None:
             self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
-            await self._put(_copy(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
-            _log.warning(
-                "the half message at %d of producer group %s is given up after %d checks and moved "
-                "to %s",
-                record.physical_offset,
-                record.properties.get(PGROUP, ""),
-                self._config.transaction_check_max,
-                CHECKED_OFTEN_TOPIC,
-            )
-        except IllegalMessageError as error:  # it never can be; those behind it have their turn
-            _log.error(
-                "the half message at %d cannot be stored again: %s; given up",
-                record.physical_offset,
-                error,
-            )
+            try:
+                place = await self._put(copy_of(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
+            except IllegalMessageError as error:
+                self._log_refused(half, error)
+            else:
+                _log.warning(
+                    "the half message at %d of producer group %s is given up %s and moved to %s "
+                    "as message %s",
+                    half.physical_offset,
+                    half.group,
+                    why,
+                    CHECKED_OFTEN_TOPIC,
+                    encode_message_id(record.store_host, place.physical_offset),
+                )
         self._forget(half)
         await self._put(self._end_mark(half.offset))
 
-    async def _ask_again(self, half: Half, record: Record) -> None:
+    async def _ask(self, half: Half) -> None:
+        """Store a half message again with one more question, and ask."""
+        half.checks += 1
+        stored = await self._store_again(half)
+        if stored is None:
+            return
+        half.store_time = stored.store_time
+        producer = self._producer(half)
+        if producer is None:
+            half.checks -= 1  # it has gone meanwhile
+        else:
+            ask(producer, stored)
+
+    async def _store_again(self, half: Half) -> Record | None:
+        """Put a half message behind the others; None if that cannot be, and it is given up."""
+        record = self._stored(half)
+        if record is None:
+            self._forget(half)
+            return None
         changes = {TRANSACTION_CHECK_TIMES: str(half.checks), CHECK_IMMUNITY_TIME: None}
-        again = _copy(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
-        place = await self._put(again)
+        again = copy_of(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
+        try:
+            place = await self._put(again)
+        except IllegalMessageError as error:  # it never can be; those behind it have their turn
+            self._log_refused(half, error)
+            self._forget(half)
+            await self._put(self._end_mark(half.offset))
+            return None
         old = half.offset
         half.earlier.append(old)
         half.offset, half.physical_offset = place.queue_offset, place.physical_offset
-        half.store_time = place.store_time
+        half.immunity_ms = None
         self._remember(half)
         await self._put(self._end_mark(old))
-        producer = next(self._clients.producers_of(record.properties.get(PGROUP, "")), None)
-        stored = self._store.at(half.physical_offset)
-        if producer is not None and stored is not None:
-            _question(producer, stored)
+        return self._store.at(half.physical_offset)
+
+    def _log_refused(self, half: Half, error: IllegalMessageError) -> None:
+        _log.error(
+            "the half message at %d cannot be stored again: %s; given up",
+            half.physical_offset,
+            error,
+        )
 
     def _save_progress(self) -> None:
         """All half messages before the oldest open one have ended."""
@@ -330,54 +397,3 @@ class Transactions:
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)
             self._offsets.commit(GROUP, OP_TOPIC, QUEUE, ends)
-
-
-def _number(record: Record, name: str) -> int | None:
-    """The number in a property, None if there is none: producers may write anything there."""
-    text = record.properties.get(name, "")
-    return int(text) if _NUMBER.fullmatch(text) else None
-
-
-def _identity(record: Record) -> Identity | None:
-    """What a half message has in common with what is stored of it again."""
-    properties = record.properties
-    unique = properties.get(UNIQ_KEY)
-    return (properties.get(PGROUP, ""), unique) if unique else None
-
-
-def _copy(record: Record, topic: str, properties: bytes) -> Message:
-    return copied(record, topic, QUEUE, properties, wait_for_flush=False)
-
-
-def _committed(record: Record) -> Message:
-    """The message that consumers get."""
-    properties = record.properties
-    return copied(
-        record,
-        properties[REAL_TOPIC],
-        int(properties[REAL_QID]),
-        record.raw_properties,
-        sys_flag=record.sys_flag | layout.TRANSACTION_COMMIT,
-        prepared_offset=record.physical_offset,
-    )
-
-
-def _question(producer: Client, record: Record) -> None:
-    """CHECK_TRANSACTION_STATE, with the message as its producer knows it."""
-    properties = record.properties
-    unique = properties.get(UNIQ_KEY)
-    header = CheckTransactionHeader(
-        record.queue_offset,
-        record.physical_offset,
-        unique,
-        unique,
-        encode_message_id(record.store_host, record.physical_offset),
-    )
-    shown = record._replace(
-        topic=properties[REAL_TOPIC],
-        queue_id=int(properties[REAL_QID]),
-        raw_properties=without_crc(record.raw_properties),
-    )
-    producer.connection.tell(
-        Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
-    )

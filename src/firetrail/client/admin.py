@@ -25,6 +25,7 @@ from firetrail.remoting.admin_bodies import (
 from firetrail.remoting.admin_headers import (
     ConsumeStatsHeader,
     DeleteGroupHeader,
+    MessageIdHeader,
     ProducerGroupHeader,
 )
 from firetrail.remoting.bodies import (
@@ -314,6 +315,16 @@ class Admin(ClusterClient):
         return found
 
     # -- messages -----------------------------------------------------------------------------
+
+    async def resume_transaction(self, message_id: str) -> None:
+        """Let a broker ask again about a transaction that it has given up.
+
+        ``message_id`` is that of the message in ``TRANS_CHECK_MAX_TIME_TOPIC`` (its record's, or
+        the one in the broker's log). Doing it twice stores the message twice if both are committed.
+        """
+        address = format_host(decode_message_id(message_id).host)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        await self._session.ask(address, code, MessageIdHeader(message_id))
 
     async def find(
         self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = LATEST
