@@ -15,6 +15,7 @@ from firetrail.broker import pop_checkpoints
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import GroupTable
+from firetrail.broker.offset_files import OffsetFiles
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.pop_checkpoints import GROUP, Checkpoint, Checkpoints
 from firetrail.broker.reviving import Reviving
@@ -46,7 +47,7 @@ class Parts:
         self.store = ServedStore.open(folder, SMALL)
         self.topics = TopicTable(file("topics.json"), config, 18, now_ms)
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        self.offsets = OffsetTable(file("consumerOffset.json"), self.store, self.topics)
+        self.offsets = OffsetTable(OffsetFiles(system, folder), self.store, self.topics)
         self.points = Checkpoints(self.store, self.topics, self.offsets, "broker-a", now_ms)
         self.reviving = Reviving(self.store, self.topics, self.groups, self.points, now_ms)
         self.topics.put([TopicConfig("T", 4, 4)])

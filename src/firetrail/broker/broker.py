@@ -23,12 +23,13 @@ from firetrail.broker.assigning import Assigning
 from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import DELAY_OFFSETS, ORDERS, ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
 from firetrail.broker.inspecting import Inspecting
 from firetrail.broker.java_timer import take_over
 from firetrail.broker.locks import Locks
+from firetrail.broker.offset_files import OffsetFiles
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.overruns import log_overruns, overshoot_in
 from firetrail.broker.pop_checkpoints import Checkpoints
@@ -239,7 +240,10 @@ class Broker:
             since = self.topics.version.timestamp
             self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        self.offsets = OffsetTable(progress(CONSUMER_OFFSETS), store, self.topics)
+        offset_files = OffsetFiles(
+            system, self._folder, store.flush, light_queues=store.config.light_queues
+        )
+        self.offsets = OffsetTable(offset_files, store, self.topics)
         is_unread = unsupported.unread_topics(system.files, self._folder)
         overshoot = overshoot_in(store, is_unread)
         overruns = self.offsets.set_back(overshoot)

@@ -28,6 +28,7 @@ CHECKSUM = "firetrailCrc"
 """The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
 
 CONSUMER_OFFSETS = "consumerOffset.json"
+LMQ_OFFSETS = "lmqConsumerOffset.json"
 DELAY_OFFSETS = "delayOffset.json"
 ORDERS = "consumerOrderInfo.json"
 """The files that hold positions in queues."""
@@ -50,6 +51,15 @@ class ConfigFile:
         self.is_ours = True
         """Whether Firetrail has written what was loaded, or nobody has written anything."""
         self._is_good = False  # whether the file itself, if it is there, can be understood
+
+    def modified_ms(self) -> int | None:
+        """When it was last written, None if it never was."""
+        for path in (self.path, self._backup):
+            try:
+                return self._files.modified_ms(path)
+            except FileNotFoundError:
+                continue
+        return None
 
     def load(self, kind: type[Table]) -> Table:
         """What it holds, nothing if it was never written.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firetrail.broker.files import ConfigFile
 from firetrail.broker.groups import check_group
+from firetrail.broker.offset_files import OffsetFiles
 from firetrail.broker.overruns import Overrun, Overshoot, set_back_groups
 from firetrail.broker.saving import Saver
 from firetrail.broker.topics import QUEUES_MAX, TopicTable
@@ -24,10 +24,10 @@ _SEPARATOR = "@"
 class OffsetTable:
     """Queue offsets by topic, group and queue id: the next message that the group has not seen."""
 
-    def __init__(self, file: ConfigFile, store: ServedStore, topics: TopicTable) -> None:
+    def __init__(self, file: OffsetFiles, store: ServedStore, topics: TopicTable) -> None:
         self._store = store
         self._topics = topics
-        self._offsets = dict(file.load(ConsumerOffsets).offset_table)
+        self._offsets = file.load()
         self.is_ours = file.is_ours
         """Whether Firetrail has saved the offsets that were there at the start."""
         self._resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of yet

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.files import DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.offset_files import Offsets, change_offsets
 from firetrail.broker.topics import REVIVE_PREFIX
 from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
+from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
 from firetrail.storage.system import System
 from firetrail.store.served import ServedStore
@@ -69,7 +70,7 @@ def overshoot_in(store: ServedStore, is_unread: Callable[[str], bool]) -> Oversh
     return overshoot
 
 
-def set_back_groups(offsets: dict[str, dict[int, int]], overshoot: Overshoot) -> list[Overrun]:
+def set_back_groups(offsets: Offsets, overshoot: Overshoot) -> list[Overrun]:
     """Change the offsets of groups, by ``topic@group`` and queue id, that are too far."""
     found = []
     for key, queues in offsets.items():
@@ -141,8 +142,8 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
         end = None if is_unread(topic) else ends(topic, queue_id)
         return end if end is not None and end < offset else None
 
-    def groups(table: ConsumerOffsets) -> list[Overrun]:
-        return set_back_groups(table.offset_table, overshoot)
+    def groups(offsets: Offsets) -> list[Overrun]:
+        return set_back_groups(offsets, overshoot)
 
     def delays(table: DelayOffsets) -> list[Overrun]:
         return set_back_delays(table.offset_table, overshoot)
@@ -151,7 +152,7 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
         return drop_orders(table.table, _last_popped, overshoot)
 
     return [
-        *change_file(system, root, CONSUMER_OFFSETS, ConsumerOffsets, groups),
+        *change_offsets(system, root, groups),
         *change_file(system, root, DELAY_OFFSETS, DelayOffsets, delays),
         *change_file(system, root, ORDERS, OrderInfos, orders),
     ]

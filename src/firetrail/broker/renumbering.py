@@ -8,14 +8,15 @@ were lost, the ends behind the damage are left out, and producers are asked agai
 
 from __future__ import annotations
 
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.files import DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.offset_files import Offsets, change_offsets
 from firetrail.broker.overruns import set_back_files
 from firetrail.broker.pop_checkpoints import CHECKPOINT
 from firetrail.broker.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.errors import FormatError, ProtocolError
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import decode_message
-from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
+from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import CheckpointBody, OrderInfos
 from firetrail.store.losses import GoodRecord
 from firetrail.store.salvage import Numbering, Salvaged
@@ -57,8 +58,8 @@ class Renumbering:
         """Exchange the offsets in the files of the broker."""
         numbering = salvaged.numbering
 
-        def groups(table: ConsumerOffsets) -> list[str]:
-            return self._groups(table, numbering)
+        def groups(offsets: Offsets) -> list[str]:
+            return self._groups(offsets, numbering)
 
         def delays(table: DelayOffsets) -> list[str]:
             return self._delays(table, numbering)
@@ -67,14 +68,14 @@ class Renumbering:
             return self._orders(table, numbering)
 
         place = (view.system, view.root)
-        self.done += change_file(*place, CONSUMER_OFFSETS, ConsumerOffsets, groups)
+        self.done += change_offsets(*place, groups)
         self.done += change_file(*place, DELAY_OFFSETS, DelayOffsets, delays)
         self.done += change_file(*place, ORDERS, OrderInfos, orders)
         self.done += set_back_files(*place, view.queue_end)
 
-    def _groups(self, table: ConsumerOffsets, numbering: Numbering) -> list[str]:
+    def _groups(self, offsets: Offsets, numbering: Numbering) -> list[str]:
         done = []
-        for key, queues in table.offset_table.items():
+        for key, queues in offsets.items():
             topic, _, group = key.partition("@")
             if topic.startswith(REVIVE_PREFIX):
                 continue  # its notes end at the damage; who is beyond them is set back

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from firetrail.broker.files import ConfigFile
 from firetrail.errors import RequestError
 from firetrail.remoting.body import Body
 from firetrail.remoting.codes import ResponseCode
@@ -21,6 +21,17 @@ REST_MAX_S = 5.0
 _log = logging.getLogger(__name__)
 
 
+class SavedFile(Protocol):
+    """What a table is saved to."""
+
+    @property
+    def path(self) -> Path:
+        """For errors."""
+
+    def save(self, value: dict[str, Any]) -> None:
+        """Write it, durably."""
+
+
 class Saver:
     """Writes what ``content`` gives to a file whenever it was changed.
 
@@ -30,7 +41,7 @@ class Saver:
     table that changes all the time does not take all the time there is.
     """
 
-    def __init__(self, file: ConfigFile, content: Callable[[], dict[str, Any] | Body]) -> None:
+    def __init__(self, file: SavedFile, content: Callable[[], dict[str, Any] | Body]) -> None:
         self._file = file
         self._content = content
         self._task: asyncio.Task[None] | None = None

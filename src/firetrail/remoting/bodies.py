@@ -335,6 +335,15 @@ class ConsumerOffsets(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class LmqConsumerOffsets(Body):
+    """``lmqConsumerOffset.json``: groups whose names begin with ``%LMQ%`` have one offset each."""
+
+    offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    lmq_offset_table: dict[str, int] = field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DelayOffsets(Body):
     """``delayOffset.json``, and GET_ALL_DELAY_OFFSET answered: by level."""
 
