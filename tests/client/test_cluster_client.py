@@ -37,6 +37,7 @@ ARGUMENTS: dict[str, Any] = {
     "key": "k",
     "message": Message("T", b""),
     "messages": [Message("T", b"")],
+    "message_id": "7F00000100002A9F0000000000000000",
     "namespace": "n",
     "offset": 0,
     "offset_message_id": "7F00000100002A9F0000000000000000",
