@@ -92,9 +92,9 @@ def test_files_of_the_broker(tmp_path: Path) -> None:
         for buffer in store.get(REVIVE).buffers:
             record = decode_message(buffer)
             assert record.topic == REVIVE
-            note = GoodRecord(REVIVE, 0, record.queue_offset, record.store_time, True, buffer)
+            note = GoodRecord(REVIVE, 0, record.queue_offset, record.store_time, True, buffer, 0)
             assert not broker.wanted(note, numbering)
-        half = GoodRecord("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0, 0, True, buffer)
+        half = GoodRecord("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0, 0, True, buffer, 0)
         assert broker.wanted(half, numbering)
         numbering.note(("RMQ_SYS_TRANS_HALF_TOPIC", 0), 5, 4)
         assert not broker.wanted(half, numbering)

@@ -45,6 +45,8 @@ SINK = "firetrail.sink"
 
 REPAIR_PREFIX = "repair-"
 """Folders in a store with what repairs have taken out of it."""
+DROPPED_PREFIX = "dropped-"
+"""Folders in a store with good records that recovery has dropped from the end of its log."""
 
 LOCK_CONTENT = b"lock"
 """What the Java store writes into the lock file; the lock itself is an fcntl lock on byte 0."""

@@ -7,11 +7,12 @@ from pathlib import Path
 from firetrail.storage.system import Files
 
 
-def copy_file(files: Files, source: Path, target: Path) -> int:
+def copy_file(files: Files, source: Path, target: Path, part: range | None = None) -> int:
     """Copy a file durably, at the length that it has now; how many bytes it holds besides holes.
 
     The copy is as sparse as the file. It may be written meanwhile: what is written behind the
-    place where the copy has come is in it, up to that length.
+    place where the copy has come is in it, up to that length. If only a ``part`` of its bytes is
+    copied, the rest of the copy is a hole.
     """
     descriptor = files.open(source, writable=False)
     try:
@@ -20,7 +21,8 @@ def copy_file(files: Files, source: Path, target: Path) -> int:
         try:
             files.set_size(copy, size)
             copied = 0
-            for start, end in files.data_ranges(descriptor, 0, size):
+            begin, limit = (part.start, min(part.stop, size)) if part is not None else (0, size)
+            for start, end in files.data_ranges(descriptor, begin, limit):
                 files.copy_range(descriptor, copy, start, end)
                 copied += end - start
             files.sync(copy)

@@ -22,6 +22,7 @@ from firetrail.format.names import (
     COMMIT_LOG,
     CONFIG,
     CONSUME_QUEUE,
+    DROPPED_PREFIX,
     INDEX,
     LOCK,
     REPAIR_PREFIX,
@@ -99,7 +100,8 @@ class _Copy:
     def run(self, log_end: int | None = None) -> None:
         names = self._files.names(self._root)
         left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
-        others = [n for n in names if n not in left_out and not n.startswith(REPAIR_PREFIX)]
+        aside = (REPAIR_PREFIX, DROPPED_PREFIX)
+        others = [n for n in names if n not in left_out and not n.startswith(aside)]
         # The abort file after the marks: a store that is opened in between is not taken for closed.
         self._copy_row(self._root, [*_ORDER, *others, ABORT], [])
         self._copy_log(self._root / COMMIT_LOG, log_end)

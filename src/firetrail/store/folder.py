@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
@@ -65,6 +66,17 @@ def prepare_folder(system: System, root: Path) -> None:
         raise NotAStoreError(
             f"{root}: holds other files and no message store; choose an empty folder"
         )
+
+
+def stamped_folder(system: System, root: Path, prefix: str) -> Path:
+    """A path in the store, named after the time, that does not exist yet."""
+    now_ms = system.clock.now_ms()
+    while True:
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        path = root / f"{prefix}{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
+        if not path.exists():
+            return path
+        now_ms += 1
 
 
 def is_held_here(root: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +14,8 @@ from firetrail.format.javahash import java_text
 from firetrail.store.problems import Kind
 from firetrail.store.queues import QueueKey
 from firetrail.store.tail import TailKind, read_tail
-from firetrail.store.view import StoreView
+from firetrail.store.view import StoreState, StoreView
+from firetrail.store.viewlog import ViewLog
 from firetrail.store.walk import Batch, Damage, LogWalk
 
 _COLUMNS = (
@@ -40,6 +41,7 @@ class GoodRecord(NamedTuple):
     """Not so prepared messages and those that were rolled back, which no consumer sees."""
     content: memoryview
     """Its bytes, valid until the next one."""
+    physical_offset: int
 
 
 @dataclass(slots=True)
@@ -123,15 +125,24 @@ def first_damage(view: StoreView) -> Damage | None:
 
 
 def known_end(view: StoreView) -> int:
-    """Up to where messages are known to have been in the log, damaged or not."""
-    durable = view.watermark.durable_offset if view.watermark is not None else 0
-    return max(view.end, durable)
+    """Up to where messages are known to have been in the log, damaged or not.
+
+    Behind the watermark of a store that crashed there may be more: Firetrail leaves no old bytes
+    there.
+    """
+    if view.watermark is None:
+        return view.end
+    if view.state is StoreState.CRASHED:
+        return max(view.end, view.watermark.durable_offset, view.log.limit)
+    return max(view.end, view.watermark.durable_offset)
 
 
-def good_records(view: StoreView, begin: int) -> Iterator[GoodRecord]:
-    """The good records from a physical offset on, past whatever is damaged."""
+def good_records(
+    log: ViewLog, begin: int, end: int, check: Check = Check.RECORD
+) -> Iterator[GoodRecord]:
+    """The good records between two physical offsets, past whatever is damaged."""
     names: dict[bytes, str] = {}
-    for part in LogWalk(view.log, begin, known_end(view), Check.RECORD):
+    for part in LogWalk(log, begin, end, check):
         if not isinstance(part, Batch):
             continue
         rows = part.rows if part.failed is None else part.rows - 1
@@ -144,16 +155,15 @@ def good_records(view: StoreView, begin: int) -> Iterator[GoodRecord]:
                 topic = names[raw] = java_text(raw)
             kind = flag & layout.TRANSACTION_MASK
             in_queue = kind in (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
-            at = offset - base
-            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, content[at : at + size])
+            record = content[offset - base : offset - base + size]
+            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, record, offset)
 
 
 def loss_behind(view: StoreView, damage: Damage) -> Loss:
     """What a log that ends before some damage has lost."""
     begin = damage.physical_offset
-    loss = Loss(begin, known_end(view), damage.detail)
-    queues: dict[QueueKey, QueueLoss] = {}
-    for pair in view.tails:
+    loss = Loss(begin, begin, damage.detail)
+    for pair in sorted(view.tails):
         with closing(view.open_queue(*pair)) as queue:
             first = queue.first_where(
                 queue.min_offset(view.log.min_offset),
@@ -161,14 +171,29 @@ def loss_behind(view: StoreView, damage: Damage) -> Loss:
                 lambda unit: unit.physical_offset >= begin,
             )
             if first < queue.max_offset:
-                queues[pair] = QueueLoss(*pair, first, queue.max_offset)
-    for record in good_records(view, begin):
+                loss.queues.append(QueueLoss(*pair, first, queue.max_offset))
+    for record in count_records(loss, good_records(view.log, begin, known_end(view))):
+        loss.end = record.physical_offset + len(record.content)
+    loss.end = max(loss.end, _claimed_end(view))
+    return loss
+
+
+def _claimed_end(view: StoreView) -> int:
+    """Up to where something other than the log says that there were messages."""
+    durable = view.watermark.durable_offset if view.watermark is not None else 0
+    return max(view.end, durable)
+
+
+def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRecord]:
+    """Pass records on, and count them as lost."""
+    queues = {(queue.topic, queue.queue_id): queue for queue in loss.queues}
+    for record in records:
         if record.in_queue:
             _count(queues, record)
         else:
             loss.others += 1
+        yield record
     loss.queues = [queues[pair] for pair in sorted(queues)]
-    return loss
 
 
 def _count(queues: dict[QueueKey, QueueLoss], record: GoodRecord) -> None:

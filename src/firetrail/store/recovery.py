@@ -5,10 +5,11 @@ behind the last known record is looked at. After an unclean stop the log is scan
 included, from where queues and index are known to be on disk.
 
 The scan ends at the first bytes that are no good record. If they lie behind everything that is
-known to be on disk they are a torn tail: zeroed, synced, forgotten. If not, it is damage, and
-recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to go on. Until
-then nothing was changed; only now are queues and index cut back to what is sure, and the log
-dispatched again from there.
+known to be on disk they are a torn tail: zeroed, synced, forgotten, but for good records in it,
+which are copied first (:mod:`firetrail.store.dropped`). If not, it is damage, and recovery refuses:
+:class:`StoreDamagedError` says where, what would be lost and how to go on. Until then nothing was
+changed; only now are queues and index cut back to what is sure, and the log dispatched again from
+there.
 
 Every step can be repeated: a recovery that was itself interrupted starts over and ends the same.
 """
@@ -35,6 +36,7 @@ from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.consumequeue import ConsumeQueue, is_possible
 from firetrail.store.deriving import Deriver
+from firetrail.store.dropped import find_dropped, set_aside
 from firetrail.store.indexes import Index
 from firetrail.store.logread import first_store_time, store_time_at
 from firetrail.store.logscan import find_record, scan_segment
@@ -114,6 +116,8 @@ class Recovery:
                 self._note_last(watermark, start)
             end, stop = self._scan(start)
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
+            if not clean:
+                self._keep_dropped(end, stop, stale_tails=watermark is None)
             if clean:
                 mark_unclean(Watermark(False, end, start, self._last_record, self._last_store_time))
             self._dispatch_again(start, end, clean, watermark is not None)
@@ -365,6 +369,27 @@ class Recovery:
             damaged = clean or (time is not None and time <= checkpoint.physic_timestamp)
         if damaged or (self._units_known and not self._messages):
             raise self._damage(end, stop, self._data_behind(end))
+
+    def _keep_dropped(self, end: int, stop: Stop, *, stale_tails: bool) -> None:
+        """Copy good records behind ``end``, which may have been acknowledged, and say so."""
+        check = self._check if self._check is Check.SEALED else Check.RECORD
+        root, system = self._log.folder.parent, self._log.system
+        dropped = find_dropped(system, root, end, check)
+        if dropped is None or (stale_tails and self._is_stale(dropped.first)):
+            return
+        folder = set_aside(system, root, dropped)
+        segment = self._log.find(end) or self._log.segments[-1]
+        _LOGGER.warning(
+            "%s at offset %d (record %d): no good record here (%s), so the log ends here after the "
+            "unclean stop; %s stood behind it and are no longer in the store. Their bytes are in "
+            "%s: print them with 'firetrail dump', make a store of them with 'firetrail salvage'",
+            segment.path,
+            end - segment.base,
+            end,
+            stop.name,
+            dropped,
+            folder,
+        )
 
     def _is_stale(self, later: int) -> bool:
         """Whether a record behind the end is what the Java store leaves of a tail that it once cut:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.folder import FolderLock, check_is_store
+from firetrail.store.folder import FolderLock, check_is_store, stamped_folder
 from firetrail.store.losses import Loss, first_damage, loss_behind
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.rebuild import Rebuilt, rebuild
@@ -109,8 +108,7 @@ class _Work:
         self._files = system.files
         self._root = root
         self._make = make
-        now = datetime.fromtimestamp(system.clock.now_ms() / 1000, UTC)
-        self._kept = root / f"{REPAIR_PREFIX}{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
+        self._kept = stamped_folder(system, root, REPAIR_PREFIX)
         self._done: list[str] = []
 
     def run(self, choice: Repair, on_loss: Callable[[Loss], None]) -> list[str]:

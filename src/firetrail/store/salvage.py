@@ -21,7 +21,7 @@ from firetrail.store.backup import copy_files
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import check_not_in_use
-from firetrail.store.losses import GoodRecord, good_records
+from firetrail.store.losses import GoodRecord, good_records, known_end
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import built, check_outside
 from firetrail.store.repair import Repair, damage_to_cut, repair_store
@@ -126,7 +126,7 @@ def _append(
     numbering = Numbering()
     kept = left_out = done = 0
     with BulkAppend(folder, config, system=system) as bulk:
-        for record in good_records(view, cut_at):
+        for record in good_records(view.log, cut_at, known_end(view)):
             done += len(record.content)
             if not wanted(record, numbering):
                 left_out += 1

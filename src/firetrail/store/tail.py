@@ -8,6 +8,9 @@ Stale
     clearing what it cuts off, so they stay until they are overwritten.
 Damaged
     Something says that messages should be there: a consume queue, the watermark or the checkpoint.
+
+In a torn tail, good records may stand behind the place where recovery ends the log. It copies them
+before it clears the tail.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ def read_tail(view: StoreView) -> Tail:
     found = _look_at_end(view)
     if _is_missed(view, found):
         return Tail(TailKind.DAMAGED, found or _too_short(view))
+    if view.state is StoreState.CRASHED and view.watermark is not None:
+        found = _with_records_behind(view, found)
     if found is None:
         return Tail(TailKind.NOTHING, None)
     return Tail(TailKind.TORN if view.state is StoreState.CRASHED else TailKind.STALE, found)
@@ -92,6 +97,19 @@ def _is_missed(view: StoreView, found: Damage | None) -> bool:
         return False
     later = _next_record(view)
     return later is not None and _was_on_disk(view, later)
+
+
+def _with_records_behind(view: StoreView, found: Damage | None) -> Damage | None:
+    """What stands at the end of the log, with the good record behind it that comes next, if any."""
+    later = _next_record(view)
+    segment = view.log.find(view.end)
+    if later is None or segment is None:
+        return found
+    if found is None:
+        data, at = segment.view, view.end - segment.base
+        detail = explain(data, at, view.log.length_of(segment), Stop.EMPTY)
+        found = Damage(segment.path, at, view.end, Kind.LOG_HOLE, detail, None)
+    return found._replace(resume=later)
 
 
 def _next_record(view: StoreView) -> int | None:
