@@ -104,7 +104,7 @@ class Archive(Job):
                 spark,
                 folder / "source",
                 folder / "lake",
-                table=self.table,
+                format=self.table,
                 split_bytes=SPLIT_BYTES,
             )
 

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             _tell(args, done)
 
         options: dict[str, Any] = {
-            "table": args.format,
+            "format": args.format,
             "layout": args.layout,
             "allow_gap": args.allow_gap,
             "compaction": not args.no_compact,

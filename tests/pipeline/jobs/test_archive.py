@@ -325,10 +325,10 @@ class TestRefused:
             archive(spark, root, lake)
         put(1)
         with pytest.raises(ConfigError, match="there is parquet, delta, iceberg"):
-            archive(spark, root, lake, table="orc")
+            archive(spark, root, lake, format="orc")
         archive(spark, root, lake)
         with pytest.raises(LakeError, match="of kind parquet, not delta"):
-            archive(spark, root, lake, table="delta")
+            archive(spark, root, lake, format="delta")
 
     @pytest.mark.parametrize(
         ("change", "error"),

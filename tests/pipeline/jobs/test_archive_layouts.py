@@ -69,7 +69,7 @@ READ = {"parquet": with_arrow, "delta": with_delta, "iceberg": with_iceberg}
 
 @pytest.mark.parametrize("kind", READ)
 def test_many_small_topics(spark: SparkSession, many: Path, lake: Path, kind: str) -> None:
-    done = archive(spark, many, lake, table=kind)
+    done = archive(spark, many, lake, format=kind)
     assert (done.messages, done.files) == (2 * TOPICS, 1)
     (file,) = archived_files(lake)
     assert (file.topic, file.last_topic) == ("topic-0000", "topic-1999")

@@ -78,12 +78,12 @@ def test_rows_in_the_table(
     merged = 0
     for _ in range(3):
         put(12)
-        merged += archive(spark, root, lake, table=kind, layout=layout).compacted
+        merged += archive(spark, root, lake, format=kind, layout=layout).compacted
         assert READ[kind](lake) == expected(root)
     assert merged == 3 * files
     # Older states are still there for who reads them: the files that were merged stay.
     assert len(list(lake.rglob("day=*/*.parquet"))) == 4 * files
-    assert archive(spark, root, lake, table=kind).removed == 0
+    assert archive(spark, root, lake, format=kind).removed == 0
     restore(spark, lake, tmp_path / "back")
     assert records(tmp_path / "back") == records(root)
 
@@ -92,9 +92,9 @@ def test_an_older_state_of_a_delta_table(
     spark: SparkSession, root: Path, lake: Path, put: Put
 ) -> None:
     put(3)
-    archive(spark, root, lake, table="delta")
+    archive(spark, root, lake, format="delta")
     put(3)
-    archive(spark, root, lake, table="delta")
+    archive(spark, root, lake, format="delta")
     table = DeltaTable(str(lake))
     assert table.version() == 2
     table.load_as_version(1)
@@ -119,7 +119,7 @@ def test_killed_around_the_commit_of_the_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put(6)
-    archive(spark, root, lake, table=kind)
+    archive(spark, root, lake, format=kind)
     put(6)
     table: Any = module.KINDS[kind]
     real = table._commit
@@ -132,10 +132,10 @@ def test_killed_around_the_commit_of_the_table(
     with monkeypatch.context() as patch:
         patch.setattr(table, "_commit", dies)
         with pytest.raises(Killed):
-            archive(spark, root, lake, table=kind)
+            archive(spark, root, lake, format=kind)
     assert (lake / "_firetrail" / "pending.json").exists()
     assert len(READ[kind](lake)) == (12 if committed else 6)
-    done = archive(spark, root, lake, table=kind)
+    done = archive(spark, root, lake, format=kind)
     assert (done.messages, done.removed) == ((0, 0) if committed else (6, 1))
     assert READ[kind](lake) == expected(root)
     assert Lake(str(lake)).require_manifest().messages == 12

@@ -85,8 +85,15 @@ class TestBatch:
 
     def test_settings_of_a_broker(self, spark: SparkSession, root: Path, tmp_path: Path) -> None:
         conf = tmp_path / "broker.conf"
-        conf.write_text("mappedFileSizeCommitLog=65536\nmaxMessageSize=1000\nbrokerIP1=10.0.0.7\n")
-        write(spark.sql("select 'T' as topic, 'b' as body"), root, brokerConf=str(conf))
+        conf.write_text(
+            "mappedFileSizeCommitLog=65536\nmaxMessageSize=1000\nbrokerIP1=10.0.0.7\n"
+            f"messageDelayLevel={' '.join(f'{level}s' for level in range(1, 21))}\n"
+        )
+        rows = (
+            "select 'T' as topic, 'b' as body, delay_level from values (0), (20) as (delay_level)"
+        )
+        write(spark.sql(rows), root, brokerConf=str(conf))
+        assert len(messages(root, "SCHEDULE_TOPIC_XXXX", 19)) == 1
         (message,) = messages(root, "T")
         assert message.store_host.ip == "10.0.0.7"
         assert (root / "commitlog" / "00000000000000000000").stat().st_size == 65536
@@ -111,6 +118,15 @@ class TestRefused:
             ("select 'T' as topic, 'b' as body, array('a b') as keys", "a key holds no space"),
             ("select 'T' as topic, 'b' as body, map('a', '') as properties", "its value is empty"),
             ("select 'T' as topic, 'b' as body, 'a||b' as tags", "tags: 'a||b' in row 0"),
+            (
+                "select 'T' as topic, 'b' as body, array('a', cast(null as string)) as keys",
+                "keys: ['a', None] in row 0 of the partition: a key cannot be null",
+            ),
+            (
+                "select 'T' as topic, 'b' as body, 19 as delay_level",
+                "the levels are 1 to 18, and 0 or null for no delay; for more, name a file with "
+                "messageDelayLevel in the option brokerConf",
+            ),
         ],
     )
     def test_rows(self, spark: SparkSession, root: Path, query: str, error: str) -> None:

@@ -65,6 +65,22 @@ class TestCatalog:
         assert "a table of the catalog is for reading" in text
         assert not spark.catalog.tableExists("u")
 
+    def test_altered_columns(self, spark_tables: SparkSession, stores: list[Path]) -> None:
+        """Spark asks nobody before it alters a table: what cannot be read says how to undo it."""
+        spark = spark_tables
+        spark.sql(f"create table t using rocketmq options (path '{stores[0]}')")
+        whole = spark.table("t").count()
+        spark.sql("alter table t add columns (extra string)")
+        text = error_of(spark.table("t").count)
+        assert "column = 'extra': the source has no such column" in text
+        assert "undo the ALTER TABLE (DROP COLUMN extra, or" in text
+        spark.sql("alter table t drop column extra")
+        assert spark.table("t").count() == whole
+        spark.sql("alter table t drop column topic")
+        assert spark.table("t").count() == whole
+        spark.sql("alter table t rename column size to bytes")
+        assert "RENAME COLUMN bytes TO its old name" in error_of(spark.table("t").count)
+
     def test_options_that_are_none(self, spark_tables: SparkSession, stores: list[Path]) -> None:
         spark = spark_tables
         create = "create table t {} using rocketmq options (path '{}' {})"

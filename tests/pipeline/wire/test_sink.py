@@ -112,6 +112,8 @@ class TestTask:
             ({"topic": ["a b"]}, "has a character other than"),
             ({"keys": [["a b"]]}, "a key holds no space"),
             ({"tags": ["a||b"]}, "tags: 'a||b' in row 0 of the partition"),
+            ({"keys": [["a", None]]}, "keys: ['a', None] in row 0 of the partition"),
+            ({"delay_level": [19]}, "if the brokers have more, give the level as the property"),
         ],
     )
     def test_refused(self, broker: BackgroundBroker, changed: dict[str, Any], error: str) -> None:

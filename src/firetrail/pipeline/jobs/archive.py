@@ -68,7 +68,7 @@ def archive(
     store: str | Path,
     lake: str | Path,
     *,
-    table: str = "parquet",
+    format: str = "parquet",
     layout: str | None = None,
     split_bytes: int | None = None,
     allow_gap: bool = False,
@@ -77,7 +77,7 @@ def archive(
 ) -> Archived:
     """Bring the lake up to the store's log.
 
-    ``table`` is "parquet", "delta" or "iceberg". ``layout`` of a new lake is "day", with files
+    ``format`` is "parquet", "delta" or "iceberg". ``layout`` of a new lake is "day", with files
     that small topics share, or "topic", with a folder for each; None is "day", or what the lake
     has. Raises LakeError if the folder holds other files
     or another store's archive, or if the log has lost records that were not archived yet and
@@ -91,7 +91,7 @@ def archive(
     token = uuid.uuid4().hex[:12]
     with folder.locked(token):
         with StoreView.open(Path(store).absolute()) as view:
-            kind = table_of(table, folder)
+            kind = table_of(format, folder)
             chosen = _layout(layout)
             run = _Run(spark, view, folder, kind, token, chosen, split_bytes, on_plan)
             done = run.archive(allow_gap)

@@ -76,7 +76,16 @@ def check_columns(schema: StructType) -> None:
         found = field.dataType.simpleString()
         if found not in COLUMNS[field.name]:
             allowed = " or ".join(COLUMNS[field.name])
-            raise ConfigError(f"column {field.name}", found, f"must be {allowed}")
+            raise ConfigError(
+                f"column {field.name}", found, f"must be {allowed}{_cast_hint(found, field.name)}"
+            )
+
+
+def _cast_hint(found: str, column: str) -> str:
+    """What to do about a null, an empty array or an empty map, which have no type by themselves."""
+    if "void" not in found:
+        return ""
+    return f"; give what has no type one: cast({column} as {COLUMNS[column][0]})"
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:

@@ -18,15 +18,16 @@ from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
+from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import SinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
-from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.putting import Drafter
 
 CHUNK_BYTES = 256 << 10
 """A chunk ends when it has so many bytes: small enough to fill log files well."""
+MORE_LEVELS = "for more, name a file with messageDelayLevel in the option brokerConf"
 CHUNKS = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -68,7 +69,7 @@ class Stager:
     def _stage(self, batch: pa.RecordBatch, writer: pa.RecordBatchWriter) -> None:
         queues = self._options.queues
         batch = prefer_columns(batch)
-        check_tags(batch, self.messages)
+        check_rows(batch, self.messages, self._options.config.delay_levels.max_level, MORE_LEVELS)
         rows = vectors(batch, self._options.config, self._turn, queues)
         if rows is None:
             for row in rows_of(batch):

@@ -33,14 +33,14 @@ from firetrail.pipeline.source.options import (
     table_options,
 )
 from firetrail.pipeline.source.reader import BatchReader, DamageReader
-from firetrail.pipeline.source.schema import arrow_schema, ddl, fields
+from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, fields
 from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NOTED = "rocketmq"
-"""In the metadata of a table's first column."""
+"""In the metadata of a table's columns."""
 
 hush_planner()
 
@@ -63,8 +63,7 @@ class RocketMqDataSource(DataSource):
 
     def _all_options(self, schema: StructType) -> dict[str, str]:
         """The options, and those of the table in whose schema they were noted."""
-        noted = schema.fields[0].metadata.get(_NOTED) if schema.fields else None
-        return (json.loads(noted) if noted else {}) | dict(self.options)
+        return (_noted_options(schema) or {}) | dict(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of batches, with the columns that the schema names."""
@@ -99,15 +98,30 @@ class RocketMqDataSource(DataSource):
 
 
 def _with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
-    """A table's schema with its options noted in it: of the two, scans get the schema only."""
+    """A table's schema with its options noted in it: of the two, scans get the schema only.
+
+    They are noted in every column, because ALTER TABLE can drop any of them.
+    """
     schema = from_arrow_schema(columns)
-    schema.fields[0].metadata[_NOTED] = json.dumps(options)
+    for field in schema.fields:
+        field.metadata[_NOTED] = json.dumps(options)
     return schema
+
+
+def _noted_options(schema: StructType) -> dict[str, str] | None:
+    """The options that were noted in a table's schema; None if it is not that of a table."""
+    for field in schema.fields:
+        if noted := field.metadata.get(_NOTED):
+            options: dict[str, str] = json.loads(noted)
+            return options
+    return None
 
 
 def columns_of(schema: StructType) -> Sequence[str]:
     """The columns that a schema asks for. Raises ConfigError unless they are the source's own."""
     names = schema.fieldNames()
+    if _noted_options(schema) is not None:
+        _check_altered(names)
     for field, asked in zip(fields(names), schema.fields, strict=True):
         if asked.dataType.simpleString() != field.sql:
             raise ConfigError(
@@ -120,6 +134,18 @@ def columns_of(schema: StructType) -> Sequence[str]:
                 f"column {field.name}", "not null", "Spark takes the source's columns as nullable"
             )
     return names
+
+
+def _check_altered(names: Sequence[str]) -> None:
+    """Raise ConfigError if ALTER TABLE has added or renamed a column: Spark does not ask before."""
+    for name in names:
+        if name not in BY_NAME:
+            remedy = (
+                "the source has no such column, and its tables cannot have others: undo the "
+                f"ALTER TABLE (DROP COLUMN {name}, or RENAME COLUMN {name} TO its old name), and "
+                "select derived columns from a view"
+            )
+            raise ConfigError("column", name, remedy)
 
 
 def register(spark: SparkSession) -> None:

@@ -57,20 +57,20 @@ METADATA = tuple(name for name in NAMES if name not in ("body", "properties"))
 """All but the two columns that hold nearly all bytes of a row."""
 STORE = Field("store", "string", pa.string(), NO_SOURCE)
 """Which store a row comes from. There is such a column if several are read, or if it is named."""
-_BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
+BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
 
 
 def fields(names: Sequence[str] = NAMES) -> tuple[Field, ...]:
     """The fields called so, in this order; ConfigError names one that is none or comes twice."""
     for name in names:
-        if name not in _BY_NAME:
-            raise ConfigError("columns", name, f"no such column; there are {', '.join(_BY_NAME)}")
+        if name not in BY_NAME:
+            raise ConfigError("columns", name, f"no such column; there are {', '.join(BY_NAME)}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ConfigError("columns", twice, "named twice")
     if not names:
         raise ConfigError("columns", "", f"none is named; there are {', '.join(NAMES)}")
-    return tuple(_BY_NAME[name] for name in names)
+    return tuple(BY_NAME[name] for name in names)
 
 
 def arrow_schema(names: Sequence[str] = NAMES) -> pa.Schema:

@@ -25,10 +25,10 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import check_topic
+from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
-from firetrail.pipeline.sink.tags import check_tags
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience
@@ -42,6 +42,7 @@ SINK_ROW = "SINK_ROW"
 SEND_S = 10.0
 """Time for the answer to a batch: a broker may wait for its disk."""
 CONNECT = "connecting to the cluster"
+MORE_LEVELS = "if the brokers have more, give the level as the property DELAY"
 
 
 class RowIds:
@@ -81,6 +82,7 @@ class Sender:
         self._ids = ids
         self._config = StoreConfig()
         self._drafter = Drafter(self._config)
+        self._max_level = self._config.delay_levels.max_level
         self._turn = first_turn
         self._queues: dict[str, list[MessageQueue]] = {}
         self._patience = Patience(options.namesrv, options.retry_ms, Permission.WRITE)
@@ -94,7 +96,7 @@ class Sender:
             loop.run(self._patience.ask(producer.open, CONNECT))
             try:
                 for batch in map(prefer_columns, batches):
-                    check_tags(batch, self.messages)
+                    check_rows(batch, self.messages, self._max_level, MORE_LEVELS)
                     topics = pc.unique(batch.column("topic").drop_null()).to_pylist()
                     loop.run(self._find(producer, topics))
                     loop.run(self._send(producer, self._pieces(batch)))

@@ -1,0 +1,45 @@
+"""What the sink refuses in a batch of rows, with the row and the remedy."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firetrail.errors import IllegalMessageError
+from firetrail.pipeline.sink.tags import check_tags
+
+
+def check_rows(batch: pa.RecordBatch, first_row: int, max_level: int, remedy: str) -> None:
+    """Raise IllegalMessageError for the first row that cannot be written as it is.
+
+    ``first_row`` is the number of the batch's first row among those of its task. ``remedy`` says
+    what to do if more than ``max_level`` delay levels are wanted.
+    """
+    check_tags(batch, first_row)
+    names = batch.schema.names
+    if "keys" in names:
+        _check_keys(batch.column("keys"), first_row)
+    if "delay_level" in names:
+        _check_levels(batch.column("delay_level"), first_row, max_level, remedy)
+
+
+def _check_keys(keys: pa.Array, first_row: int) -> None:
+    if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
+        return
+    nulls = pc.indices_nonzero(pc.is_null(keys.flatten()))
+    for row in pc.list_parent_indices(keys).take(nulls[:1]).to_pylist():
+        raise IllegalMessageError(
+            "keys",
+            f"{keys[row].as_py()!r} in row {first_row + row} of the partition: a key cannot be "
+            "null; drop the nulls with array_compact(keys)",
+        )
+
+
+def _check_levels(levels: pa.Array, first_row: int, max_level: int, remedy: str) -> None:
+    wrong = pc.or_(pc.less(levels, 0), pc.greater(levels, max_level))
+    for row in pc.indices_nonzero(pc.fill_null(wrong, False))[:1].to_pylist():
+        raise IllegalMessageError(
+            "delay_level",
+            f"{levels[row].as_py()} in row {first_row + row} of the partition: the levels are 1 to "
+            f"{max_level}, and 0 or null for no delay; {remedy}",
+        )
