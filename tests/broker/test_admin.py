@@ -90,7 +90,7 @@ class TestTopics:
             assert answer.code != 0 and answer.remark
             assert talk.broker.topics.names() == before
             removal = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102")
-            assert removal.code == ResponseCode.SYSTEM_ERROR
+            assert removal.code == ResponseCode.INVALID_PARAMETER
 
         running(test)
 
@@ -201,6 +201,32 @@ class TestResets:
             await commit(talk, 1)
             assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 1
             assert await self.reset(talk, queueId=0, offset=2) == {0: 2}
+
+        running(test)
+
+    @pytest.mark.parametrize(
+        ("changes", "code", "remark"),
+        [
+            ({"topic": "T9"}, ResponseCode.TOPIC_NOT_EXIST, "topic[T9] not exist"),
+            ({"group": "none"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group none does not"),
+            ({"queueId": 9}, ResponseCode.SYSTEM_ERROR, "topic T1 has no queue 9, only 4 queues"),
+            (
+                {"queueId": 0, "offset": 4},
+                ResponseCode.SYSTEM_ERROR,
+                "offset 4 not in consume queue",
+            ),
+        ],
+    )
+    def test_what_is_refused(self, changes: dict[str, Any], code: int, remark: str) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 3)
+            await commit(talk, 2)
+            fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
+            answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
+            assert answer.code == code
+            assert remark in (answer.remark or "")
+            assert talk.broker.offsets.get("CG", "T1", 0) == 2
+            assert not talk.broker.offsets.of_group("none")
 
         running(test)
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
 from firetrail import Message, Store
@@ -13,12 +14,32 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.files import ConfigFile
 from firetrail.broker.topics import TopicTable
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.storage.system import System
 
 
 async def delete(talk: Talk, topic: str) -> None:
     assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "remark"),
+    [
+        ("T9", ResponseCode.SUCCESS, None),
+        ("", ResponseCode.INVALID_PARAMETER, "The specified topic is blank."),
+        (
+            "TBW102",
+            ResponseCode.INVALID_PARAMETER,
+            "The topic[TBW102] is conflict with system topic.",
+        ),
+    ],
+)
+def test_what_is_no_topic_to_delete(topic: str, code: int, remark: str | None) -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+        assert (answer.code, answer.remark) == (code, remark)
+
+    running(test)
 
 
 def after_a_crash(folder: Path, copy: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.broker.brokers import Talk, records, running
 
 from firetrail.format.ids import decode_message_id
@@ -64,8 +65,36 @@ def test_the_ends_of_a_queue_and_times() -> None:
         assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
         nothing = await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queueId=1)
         assert nothing == {"timestamp": "-1"}
-        assert await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=0) == {"offset": "0"}
-        late = {"timestamp": 2**50, "boundaryType": "LOWER"}
-        assert await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **late) == {"offset": "3"}
+
+    running(test)
+
+
+@pytest.mark.parametrize("boundary", [None, "LOWER", "lower", "UPPER", "upper"])
+def test_by_time(boundary: str | None) -> None:
+    """As a Java broker 5.3.3 answers; without a boundary 4.9 takes the nearest message."""
+
+    async def test(talk: Talk) -> None:
+        times = []
+        for number in range(3):
+            await talk.send("T1")
+            await talk.pull_until("T1", number + 1)
+            time = talk.broker.store.store_time("T1", 0, number)
+            assert time is not None
+            times.append(time)
+            await asyncio.sleep(0.01)  # the next one is at least some ms later
+
+        async def offset(time: int, **changes: object) -> str:
+            fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}
+            answer = await talk.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields | changes)
+            return answer.fields["offset"]
+
+        lower = boundary is None or boundary.lower() == "lower"
+        assert [await offset(time) for time in (0, times[0] - 1, *times)] == [*"00012"]
+        between, beyond = times[0] + 1, times[2] + 1
+        assert await offset(between) == ("1" if lower else "0")
+        assert await offset(beyond) == ("3" if lower else "2")
+        assert await offset(2**62) == ("3" if lower else "2")
+        assert await offset(2**62, queueId=1) == "0"
+        assert await offset(2**62, topic="T9") == "0"
 
     running(test)

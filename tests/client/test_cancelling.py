@@ -325,6 +325,8 @@ def test_administering(call: str) -> None:
             async with nothing_left(), Admin(namesrv) as admin:
                 if call == "delete_topic":
                     await admin.create_topic("U", 2)
+                if call == "reset_offsets":
+                    await admin.create_group("G")
                 was_interrupted = True
                 try:
                     was_interrupted, _ = await interrupted(ADMIN[call](admin), at, moment)

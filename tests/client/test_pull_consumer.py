@@ -107,6 +107,7 @@ def test_offsets() -> None:
             assert await consumer.offsets.lowest(QUEUE) == 0
             assert await consumer.offsets.end(QUEUE) == 3
             assert await consumer.offsets.at_time(QUEUE, 0) == 0
+            assert await consumer.offsets.at_time(QUEUE, 2**62) == 3  # the end
             await consumer.commit(QUEUE, 1)
             assert await consumer.committed(QUEUE) == 1
 

@@ -28,6 +28,7 @@ from firetrail.format.names import LOCK_CONTENT
 from firetrail.format.properties import decode_properties
 from firetrail.format.record import Blank, Record, decode_record
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
+from firetrail.remoting.bodies import LmqConsumerOffsets
 from firetrail.remoting.codes import Language, RequestCode, Serialize
 from firetrail.remoting.command import Command
 from firetrail.remoting.frames import decode_frame, encode_frame
@@ -219,7 +220,7 @@ def test_message_ids() -> None:
 
 def test_config_json() -> None:
     shown = [e for e in examples("config-json.md") if e.label.startswith(("text: ", "json"))]
-    assert len(shown) == 3
+    assert len(shown) == 4
     for example in shown:
         written = example.text.removesuffix("\n")
         assert dumps(loads(written)) == written
@@ -227,6 +228,8 @@ def test_config_json() -> None:
     assert golden(label.removeprefix("text: ")) == text.removesuffix("\n").encode()
     assert loads(shown[1].text) == {"offsetTable": {1: 3, 12: 0}}
     assert loads(shown[2].text) == {"offsetTable": {"T1@group": {0: 5, 1: 7}}}
+    lmq = LmqConsumerOffsets.from_json(loads(shown[3].text))
+    assert lmq == LmqConsumerOffsets({"T1@group": {0: 5, 1: 7}}, {"%LMQ%a@%LMQ%g": 4})
 
 
 def test_wire() -> None:

@@ -100,9 +100,11 @@ class Administration:
 
     async def _delete_topic(self, connection: Connection, request: Command) -> Command:
         name = TopicHeader.decode(request.fields).topic
+        if not name.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if name in self._topics.system:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
         self._topics.remove(name)
         self._offsets.forget(topic=name)

@@ -346,7 +346,15 @@ class Broker:
                 self.address,
             ),
             Changing(system, store, config, self._conf, self.topics.reconfigured),
-            Resetting(store, self.topics, self.offsets, self.clients, self._holding, config),
+            Resetting(
+                store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                self.clients,
+                self._holding,
+                config,
+            ),
         )
         for part in parts:
             self._handlers.update(part.handlers)

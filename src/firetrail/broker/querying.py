@@ -67,11 +67,8 @@ class Querying:
 
     def _by_time(self, connection: Connection, request: Command) -> Command:
         header = SearchOffsetHeader.decode(request.fields)
-        boundary = Boundary.LOWER
-        if header.boundary_type is None:
-            boundary = Boundary.NEAREST  # what clients of 4.x expect
-        elif header.boundary_type.lower() == Boundary.UPPER.value:
-            boundary = Boundary.UPPER
+        upper = (header.boundary_type or "").lower() == Boundary.UPPER.value
+        boundary = Boundary.UPPER if upper else Boundary.LOWER  # without one, too, as 5.x does
         offset = self._store.offset_at(header.topic, header.queue_id, header.timestamp, boundary)
         return request.answer(fields=OffsetResponse(offset).encode())
 

@@ -7,6 +7,7 @@ import logging
 
 from firetrail.broker.clients import Client, Clients, ConsumerGroup
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
 from firetrail.broker.offsets import OffsetTable
 from firetrail.broker.topics import TopicTable
@@ -47,6 +48,7 @@ class Resetting:
         self,
         store: ServedStore,
         topics: TopicTable,
+        groups: GroupTable,
         offsets: OffsetTable,
         clients: Clients,
         holding: Holding,
@@ -54,6 +56,7 @@ class Resetting:
     ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._clients = clients
         self._holding = holding
@@ -77,11 +80,18 @@ class Resetting:
     def _reset_now(self, request: Command) -> Command:
         header = ResetOffsetHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
+        self._require_group(header.group)
         queues = [
             queue_id
             for queue_id in range(topic.write_queue_nums)
             if header.queue_id in (None, -1, queue_id)
         ]
+        if not queues:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {header.topic} has no queue {header.queue_id}, only "
+                f"{topic.write_queue_nums} queues from 0 on",
+            )
         table = {
             MessageQueue(header.topic, self._config.name, queue_id): self._wanted(header, queue_id)
             for queue_id in queues
@@ -98,6 +108,13 @@ class Resetting:
             _tell(client, header, table)
         return request.answer(body=ResetOffsets(table).encode())
 
+    def _require_group(self, name: str) -> None:
+        """RequestError for a name that is likely a wrong one: no such group, no offsets of it."""
+        if self._groups.get(name) is None and not self._offsets.of_group(name):
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {name:.255} does not exist"
+            )
+
     def _is_pushed(self, group: ConsumerGroup) -> bool:
         """Whether the members are told of a reset: each keeps its own offsets in a broadcast."""
         broadcast = group.message_model is MessageModel.BROADCASTING
@@ -108,7 +125,12 @@ class Resetting:
         first = self._store.min_offset(header.topic, queue_id)
         end = self._store.max_offset(header.topic, queue_id)
         if header.offset is not None and header.offset >= 0:
-            wanted = min(max(header.offset, first), end)
+            if not first <= header.offset <= end:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {header.offset} not in consume queue range [{first}-{end}]",
+                )
+            wanted = header.offset
         elif header.timestamp == NOW:
             wanted = end
         else:

@@ -112,7 +112,10 @@ class Admin(ClusterClient):
         await self._session.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Let clients send messages to a broker, or not; how many topics it has."""
+        """Let clients send messages to a broker, or not; how many topics it has.
+
+        The answer is 0, and nothing is changed, if the name server knows no such broker.
+        """
         header = BrokerNameHeader(broker_name)
         if writable:
             code = RequestCode.ADD_WRITE_PERM_OF_BROKER
@@ -201,7 +204,7 @@ class Admin(ClusterClient):
             await asyncio.sleep(0.05)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, on brokers and name servers."""
+        """Delete a topic, on brokers and name servers. It is no error if there is none."""
         code = RequestCode.DELETE_TOPIC_IN_BROKER
         await self._everywhere(code, TopicHeader(topic), addresses=await self._addresses())
         for address in self._session.name_servers:
@@ -249,7 +252,7 @@ class Admin(ClusterClient):
         await self._everywhere(code, body=config.encode(), addresses=await self._addresses())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a consumer group, and its offsets."""
+        """Delete a consumer group, and its offsets. It is no error if there is none."""
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
         header = DeleteGroupHeader(group, offsets)
         await self._everywhere(code, header, addresses=await self._addresses())
@@ -283,6 +286,7 @@ class Admin(ClusterClient):
         """Let a group go on at a time: -1 for the end. The new offsets.
 
         Members that are connected are told so. Without ``force``, offsets only go back.
+        RequestError if a broker does not know the topic or the group.
         """
         header = ResetOffsetHeader(topic, group, timestamp_ms, force)
         found: dict[MessageQueue, int] = {}

@@ -34,8 +34,12 @@ class Offsets:
         return OffsetResponse.decode(answer.fields).offset
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message that was stored at that time or later."""
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        """The offset of the first message that was stored at that time or later.
+
+        If there is none, this is the end of the queue. A broker of RocketMQ 4.9 answers with the
+        message nearest to that time instead, which is the last one if all are earlier.
+        """
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms, "LOWER")
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         answer = await self._session.ask(self._address(queue), code, header)
         return OffsetResponse.decode(answer.fields).offset
