@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 from tests.broker.brokers import SMALL
+from tests.client.cancelling import nothing_left
 from tests.client.clusters import Heard, clustered, fill, received, until
 
 from firetrail.broker.broker import Broker
@@ -83,6 +85,63 @@ class TestOutcomesOfListeners:
 
         clustered(test)
 
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_one_that_ignores_its_cancellation_is_ended(
+        self, in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """So that a close, and Ctrl-C with it, come to an end. Its message is redelivered."""
+        monkeypatch.setattr("firetrail.client.cluster_client.END_S", 0.05)
+        said: list[str] = []
+
+        async def stubborn(message: Received) -> None:
+            said.append(f"begins {message.body.decode()}")
+            try:
+                while message.body == b"1":
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(60)
+            finally:
+                said.append(f"ends {message.body.decode()}")
+
+        async def test(namesrv: str) -> None:
+            queue = MessageQueue("T", "broker-a", 0)
+            async with Producer(namesrv) as producer:
+                for number in range(2):
+                    await producer.send(Message("T", b"%d" % number), queue=queue)
+            consumer = PushConsumer(
+                namesrv, "G", stubborn, {"T": "*"}, in_order=in_order, start=FIRST
+            )
+            async with nothing_left():
+                await consumer.open()
+                await until(lambda: "begins 1" in said and "ends 0" in said)
+                await consumer.close(0.01)
+                assert said[-1] == "ends 1"
+            async with PullConsumer(namesrv, "G") as puller:
+                await puller.queues("T")
+                assert await puller.committed(queue) == 1
+
+        clustered(test)
+        what = "test_one_that_ignores_its_cancellation_is_ended.<locals>.stubborn ignores its"
+        assert what in caplog.text
+        assert "(T queue 0 on broker-a, offset 1) is redelivered" in caplog.text
+
+    def test_one_that_ignores_even_that_ends_alone(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            listening = Listening(stubborn)
+            outcome = asyncio.ensure_future(listening.outcome(received()))
+            await asyncio.sleep(0)
+            await listening.end(0.01)
+            assert outcome.cancelled()
+
+        async def stubborn(message: Received) -> None:
+            for _ in range(3):
+                with suppress(BaseException):
+                    await asyncio.sleep(60)
+
+        asyncio.run(test())
+        assert "being ended: RuntimeError('coroutine ignored GeneratorExit')" in caplog.text
+
     def test_what_ends_the_event_loop_consumes_nothing(self) -> None:
         tries: list[bytes] = []
 
@@ -141,7 +200,7 @@ class TestOutcomesOfListeners:
             closed = asyncio.Event()
 
             async def listener(message: Received) -> None:
-                await consumer.close()
+                await consumer.close(60)  # which does not wait for this listener
                 closed.set()
 
             await fill(namesrv, "T", 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from firetrail.client.pulling import Puller
 from firetrail.client.received import Received
-from firetrail.client.session import END_S, Session
+from firetrail.client.session import Session
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 
@@ -100,21 +100,12 @@ class Assigned:
         """Pull until it is stopped."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
 
-    async def stop(self, grace_s: float, *, cancel: bool = False) -> None:
-        """Pull no more; wait for what is being consumed, but not for long.
-
-        What is not finished then goes on, unless it is to be cancelled.
-        """
+    def drop(self) -> set[asyncio.Task[None]]:
+        """Pull and hand over nothing more. The tasks that still consume a message."""
         self.dropped = True
         if self._pulling is not None:
             self._pulling.cancel()
-        tasks = self._tasks - {asyncio.current_task()}
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_s)
-        if cancel and (tasks := {task for task in tasks if not task.done()}):
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=END_S)
+        return set(self._tasks)
 
     async def _run(
         self, session: Session, puller: Puller, consume: Consume, in_order: bool
@@ -163,3 +154,12 @@ class Assigned:
     async def _consume(self, consume: Consume, message: Received) -> None:
         if await consume(self, message):
             self._pending.pop(message.queue_offset, None)
+
+
+async def drop_all(assigned: Iterable[Assigned], grace_s: float) -> set[asyncio.Task[None]]:
+    """Drop queues; the tasks that still consume their messages after ``grace_s``."""
+    tasks: set[asyncio.Task[None]] = set()
+    for taken in assigned:
+        tasks |= taken.drop()
+    tasks -= {asyncio.current_task()}  # a listener may close its consumer
+    return (await asyncio.wait(tasks, timeout=grace_s))[1] if tasks else tasks

@@ -15,7 +15,7 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.client.checking import at_least, checked_group, positive
-from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.inflating import inflated
 from firetrail.client.ordering import Turns
 from firetrail.client.received import Received
@@ -153,6 +153,7 @@ class Producer(ClusterClient):
 
     # -- sending ------------------------------------------------------------------------------
 
+    @finished_by_close
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, order_key: str | None = None
     ) -> SendResult:
@@ -163,7 +164,8 @@ class Producer(ClusterClient):
         ``order_key`` are sent one after the other, in the order of the calls.
 
         RequestError if no broker takes it; OSError or TimeoutError if none answers. If this is
-        cancelled, the message may have been stored, or may still be.
+        cancelled, or ends with ClientClosedError because the producer was closed, the message may
+        have been stored, or may still be.
         """
         self._session.check_open()
         if queue is not None and order_key is not None:
@@ -174,6 +176,7 @@ class Producer(ClusterClient):
         async with self._ordered.turn((message.topic, order_key)):
             return await self._send(draft, None, order_key)
 
+    @finished_by_close
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
@@ -182,6 +185,7 @@ class Producer(ClusterClient):
         draft = batch_of(messages, self._ids, queue)
         return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
 
+    @finished_by_close
     async def send_encoded(
         self, topic: str, items: bytes, *, queue: MessageQueue, sys_flag: int = 0
     ) -> SendResult:
@@ -192,6 +196,7 @@ class Producer(ClusterClient):
         code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
         return await self._send(draft, queue, None, code)
 
+    @finished_by_close
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and hope for the best."""
         self._session.check_open()
@@ -269,6 +274,7 @@ class Producer(ClusterClient):
 
     # -- requests and replies -----------------------------------------------------------------
 
+    @finished_by_close
     async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
         """Send a message, and wait for what its consumer replies. TimeoutError if it does not."""
         self._session.check_open()
@@ -291,6 +297,7 @@ class Producer(ClusterClient):
         finally:
             del self._asked[correlation]
 
+    @finished_by_close
     async def reply(self, request: Received, body: bytes) -> SendResult:
         """Reply to a request that was consumed; its producer gets it from the same broker."""
         self._session.check_open()
@@ -320,12 +327,14 @@ class Producer(ClusterClient):
 
     # -- transactions -------------------------------------------------------------------------
 
+    @finished_by_close
     async def send_in_transaction(self, message: Message, decide: Decide) -> SendResult:
         """Send a message that consumers see only if ``decide``, called in between, commits it.
 
         If ``decide`` raises, or this is cancelled before it has decided, or the process ends, the
         broker asks ``check`` later. What ``decide`` has decided is told to the broker even if this
-        is cancelled then.
+        is cancelled then. If the producer is closed before ``decide`` has decided, ``decide`` is
+        cancelled after the time that the close waits.
         """
         self._session.check_open()
         if message.delay_level:

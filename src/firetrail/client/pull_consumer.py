@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from firetrail.client.checking import at_least, checked_group
-from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import BATCH, Pulled, Puller
 from firetrail.client.received import Received
@@ -81,6 +81,7 @@ class PullConsumer(ClusterClient):
         await self._session.route(queue.topic)
         return await self.offsets.committed(self.group, queue)
 
+    @finished_by_close
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """The group has consumed all before ``offset``."""
         await self._session.route(queue.topic)

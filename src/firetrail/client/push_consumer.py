@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from firetrail.client.asked import Answers
-from firetrail.client.assigned import Assigned
+from firetrail.client.assigned import Assigned, drop_all
 from firetrail.client.checking import at_least, checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
@@ -139,13 +139,12 @@ class PushConsumer(ClusterClient):
         if self._locks_queues:
             self._session.every(AGAIN_S, self._renew_locks)
 
-    async def _leave(self, grace_s: float) -> None:
+    async def _leave(self, grace_s: float, end_s: float) -> None:
         if self._rebalancer is not None:
             self._rebalancer.cancel()
-        assigned = list(self.assigned.values())
-        for taken in assigned:
-            taken.dropped = True
-        await asyncio.gather(*(taken.stop(grace_s, cancel=True) for taken in assigned))
+        for task in await drop_all(self.assigned.values(), grace_s):
+            task.cancel()
+        await self._listening.end(end_s)
         try:
             try:
                 await self._commit()
@@ -242,9 +241,11 @@ class PushConsumer(ClusterClient):
         return []
 
     async def _set_assigned(self, topic: str, mine: Sequence[MessageQueue]) -> None:
-        for queue, taken in list(self.assigned.items()):
-            if queue.topic == topic and (queue not in mine or taken.dropped):
-                await self._give_up(queue)
+        await self._give_up(
+            queue
+            for queue, taken in self.assigned.items()
+            if queue.topic == topic and (queue not in mine or taken.dropped)
+        )
         new = [queue for queue in mine if queue not in self.assigned]
         if new and self._locks_queues:
             wanted, new = new, await self._locks.lock(new)
@@ -263,14 +264,19 @@ class PushConsumer(ClusterClient):
                 taken.start(self._session, self._puller, self._consume, in_order=self.in_order)
         failures.raise_first()
 
-    async def _give_up(self, queue: MessageQueue) -> None:
-        """Stop consuming a queue. If this is cancelled, the next rebalance goes on with it.
+    async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
+        """Stop consuming queues. If this is cancelled, the next rebalance goes on with it."""
+        given_up = list(queues)
+        await drop_all([self.assigned[queue] for queue in given_up], AGAIN_S)
+        for queue in given_up:
+            await self._hand_over(queue, self.assigned[queue])
+
+    async def _hand_over(self, queue: MessageQueue, taken: Assigned) -> None:
+        """Let the next member have a queue, from where this one has stopped.
 
         A broker that has left the cluster cannot be told the offset; that keeps no queue. Only an
         offset that was set by an administrator is committed before anything else.
         """
-        taken = self.assigned[queue]
-        await taken.stop(AGAIN_S)
         if self.in_order and taken.is_busy:  # nobody may have the next message before that ends
             asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
             return
@@ -314,8 +320,7 @@ class PushConsumer(ClusterClient):
             for queue in self._resets:
                 self.assigned[queue].dropped = True
             self._changed.set()  # the rebalance finishes what is not finished here
-            for queue in list(self._resets):
-                await self._give_up(queue)
+            await self._give_up(self._resets)
         self._changed.set()
 
     async def _first_offset(self, queue: MessageQueue) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from firetrail.client.checking import at_least, checked_group, one_of, positive
-from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.failures import Failures
 from firetrail.client.popping import Popped, Popper
 from firetrail.client.receiving import Ask, Receiving
@@ -71,7 +71,7 @@ class SimpleConsumer(ClusterClient):
         self._session.beat(self._heartbeat)
         await self._sources()
 
-    async def _leave(self, grace_s: float) -> None:
+    async def _leave(self, grace_s: float, end_s: float) -> None:
         self._receiving.stop()
         await self._session.leave(self.group)
         await self._receiving.settle()
@@ -154,6 +154,7 @@ class SimpleConsumer(ClusterClient):
 
     # -- afterwards ---------------------------------------------------------------------------
 
+    @finished_by_close
     async def ack(self, *messages: Popped) -> None:
         """Acknowledge messages, so that they are not redelivered.
 
@@ -163,6 +164,7 @@ class SimpleConsumer(ClusterClient):
         self._session.check_open()
         await self._receiving.ack(messages)
 
+    @finished_by_close
     async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
         """Have the message for so many seconds more, or let it come again soon.
 

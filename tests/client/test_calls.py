@@ -1,0 +1,251 @@
+"""A close finishes the calls that run, or lets them fail: no caller waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.client.cancelling import nothing_left
+from tests.client.clusters import SOON, fill, read_all, until
+
+from firetrail.broker.broker import Broker
+from firetrail.client import (
+    ClientClosedError,
+    Message,
+    Outcome,
+    Producer,
+    RequestError,
+    SimpleConsumer,
+)
+from firetrail.client.calls import Calls
+from firetrail.remoting.codes import ResponseCode
+
+FAILED = r"^Producer was closed before this call ended; it may have taken effect$"
+
+
+class SlowBroker:
+    """A broker that stores nothing until it is told to."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.namesrv = broker.namesrv
+        self._go = asyncio.Event()
+        self._begin_put = broker.store.begin_put
+        self.asked = 0
+
+    def begin_put(self, message: Any) -> Any:
+        async def put() -> Any:
+            self.asked += 1
+            await self._go.wait()
+            result = self._begin_put(message)
+            return await result if isinstance(result, Awaitable) else result
+
+        return put()
+
+    def go_on(self) -> None:
+        self._go.set()
+
+
+@asynccontextmanager
+async def slow_broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowBroker]:
+    async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
+        await fill(broker.namesrv, "T", 1)
+        slow = SlowBroker(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "begin_put", slow.begin_put)
+            try:
+                yield slow
+            finally:
+                slow.go_on()
+
+
+async def begin_sends(producer: Producer, slow: SlowBroker) -> list[asyncio.Future[Any]]:
+    """Two with one key, of which the second waits for the first, and one without."""
+    sends: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(producer.send(Message("T", b"1"), order_key="k")),
+        asyncio.ensure_future(producer.send(Message("T", b"2"), order_key="k")),
+        asyncio.ensure_future(producer.send(Message("T", b"3"))),
+    ]
+    await until(lambda: slow.asked == 2)
+    return sends
+
+
+def test_sends_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with slow_broker(monkeypatch) as slow:
+            producer = Producer(slow.namesrv, timeout_s=60)
+            await producer.open()
+            sends = await begin_sends(producer, slow)
+            closing = asyncio.ensure_future(producer.close(20))
+            await asyncio.sleep(0)
+            with pytest.raises(ClientClosedError, match="is being closed"):
+                await producer.send(Message("T", b"too late"))
+            slow.go_on()
+            results = await asyncio.gather(*sends)
+            await closing
+            found = {message.message_id for message in await read_all(slow.namesrv, "T", 4)}
+            assert {result.message_id for result in results} <= found
+
+    asyncio.run(test())
+
+
+def test_sends_that_take_too_long_fail(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with slow_broker(monkeypatch) as slow:
+            producer = Producer(slow.namesrv, timeout_s=60)
+            await producer.open()
+            sends = await begin_sends(producer, slow)
+            await producer.close(0.05)
+            for send in sends:
+                assert send.done()
+                with pytest.raises(ClientClosedError, match=FAILED):
+                    send.result()
+
+    asyncio.run(test())
+    assert "Producer: 3 calls did not end within 0.05 s of the close and fail" in caplog.text
+
+
+def test_leaving_by_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of the block, and the sends of other tasks are finished."""
+
+    async def test() -> None:
+        async with slow_broker(monkeypatch) as slow:
+            with pytest.raises(ZeroDivisionError):
+                async with Producer(slow.namesrv, timeout_s=60) as producer:
+                    sends = await begin_sends(producer, slow)
+                    slow.go_on()
+                    raise ZeroDivisionError
+            assert all(send.done() for send in sends)
+            await asyncio.gather(*sends)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_leaving_by_a_cancellation(monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
+    """It still waits for the sends of other tasks; a second one ends that at once."""
+
+    async def test() -> None:
+        sends: list[asyncio.Future[Any]] = []
+
+        async def work(slow: SlowBroker) -> None:
+            async with Producer(slow.namesrv, timeout_s=60) as producer:
+                sends.extend(await begin_sends(producer, slow))
+                await asyncio.Event().wait()
+
+        async with slow_broker(monkeypatch) as slow, nothing_left():
+            working = asyncio.ensure_future(work(slow))
+            await until(lambda: sends)
+            working.cancel()
+            await asyncio.sleep(0.01)
+            if twice:
+                working.cancel()
+            else:
+                slow.go_on()
+            await asyncio.wait({working})
+            assert working.cancelled()
+            outcomes = await asyncio.gather(*sends, return_exceptions=True)
+            closed = [isinstance(outcome, ClientClosedError) for outcome in outcomes]
+            assert closed == [twice] * 3
+            slow.go_on()
+
+    asyncio.run(test())
+
+
+async def wait_for_a_reply(producer: Producer) -> object:
+    return await producer.request(Message("T", b""), timeout_s=60)
+
+
+async def wait_for_a_decision(producer: Producer) -> object:
+    async def decide(message: Message) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return await producer.send_in_transaction(Message("T", b""), decide)
+
+
+@pytest.mark.parametrize("call", [wait_for_a_reply, wait_for_a_decision])
+def test_waits_for_others_fail(call: Callable[[Producer], Awaitable[object]]) -> None:
+    async def test() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
+            await fill(broker.namesrv, "T", 1)
+            producer = Producer(broker.namesrv)
+            await producer.open()
+            waiting = asyncio.ensure_future(call(producer))
+            await asyncio.wait({waiting}, timeout=0.2)
+            await producer.close(0.05)
+            assert waiting.done()
+            with pytest.raises(ClientClosedError, match=FAILED):
+                waiting.result()
+
+    asyncio.run(test())
+
+
+def test_a_pause_before_a_retry_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
+            await fill(broker.namesrv, "T", 1)
+
+            def begin_put(message: object) -> object:
+                raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
+
+            monkeypatch.setattr(broker.store, "begin_put", begin_put)
+            monkeypatch.setattr("firetrail.client.producer.BUSY_S", 60.0)
+            producer = Producer(broker.namesrv)
+            await producer.open()
+            waiting = asyncio.ensure_future(producer.send(Message("T", b"")))
+            await asyncio.wait({waiting}, timeout=0.2)
+            assert not waiting.done()
+            await producer.close(0.05)
+            assert waiting.done()
+            with pytest.raises(ClientClosedError, match=FAILED):
+                waiting.result()
+
+    asyncio.run(test())
+
+
+def test_a_close_within_a_call_does_not_wait_for_it() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
+            producer = Producer(broker.namesrv)
+            await producer.open()
+
+            async def decide(message: Message) -> Outcome:
+                await producer.close(60)
+                return Outcome.COMMIT
+
+            with pytest.raises(ClientClosedError, match=r"^Producer is closed"):
+                await producer.send_in_transaction(Message("T", b""), decide)
+
+    asyncio.run(test())
+
+
+def test_acknowledgements_are_finished() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
+            await fill(broker.namesrv, "T", 1)
+            consumer = SimpleConsumer(broker.namesrv, "G", {"T": "*"})
+            await consumer.open()
+            messages = await consumer.receive(invisible_s=1000, wait_s=20)
+            ack = asyncio.ensure_future(consumer.ack(*messages))
+            await asyncio.sleep(0)
+            await consumer.close()
+            assert ack.done()
+            ack.result()
+
+    asyncio.run(test())
+
+
+def test_a_timeout_of_the_call_itself_stays_one() -> None:
+    async def test() -> None:
+        calls = Calls("Producer")
+        with pytest.raises(TimeoutError, match=r"^slow$"):
+            async with calls.one():
+                raise TimeoutError("slow")
+        await calls.end(60)
+
+    asyncio.run(test())
