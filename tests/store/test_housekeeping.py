@@ -2,10 +2,11 @@
 
 import errno
 import mmap
+import threading
 from pathlib import Path
 
 import pytest
-from tests.helpers import Machine, crash_image, eventually, put_all
+from tests.helpers import PATIENCE_S, Machine, crash_image, eventually, put_all
 from tests.store.conftest import OpenStore
 
 from firetrail import Message, PutStatus, Store
@@ -211,3 +212,28 @@ def test_the_log_before_its_newest_part_is_let_go_of(
     assert sum(gone) == store.log_range[1] - 1000 + indexes
     assert [bytes(message.body) for message in store.read("T", 0)] == bodies
     assert len(store.query("T", "k")) > 1
+
+
+def test_a_stop_does_not_wait_for_a_round_that_syncs_many_queues(
+    open_store: OpenStore, machine: Machine, root: Path
+) -> None:
+    """The round gives up and notes nothing; the stop syncs the rest in the time that it has."""
+    store = open_store(log=1 << 16)
+    for number in range(FEW_QUEUES):
+        store.put(Message(f"t{number}", b"x"))
+    store.flush()
+    settle(store)
+    engine = store._engine
+    machine.clock.advance(engine.config.consume_queue_flush_thorough_interval_ms)
+    machine.files.forget()
+    with machine.files.stalled("sync", "consumequeue") as reached:
+        round_ = threading.Thread(target=engine.housekeeper.round)
+        round_.start()
+        assert reached.wait(PATIENCE_S)
+        engine.housekeeper._stop.set()
+    round_.join()
+    assert machine.files.count("sync") < FEW_QUEUES
+    assert noted(machine, root).dispatched_offset == 0
+    store.close()
+    assert noted(machine, root).clean
+    assert noted(machine, root).dispatched_offset == noted(machine, root).durable_offset > 0

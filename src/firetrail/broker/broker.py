@@ -61,7 +61,7 @@ from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.served import ServedStore
 
-STOP_S = 3.0
+STOP_S = 2.0
 """How long a stop goes on with queues and index, which the next start can derive as well: grace
 periods are short."""
 SWEEP_S = 10.0

@@ -21,14 +21,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SYNCS_AT_ONCE = 16
 """So many threads wait for the disk at the same time."""
-SYNCS_PER_LOOK = 256
-"""After so many syncs it is asked whether there is time for more."""
+SYNCS_IN_LINE = 256
+"""So many are handed to these threads at a time."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Nothing was synced yet, and later there may be one: not a sync that failed."""
@@ -240,12 +241,12 @@ class Files:
         """
         if len(calls) < SYNCS_AT_ONCE:
             return self.one_by_one(calls, is_over)
+        make = partial(_make_in_time, is_over)
         with ThreadPoolExecutor(SYNCS_AT_ONCE, "firetrail-sync") as pool:
-            for at in range(0, len(calls), SYNCS_PER_LOOK):
-                if is_over is not None and is_over():
+            for at in range(0, len(calls), SYNCS_IN_LINE):
+                begun = [pool.submit(make, call) for call in calls[at : at + SYNCS_IN_LINE]]
+                if not all([made.result() for made in begun]):
                     return False
-                for made in [pool.submit(call) for call in calls[at : at + SYNCS_PER_LOOK]]:
-                    made.result()
         return True
 
     @staticmethod
@@ -253,11 +254,7 @@ class Files:
         calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None
     ) -> bool:
         """As :meth:`at_once`, without other threads."""
-        for call in calls:
-            if is_over is not None and is_over():
-                return False
-            call()
-        return True
+        return all(_make_in_time(is_over, call) for call in calls)
 
     def make_folder(self, path: Path) -> None:
         """Create the folder and those above it, each of them durably.
@@ -378,6 +375,14 @@ class Files:
             "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
         )
         return None if kind == fcntl.F_UNLCK else owner
+
+
+def _make_in_time(is_over: Callable[[], bool] | None, call: Callable[[], object]) -> bool:
+    """Make a call, unless the time for it is over; whether it was made."""
+    if is_over is not None and is_over():
+        return False
+    call()
+    return True
 
 
 def allow_many_files() -> None:

@@ -66,7 +66,7 @@ Place = tuple[int, int, int]
 
 
 class Busy(Exception):
-    """Another append holds the lock for too long."""
+    """Nothing can be appended for now; the text says what is waited for."""
 
 
 class CommitLog:
@@ -152,7 +152,7 @@ class CommitLog:
         counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
         size = draft.size
         if not self._lock.acquire(timeout=self._lock_patience):
-            raise Busy
+            raise self._busy()
         try:
             segment, writer, at = self._room(size)
             physical_offset = segment.base + segment.wrote
@@ -175,7 +175,7 @@ class CommitLog:
     def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> Place:
         """Write the records of a batch in one piece; errors as for :meth:`append`."""
         if not self._lock.acquire(timeout=self._lock_patience):
-            raise Busy
+            raise self._busy()
         try:
             segment, writer, at = self._room(draft.size)
             physical_offset = segment.base + segment.wrote
@@ -204,6 +204,9 @@ class CommitLog:
             self._lock.release()
         self._count(draft.items, draft.size)
         return physical_offset, queue_offset, store_time
+
+    def _busy(self) -> Busy:
+        return Busy(f"another put holds the lock for {self._config.page_cache_busy_ms} ms")
 
     def _count(self, messages: int, size: int) -> None:
         self.appender.calls += 1

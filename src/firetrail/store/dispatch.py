@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.system import NO_DESCRIPTOR
-from firetrail.store.commitlog import CommitLog
+from firetrail.store.commitlog import Busy, CommitLog
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.deriving import Arrival, Deriver, OutOfTime
 from firetrail.store.progress import INTERVAL_S, Progress
 
@@ -23,6 +25,11 @@ QUIET_ROUNDS = 20
 """After so many looks a millisecond apart that found nothing new, the log counts as quiet."""
 HELP_S = 0.002
 """For so long somebody else than the dispatcher goes on with a step: making queues takes time."""
+NEW_QUEUES_BEHIND_MAX = 128
+"""So many queues may be still to be made, a message each in the log. Making one costs far more than
+putting its first message, so who puts to yet another queue has to wait."""
+NEW_QUEUES_PATIENCE_S = 0.2
+"""Longest that such a put waits, and an event loop with it; then it is refused."""
 DISK_FULL_PAUSE_S = 1.0
 """How long dispatch waits for space before it tries again."""
 
@@ -46,6 +53,7 @@ class Dispatcher:
         self._quiet_rounds = QUIET_ROUNDS
         self._is_over: Callable[[], bool] | None = None
         self._stepping = threading.Lock()  # over steps: the thread's, and those of who helps
+        self._new_queues: deque[tuple[ConsumeQueue, int]] = deque(maxlen=NEW_QUEUES_BEHIND_MAX)
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
         self.idle = False
@@ -105,6 +113,31 @@ class Dispatcher:
             self._stepping.release()
         if self.behind:
             self.wake()
+
+    def note_new_queue(self, queue: ConsumeQueue, end: int) -> None:
+        """A message was put, up to ``end`` of the log, to a queue that is still to be made."""
+        self._new_queues.append((queue, end))
+
+    def wait_for_new_queues(self) -> None:
+        """Return when fewer than NEW_QUEUES_BEHIND_MAX queues are still to be made.
+
+        Raises Busy if that takes too long.
+        """
+        if len(self._new_queues) < NEW_QUEUES_BEHIND_MAX:
+            return
+        oldest, end = self._new_queues[0]
+        clock = self._log.queue.system.clock
+        over_at = clock.monotonic() + NEW_QUEUES_PATIENCE_S
+        while (
+            oldest.files.last is None
+            and self.position < end <= self._limit()  # else it waits for the disk, or has no unit
+            and not self.starved
+        ):
+            if clock.monotonic() > over_at:
+                raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues are still to be made; try again")
+            if self.idle:
+                self.wake()
+            clock.sleep_ms(1)  # the dispatcher gets on best if nobody else runs
 
     def stop(self, is_over: Callable[[], bool] | None = None) -> None:
         """Dispatch what is left, unless the time for it ``is_over`` before, and end the thread."""

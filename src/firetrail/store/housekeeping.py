@@ -99,10 +99,10 @@ class Housekeeper:
         config = self._config
         if self._is_time_to_finish((now - self._last_thorough) * 1000):
             self._last_thorough = now
-            self.flush_derived()
+            self.flush_derived(self._stop.is_set)  # who stops goes on with it, and counts the time
         else:
             with self._flushing:
-                self._queues.flush(config.consume_queue_flush_least_pages)
+                self._queues.flush(config.consume_queue_flush_least_pages, self._stop.is_set)
         with suppress(DiskFullError):  # the one before still counts; the next round tries again
             self.write_watermark(clean=False)
         if (now - self._last_let_go) * 1000 >= LET_GO_INTERVAL_MS and not config.lock_memory:

@@ -16,7 +16,7 @@ from firetrail.errors import (
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.storage.system import SyncError
-from firetrail.store.commitlog import Busy, Place
+from firetrail.store.commitlog import BatchDraft, Busy, Place
 from firetrail.store.config import FlushMode
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.engine import Engine
@@ -117,20 +117,22 @@ class Puts:
             draft, queue = self._delayed(message, draft, queue)
         if draft.names_light_queues:
             return self._append_numbered(message, draft, queue)
-        return self._stored(self._log.append(draft, queue), draft.queue_id, draft.size, 1)
+        return self._stored(self._log.append(draft, queue), queue, draft, 1)
 
     def _append_numbered(self, message: Message, draft: Draft, queue: ConsumeQueue) -> PutResult:
         """A put of a message that is in light queues as well, unless it was delayed."""
         numbers = self._engine.light_numbers
         light: list[ConsumeQueue] = []
+        self._dispatcher.wait_for_new_queues()
         with numbers.guard:
             if queue.topic == message.topic:
                 message, light = numbers.numbered(message)
                 draft = Draft(message, queue.encoded_topic, self._rules)
             place = self._log.append(draft, queue)
             for found in light:
+                self._note_if_new(found, found.next_offset, place[0] + draft.size)
                 found.next_offset += 1
-        return self._stored(place, draft.queue_id, draft.size, 1)
+        return self._stored(place, queue, draft, 1)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
         """The queue that a message goes to; a new one if its topic may have one."""
@@ -143,6 +145,7 @@ class Puts:
         if message.topic in self._engine.batched:
             what = f"{message.topic} has queues of batches, which only RocketMQ can continue"
             raise IllegalMessageError("topic", what)
+        self._dispatcher.wait_for_new_queues()
         return self._engine.queues.open(message.topic, message.queue_id)
 
     def _delayed(
@@ -166,20 +169,28 @@ class Puts:
         except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
         self._appended()
-        return self._stored(place, draft.queue_id, draft.size, draft.items)
+        return self._stored(place, queue, draft, draft.items)
 
-    def _stored(self, place: Place, queue_id: int, size: int, messages: int) -> PutResult:
+    def _stored(
+        self, place: Place, queue: ConsumeQueue, draft: Draft | BatchDraft, messages: int
+    ) -> PutResult:
         physical_offset, queue_offset, store_time = place
+        self._note_if_new(queue, queue_offset, physical_offset + draft.size)
         return PutResult(
             PutStatus.PUT_OK,
-            queue_id,
+            draft.queue_id,
             queue_offset,
             physical_offset,
-            size,
+            draft.size,
             store_time,
             self._engine.config.store_host,
             messages,
         )
+
+    def _note_if_new(self, queue: ConsumeQueue, offset: int, end: int) -> None:
+        """Have it counted if a message, its ``offset`` in the queue, needs a queue to be made."""
+        if offset == 0 and queue.files.last is None:
+            self._dispatcher.note_new_queue(queue, end)
 
     def _refused(self, status: PutStatus, detail: str, field: str = "message") -> PutResult:
         self._statistics.put_refused += 1
@@ -193,10 +204,7 @@ class Puts:
         if isinstance(error, DiskFullError):
             return self._refused(PutStatus.CREATE_MAPPED_FILE_FAILED, str(error))
         if isinstance(error, Busy):
-            return self._refused(
-                PutStatus.OS_PAGE_CACHE_BUSY,
-                f"another put holds the lock for {self._engine.config.page_cache_busy_ms} ms",
-            )
+            return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, str(error))
         if isinstance(error, StoreClosedError):
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
         if isinstance(error, SyncError):

@@ -1,0 +1,128 @@
+"""Many new queues: how many of them may still have to be made, and what a put does then."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S, Machine, bodies, eventually, small_config
+from tests.store.conftest import OpenStore
+
+from firetrail import FlushMode, Message, PutResult, PutStatus, Store
+from firetrail.format.layout import TRANSACTION_PREPARED
+from firetrail.format.properties import INNER_MULTI_DISPATCH
+from firetrail.store import dispatch
+from firetrail.store.served import ServedStore
+
+BEHIND_MAX = 4
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "NEW_QUEUES_BEHIND_MAX", BEHIND_MAX)
+    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", PATIENCE_S)
+
+
+@contextmanager
+def nothing_dispatched(store: Store) -> Iterator[None]:
+    with store._engine.dispatcher._stepping:
+        yield
+
+
+def put_new(store: Store, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        store.put(Message(f"t{number}", b"x"))
+
+
+def made(root: Path) -> int:
+    return len(list(root.glob("consumequeue/t*/0/*")))
+
+
+def test_puts_keep_pace_with_the_making_of_queues(open_store: OpenStore, root: Path) -> None:
+    store = open_store(log=1 << 16)
+    for number in range(0, 100, 10):
+        put_new(store, number, 10)
+        assert made(root) >= number + 10 - BEHIND_MAX
+
+
+def test_a_put_waits_for_the_oldest_of_them(open_store: OpenStore, root: Path) -> None:
+    store = open_store()
+    with nothing_dispatched(store):
+        put_new(store, 0, BEHIND_MAX)
+        late = threading.Thread(target=put_new, args=(store, BEHIND_MAX, 1))
+        late.start()
+        late.join(0.05)
+        assert late.is_alive()
+        assert made(root) == 0
+    late.join(PATIENCE_S)
+    assert not late.is_alive()
+    assert store.wait_dispatched(PATIENCE_S)
+    assert made(root) == BEHIND_MAX + 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_after_a_while_it_is_refused(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", 0.01)
+    store = open_store()
+    store.put(Message("old", b"1"))
+    assert store.wait_dispatched(PATIENCE_S)
+    with nothing_dispatched(store):
+        for number in range(BEHIND_MAX):
+            message = Message(f"t{number}", b"x")
+            if batch:
+                store.put_batch([message, message])
+            else:
+                store.put(message)
+        refused = store.try_put(Message("new", b"x"))
+        assert refused.status is PutStatus.OS_PAGE_CACHE_BUSY
+        assert refused.detail == f"{BEHIND_MAX} new queues are still to be made; try again"
+        assert store.try_put(Message("old", b"2")).ok  # the others are not held up
+    assert store.wait_dispatched(PATIENCE_S)
+    assert store.try_put(Message("new", b"x")).ok
+    assert bodies(store, "old") == [b"1", b"2"]
+    assert "new" in store.topics()
+
+
+def test_so_it_is_with_light_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", 0.01)
+    with Store.open(tmp_path / "store", small_config(light_queues=True, log=1 << 16)) as store:
+        store.put(Message("old", b"1"))
+        assert store.wait_dispatched(PATIENCE_S)
+        names = ",".join(f"%LMQ%{number}" for number in range(BEHIND_MAX))
+        message = Message("old", b"2", properties={INNER_MULTI_DISPATCH: names})
+        with nothing_dispatched(store):
+            store.put(message)
+            assert store.try_put(message).status is PutStatus.OS_PAGE_CACHE_BUSY
+        assert store.wait_dispatched(PATIENCE_S)
+        assert store.try_put(message).ok
+
+
+def test_queues_that_never_get_a_message_are_not_waited_for(open_store: OpenStore) -> None:
+    store = open_store(log=1 << 16)
+    for number in range(3 * BEHIND_MAX):
+        store.put(Message(f"t{number}", b"x", sys_flag=TRANSACTION_PREPARED))
+    eventually(lambda: store.dispatch_behind == 0)
+
+
+def test_what_waits_for_the_disk_holds_nobody_up(tmp_path: Path) -> None:
+    """Or an event loop would wait for syncs that it has not even asked for yet."""
+    machine = Machine()
+    config = small_config(flush=FlushMode.SYNC, log=1 << 16)
+
+    async def put_many(store: ServedStore) -> None:
+        begun = [store.begin_put(Message(f"t{number}", b"x")) for number in range(3 * BEHIND_MAX)]
+        waiting = [put for put in begun if not isinstance(put, PutResult)]
+        assert len(waiting) == len(begun)
+        results = await asyncio.gather(*waiting)
+        assert all(result.ok for result in results)
+
+    with ServedStore.open(tmp_path / "store", config, system=machine.system) as store:
+        asyncio.run(put_many(store))
+        assert store.wait_dispatched(PATIENCE_S)
+        assert made(tmp_path / "store") == 3 * BEHIND_MAX
