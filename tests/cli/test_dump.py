@@ -11,6 +11,7 @@ from tests.helpers import crash_image, put_all, small_config
 from tests.stores import (
     CRASHED,
     GOLDEN,
+    LIGHT,
     NAMES,
     copy_of,
     flip,
@@ -25,6 +26,7 @@ from firetrail import Message, Store
 from firetrail.format.hosts import format_host
 from firetrail.format.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from firetrail.format.record import Record
+from firetrail.store.view import StoreView
 
 FIELDS = [
     *("physical_offset", "size", "magic", "topic", "queue_id", "queue_offset", "sys_flag", "flag"),
@@ -45,6 +47,29 @@ def expected_of(record: Record) -> dict[str, object]:
         "store_host": format_host(record.store_host),
         "body": base64.b64encode(record.body).decode(),
     }
+
+
+class TestLightQueues:
+    """Queues that messages of other topics are in as well."""
+
+    def test_their_messages(self, firetrail: Firetrail) -> None:
+        with StoreView.open(GOLDEN / LIGHT) as view:
+            units = [view.queues.open("%LMQ%a", 0).unit(number) for number in range(23)]
+        told = firetrail("dump", GOLDEN / LIGHT, "--topic", "%LMQ%a", "--json")
+        assert (told.code, told.err) == (0, "")
+        places = [unit.physical_offset for unit in units if unit is not None]
+        assert [line["physical_offset"] for line in told.lines] == places
+        assert len(places) == 23
+        assert "mqtt" in {line["topic"] for line in told.lines}
+
+    def test_a_message_of_another_queue(self, tmp_path: Path, firetrail: Firetrail) -> None:
+        root = copy_of(LIGHT, tmp_path)
+        a, b = (root / "consumequeue" / name / "0" / FIRST for name in ("%LMQ%a", "%LMQ%b"))
+        only_in_a = a.read_bytes()[:20]  # the first message
+        overwrite(b, 0, only_in_a)
+        told = firetrail("dump", root, "--topic", "%LMQ%b", "--json")
+        assert told.code == 1
+        assert "queue %LMQ%b/0: message 0 should be at physical offset 0 (" in told.err
 
 
 class TestTheLog:

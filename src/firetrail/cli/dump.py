@@ -17,9 +17,12 @@ from firetrail.errors import FiretrailError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns
 from firetrail.format.javahash import java_text
+from firetrail.format.light import is_light, numbered_queues
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.store.consumequeue import ConsumeQueue
+from firetrail.store.gaps import queue_gap
 from firetrail.store.logread import record_at
+from firetrail.store.problems import Problem
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.walk import Batch, Damage
@@ -143,15 +146,12 @@ class Dump:
         """The messages of some queues of a topic, merged in the order of the log."""
         columns = Columns(1)
         queues = [self._units(self._view.queues.open(topic, number), start) for number in queue_ids]
+        for queue_id in queue_ids:
+            self._report_gap(queue_gap(self._view, topic, queue_id))
         for unit, offset, queue_id in heapq.merge(*queues):
             record = record_at(self._view.log, unit.physical_offset)
             row = row_of(record, unit.physical_offset, columns) if record is not None else None
-            if row is None or (unit.size, topic, queue_id, offset) != (
-                row.size,
-                java_text(row.topic),
-                row.queue_id,
-                row.queue_offset,
-            ):
+            if row is None or row.size != unit.size or not _is_in(row, topic, queue_id, offset):
                 self._report_unit(topic, queue_id, offset, unit)
                 continue
             if not row.crc_ok:
@@ -167,6 +167,11 @@ class Dump:
             if unit is not None and unit.size != PRE_BLANK.size:
                 yield unit, offset, queue.queue_id
 
+    def _report_gap(self, gap: Problem | None) -> None:
+        if gap is not None:
+            self.problems += 1
+            say(f"{gap.file} at {gap.offset}: {gap.detail}; check the store: firetrail fsck")
+
     def _report_unit(self, topic: str, queue_id: int, offset: int, unit: ConsumeQueueUnit) -> None:
         view = self._view
         if view.state is StoreState.OPEN and (
@@ -179,3 +184,14 @@ class Dump:
             f"{unit.physical_offset} ({unit.size} bytes) and is not; check the store: "
             "firetrail fsck"
         )
+
+
+def _is_in(row: Row, topic: str, queue_id: int, offset: int) -> bool:
+    """Whether a record belongs at this place of a queue.
+
+    A light queue has messages of other topics, whose properties name it. Its units need not stand
+    where the numbers there say: Java has counted messages that did not get into the queue.
+    """
+    if is_light(topic):
+        return topic in dict(numbered_queues(row.properties))
+    return (java_text(row.topic), row.queue_id, row.queue_offset) == (topic, queue_id, offset)

@@ -11,6 +11,7 @@ from firetrail.cli.output import colour, say
 from firetrail.cli.records import HEADING, Shower, row_of
 from firetrail.format.columns import Columns
 from firetrail.store.config import StoreConfig
+from firetrail.store.gaps import key_gaps
 from firetrail.store.logread import record_offset
 from firetrail.store.reading import TIME_MAX
 
@@ -62,6 +63,10 @@ def run(args: argparse.Namespace) -> ExitCode:
             row = row_of(buffer, record_offset(buffer), columns)
             if row is not None:
                 print(show(row))
-        for fault in view.index_faults:
-            say(f"{fault.file}: {fault.detail}; messages may be missing")
-    return ExitCode.PROBLEMS if view.index_faults else ExitCode.OK
+        faults = [*view.index_faults, *key_gaps(view, args.topic, args.key)]
+        for fault in faults:
+            say(
+                f"{fault.file} at {fault.offset}: {fault.detail}; messages may be missing: check "
+                "the store: firetrail fsck"
+            )
+    return ExitCode.PROBLEMS if faults else ExitCode.OK

@@ -8,10 +8,12 @@ from tests.pipeline.source.shelf import consumed, fill, rows_of, some_messages
 from tests.stores import field_position, flip, log_file, overwrite, records, truncate
 
 from firetrail.errors import StoreDamagedError
+from firetrail.format.index import entry_at
 from firetrail.format.record import Record
 from firetrail.pipeline.source import planning
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.schema import METADATA
 
 
@@ -161,3 +163,14 @@ def test_queue_and_index_files_are_listed(store: Path) -> None:
     found = damage_of(store)
     assert {row["file"] for row in found} == {"consumequeue/rare/0", f"index/{index.name}"}
     assert all(row["skipped"] is None for row in found)
+
+
+def test_a_lookup_notices_entries_of_zeros(tmp_path: Path) -> None:
+    fill(tmp_path, some_messages(20))
+    (index,) = (tmp_path / "index").iterdir()
+    options = {"path": str(tmp_path), "subscribe": "usual", "key": "k7"}
+    assert plan_batch(parse_options(options)).splits
+    overwrite(index, entry_at(16, 1), bytes(20 * 40))
+    with pytest.raises(StoreDamagedError, match=r"leads to entry .* rebuild the index"):
+        plan_batch(parse_options(options))
+    plan_batch(parse_options(options | {"mode": "PERMISSIVE"}))

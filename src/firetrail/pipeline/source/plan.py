@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
@@ -36,6 +37,7 @@ from firetrail.pipeline.source.splits import (
     Split,
     Wanted,
 )
+from firetrail.store.gaps import key_gaps
 from firetrail.store.queues import QueueKey
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreState, StoreView
@@ -196,8 +198,9 @@ def _plan_lookup(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted
 ) -> tuple[list[Split], str]:
     """Look messages up in the index; the log that it does not cover is scanned."""
-    if view.index_faults and not options.permissive:
-        fault = view.index_faults[0]
+    gaps = (key_gaps(view, topic, options.key) for topic in wanted.topics or ())
+    fault = next(chain(view.index_faults, *gaps), None)
+    if fault is not None and not options.permissive:
         raise StoreDamagedError(
             f"{view.root}/{fault.file}",
             fault.offset,
