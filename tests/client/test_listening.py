@@ -204,8 +204,10 @@ class TestOutcomesOfListeners:
                 closed.set()
 
             await fill(namesrv, "T", 1)
-            consumer = PushConsumer(namesrv, "G", listener, {"T": "*"}, start=FIRST)
+            consumer = PushConsumer(namesrv, "G", listener, {"T": "*"})
             await consumer.open()
+            async with Producer(namesrv) as producer:
+                await producer.send(Message("T", b""))
             await closed.wait()
 
         clustered(test)

@@ -1,4 +1,8 @@
-"""Locks on queues, so that only one client of a group consumes each of them, in order."""
+"""Locks on queues, so that only one client of a group consumes each of them.
+
+Where the order matters nobody consumes a queue without its lock. Otherwise a lock only says that
+its owner has not committed its last offset yet: whoever gets the queue next waits a moment for it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,11 @@ from firetrail.remoting.command import Command
 
 LOCK_S = 30.0
 """A lock that was not renewed for so long does not count."""
+HANDOVER_S = 3.0
+"""How long a queue whose order does not matter is left to the client that has it. One that is alive
+gives it up within about a second; one that is not keeps its locks for a minute."""
+HANDOVER_LOOK_S = 0.1
+"""Between two looks whether such a queue was given up."""
 RELOCK_S = 20.0
 """A lock that was not renewed for so long is renewed."""
 
@@ -42,6 +51,7 @@ class Locking:
         self._group = group
         self._asked: set[MessageQueue] = set()  # of those this client may have the lock
         self._granted: dict[MessageQueue, _Grant] = {}
+        self._refused: dict[MessageQueue, float] = {}  # since when
 
     async def lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of these that no other client consumes; their locks are taken or renewed.
@@ -60,6 +70,27 @@ class Locking:
                 self._granted |= dict.fromkeys(granted, grant)
                 locked += granted
         return [queue for queue in queues if queue in locked and self.holds(queue)]
+
+    async def take_over(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """The queues that can be consumed where the order does not matter.
+
+        Their locks are taken; one that is not granted within HANDOVER_S is not waited for.
+        """
+        locked = await self.lock(queues)
+        now = asyncio.get_running_loop().time()
+        free = []
+        for queue in queues:
+            if queue in locked or now - self._refused.setdefault(queue, now) >= HANDOVER_S:
+                self._refused.pop(queue, None)
+                free.append(queue)
+        return free
+
+    async def keep_only(self, topic: str, queues: Sequence[MessageQueue]) -> None:
+        """Release the locks of all other queues of a topic, and wait for none of them."""
+        others = [queue for queue in self._asked if queue.topic == topic and queue not in queues]
+        for queue in others:
+            self._refused.pop(queue, None)
+        await self.unlock(others)
 
     def _grant_now(self, broker: str) -> _Grant | None:
         """What a lock counts from that is requested now; None if no route names the broker."""

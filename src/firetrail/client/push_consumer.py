@@ -15,7 +15,7 @@ from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
 from firetrail.client.listening import Listener, Listening
 from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
-from firetrail.client.locking import Locking
+from firetrail.client.locking import HANDOVER_LOOK_S, RELOCK_S, Locking
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
@@ -42,6 +42,9 @@ REBALANCE_S = 20.0
 TOPIC_S = 1.0
 """Between two looks for a topic that does not exist yet."""
 COMMIT_S = 5.0
+GIVE_UP_S = 1.0
+"""How long a queue that goes to another member waits for messages that are being consumed. Where
+the order does not matter, those that take longer are redelivered to the other member."""
 AGAIN_S = 1.0
 """Before a message whose consumption failed is tried again, where the order matters."""
 SEND_BACK_S = 5.0
@@ -136,8 +139,8 @@ class PushConsumer(ClusterClient):
         await self._rebalance()
         self._rebalancer = self._session.spawn(self._rebalance_on_change())
         self._session.every(COMMIT_S, self._commit)
-        if self._locks_queues:
-            self._session.every(AGAIN_S, self._renew_locks)
+        if self._is_shared:
+            self._session.every(AGAIN_S if self.in_order else RELOCK_S, self._renew_locks)
 
     async def _leave(self, grace_s: float, end_s: float) -> None:
         if self._rebalancer is not None:
@@ -246,11 +249,14 @@ class PushConsumer(ClusterClient):
             for queue, taken in self.assigned.items()
             if queue.topic == topic and (queue not in mine or taken.dropped)
         )
+        await self._locks.keep_only(topic, [*mine, *self.assigned])
         new = [queue for queue in mine if queue not in self.assigned]
-        if new and self._locks_queues:
-            wanted, new = new, await self._locks.lock(new)
+        if new and self._is_shared:
+            take = self._locks.lock if self.in_order else self._locks.take_over
+            wanted, new = new, await take(new)
             if len(new) < len(wanted):
-                asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+                pause_s = AGAIN_S if self.in_order else HANDOVER_LOOK_S
+                asyncio.get_running_loop().call_later(pause_s, self._changed.set)
         if new and await self._has_begun(topic):
             self._late.add(topic)
         failures = Failures()
@@ -267,7 +273,7 @@ class PushConsumer(ClusterClient):
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         """Stop consuming queues. If this is cancelled, the next rebalance goes on with it."""
         given_up = list(queues)
-        await drop_all([self.assigned[queue] for queue in given_up], AGAIN_S)
+        await drop_all([self.assigned[queue] for queue in given_up], GIVE_UP_S)
         for queue in given_up:
             await self._hand_over(queue, self.assigned[queue])
 
@@ -343,12 +349,12 @@ class PushConsumer(ClusterClient):
     # -- locks --------------------------------------------------------------------------------
 
     @property
-    def _locks_queues(self) -> bool:
-        """Whether only one member may consume a queue at a time."""
-        return self.in_order and self._model is MessageModel.CLUSTERING
+    def _is_shared(self) -> bool:
+        """Whether each queue is consumed by one member at a time."""
+        return self._model is MessageModel.CLUSTERING
 
     def _may_consume(self, queue: MessageQueue) -> bool:
-        return not self._locks_queues or self._locks.holds(queue)
+        return not (self.in_order and self._is_shared) or self._locks.holds(queue)
 
     async def _renew_locks(self) -> None:
         """Renew locks that are old, lost with a connection, or refused the last time.
@@ -358,7 +364,8 @@ class PushConsumer(ClusterClient):
         due = [
             queue
             for queue, taken in self.assigned.items()
-            if self._locks.is_due(queue) and (taken.is_busy or not taken.dropped)
+            if self._locks.is_due(queue)
+            and (not taken.dropped or (self.in_order and taken.is_busy))
         ]
         if due:
             await self._locks.lock(due)
