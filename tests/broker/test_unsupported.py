@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import Talk, running
 
-from firetrail.broker.config import load_entries
-from firetrail.broker.unsupported import NAMES, check, refused_settings
-from firetrail.errors import UnsupportedError
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
+from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.java_properties import parse_properties
 
 COMPACTED = {"topicName": "Newest", "attributes": {"cleanup.policy": "COMPACTION"}}
@@ -60,6 +61,41 @@ def test_the_refusal_says_what_and_how(caplog: pytest.LogCaptureFixture) -> None
     check(found, NAMES)
     assert "WARNING: b.conf line 1: aclEnable=true is IGNORED" in caplog.text
     assert "no message is copied to or from another broker" in caplog.text
+
+
+def remarks(conf: str) -> list[str]:
+    return [str(each) for each in load_entries(parse_properties(conf, "b.conf")).remarks]
+
+
+def test_what_is_refused_is_not_said_to_have_no_effect() -> None:
+    refusable = [
+        f"{key}={value}" for key, (values, _) in REFUSED_SETTINGS.items() for value in values[:1]
+    ]
+    assert remarks("\n".join([*refusable, "storePathCommitLog=/a,/b"])) == []
+    assert len(remarks("aclEnable=false\nstoreType=default\nstorePathCommitLog=/a")) == 3
+
+
+def test_the_port_for_vip_channels_is_no_setting() -> None:
+    (remark,) = remarks("fastListenPort=10909")
+    assert remark == (
+        "b.conf line 1: fastListenPort is not a key of RocketMQ or Firetrail; the port for clients "
+        "with vipChannelEnabled is always two below listenPort, and vip_channel=false switches it "
+        "off"
+    )
+    assert not load_entries(parse_properties("vip_channel=false", "b.conf")).broker.vip_channel
+
+
+def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
+    conf = parse_properties("brokerName=b\nbrokerId=1", "b.conf")
+    with pytest.raises(ConfigError) as caught:
+        load_entries(conf)
+    assert str(caught.value) == (
+        "brokerId = 1: b.conf line 2: the id of a master is 0, and clients send to no other; "
+        "remove the key, and give brokers different names by brokerName"
+    )
+    with pytest.raises(ConfigError, match="the id of a master is 0"):
+        Broker(tmp_path, BrokerConfig(broker_id=1))
+    assert refused("brokerRole=SLAVE\nbrokerId=1") == ["brokerRole"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from firetrail.broker.admin import Administration
 from firetrail.broker.assigning import Assigning
 from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config import BrokerConfig, check_id
 from firetrail.broker.files import DELAY_OFFSETS, ORDERS, ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
@@ -97,6 +97,7 @@ class Broker:
         """
         self._folder = Path(folder)
         self.config = (config or BrokerConfig()).replace()  # ours to change
+        check_id(self.config, store or StoreConfig())
         self._conf = conf
         self._ignored = ignore_unsupported
         self._system = system or System()

@@ -7,7 +7,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,9 +15,11 @@ from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
+from firetrail.remoting.bodies import MASTER_ID
 from firetrail.store.broker_conf import BROKERS, NO_KEY, Remark, did_you_mean, read_settings
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
+from firetrail.store.config_rules import BrokerRole
 from firetrail.store.settings import Flag, Group, Setting, Text, Whole, table
 
 NOTHING_TO_SET = "the broker has one way of doing this, or does not do it"
@@ -40,7 +42,9 @@ class BrokerConfig:
 
     cluster: str = IDENTITY("DefaultCluster", "brokerClusterName", NAME, "Name of the cluster.")
     name: str = IDENTITY("broker-a", "brokerName", NAME, "Name; RocketMQ's default is the host's.")
-    broker_id: int = IDENTITY(0, "brokerId", Whole(0), "0 for a master.")
+    broker_id: int = IDENTITY(
+        0, "brokerId", Whole(0), "The id of a master is 0; others are refused with its role."
+    )
     bind: str = IDENTITY(
         "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all of the machine's."
     )
@@ -200,16 +204,40 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     store = StoreConfig.from_entries(others)
     known = names | store_names
     unknown = tuple(
-        replace(remark, detail=f"{NO_KEY}{did_you_mean(remark.key, known)}")
-        for remark in store.unknown
+        replace(remark, detail=f"{NO_KEY}{_hint(remark.key, known)}") for remark in store.unknown
     )
+    refused = tuple(refused_settings(entries))
+    said = {each.name for each in refused}
     ignored = tuple(
         replace(remark, detail=remark.detail.replace(BROKERS, NOTHING_TO_SET))
         for remark in store.ignored
+        if remark.key not in said
     )
+    broker = BrokerConfig(**reading.values)
+    check_id(broker, store.config, entries["brokerId"].place if "brokerId" in entries else "")
     return LoadedBroker(
-        BrokerConfig(**reading.values),
+        broker,
         store.config,
         unknown + tuple(reading.adjusted) + store.adjusted + ignored,
-        tuple(refused_settings(entries)),
+        refused,
     )
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    if key == "fastListenPort":
+        return (
+            "; the port for clients with vipChannelEnabled is always two below listenPort, and "
+            "vip_channel=false switches it off"
+        )
+    return did_you_mean(key, known)
+
+
+def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
+    """ConfigError for a master that nobody could send to: clients look for it under id 0."""
+    if broker.broker_id != MASTER_ID and store.role is not BrokerRole.SLAVE:
+        raise ConfigError(
+            "brokerId",
+            broker.broker_id,
+            f"{place}the id of a master is {MASTER_ID}, and clients send to no other; remove the "
+            "key, and give brokers different names by brokerName",
+        )

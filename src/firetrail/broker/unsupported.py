@@ -8,7 +8,7 @@ unless it is told by name that this is known. The rest is said at the start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ _LETS_IN = (
 _CONTROLLER = "no controller and no replica takes over when this broker fails"
 _ROCKSDB = "queues, topics or progress in RocksDB are not read: the broker would not know them"
 
-REFUSED_SETTINGS: Mapping[str, tuple[Collection[str], str]] = {
+REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "brokerRole": (("SYNC_MASTER", "SLAVE"), _REPLICATES),
     "duplicationEnable": (_ON, _REPLICATES),
     "aclEnable": (_ON, _LETS_IN),
