@@ -13,6 +13,7 @@ from firetrail.errors import (
     IllegalMessageError,
     StoreDamagedError,
     StoreError,
+    WrongTypeError,
 )
 
 DAMAGED = StoreDamagedError("commitlog/0", 332, 332, "body CRC differs", "run firetrail fsck")
@@ -23,6 +24,9 @@ SAMPLES = [
         "properties length at offset 120: 40000 is more than 32767",
     ),
     (ConfigError("fileReservedTime", -1, "at least 1"), "fileReservedTime = -1: at least 1"),
+    (WrongTypeError("count", "1", "expected a number"), "count = '1': expected a number"),
+    (ConfigError("count", 10**5000, "too large"), "count = a very large int: too large"),
+    (ConfigError("body", bytes(1000), "too long"), f"body = {bytes(1000)!r:.200}…: too long"),
     (DAMAGED, "commitlog/0 at offset 332 (record 332): body CRC differs; run firetrail fsck"),
     (
         StoreDamagedError("checkpoint", 0, None, "12 bytes long", "remove it"),

@@ -4,7 +4,8 @@
 
     FiretrailError
     ├── FormatError (also ValueError)   bytes or text that are not what the format says
-    ├── ConfigError (also ValueError)   a setting that is unknown or out of range
+    ├── ConfigError (also ValueError)   a setting or an argument that is unknown or out of range
+    │   └── WrongTypeError (also TypeError)  one of the wrong type
     ├── UnsupportedError                a broker was asked for what it does not do
     ├── ProtocolError (also ValueError) bytes on a connection that are no command
     ├── RequestError                    a request that was answered with an error code
@@ -87,8 +88,12 @@ class ClientClosedError(FiretrailError):
     """A client was used before it was opened or after it was closed."""
 
 
+SHOWN_MAX = 200
+"""Characters of a value in the message of an error."""
+
+
 class ConfigError(FiretrailError, ValueError):
-    """A setting with a value it cannot have, or a key that does not exist."""
+    """A setting or an argument with a value it cannot have, or a key that does not exist."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(key, value, allowed)
@@ -97,7 +102,19 @@ class ConfigError(FiretrailError, ValueError):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r}: {self.allowed}"
+        return f"{self.key} = {_shown(self.value)}: {self.allowed}"
+
+
+class WrongTypeError(ConfigError, TypeError):
+    """A setting or an argument of the wrong type."""
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print numbers of thousands of digits
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 class UnsupportedError(FiretrailError):

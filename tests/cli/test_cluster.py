@@ -227,7 +227,7 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
         async with PullConsumer(namesrv, "GB") as consumer:
             for queue in await consumer.queues("Beyond"):
                 if await consumer.offsets.end(queue):
-                    await consumer.commit(queue, 1152)
+                    await consumer.offsets.commit("GB", queue, 1152)
 
     asyncio.run(commit())
     told = ask("lag", "GB", "Beyond", "--json").lines

@@ -109,6 +109,10 @@ class TestFiretrail:
                 assert await admin.set_writable("broker-a", False) > 0
                 assert {data.perm for data in (await admin.route("T")).queue_datas} == {4}
                 assert await admin.set_writable("broker-a", True) > 0
+                with pytest.raises(RequestError, match="knows no broker nope, only: broker-a"):
+                    await admin.set_writable("nope", False)
+                with pytest.raises(RequestError, match=r"No topic route info .*: nope"):
+                    await admin.delete_topic("nope")
 
         clustered(test)
 
@@ -347,12 +351,16 @@ def test_groups() -> None:
     async def test(admin: Admin) -> None:
         await admin.create_group("G")
         assert sorted(await admin.groups()) == ["a", "b"]
-        await admin.delete_group("G")
+        await admin.delete_group("a")
+        assert brokers.asked[-1][1].fields == {"groupName": "a", "cleanOffset": "true"}
+        with pytest.raises(RequestError, match="no broker knows the group G; create_group creates"):
+            await admin.delete_group("G")
 
     brokers.run(test)
-    (_, made), *_, (_, deleted) = brokers.asked
+    _, made = brokers.asked[0]
+    _, deleted = brokers.asked[-1]
     assert SubscriptionGroupConfig.decode(made.content) == SubscriptionGroupConfig("G")
-    assert deleted.fields == {"groupName": "G", "cleanOffset": "true"}
+    assert deleted.fields == {"groupName": "G", "cleanOffset": "true"}, "its offsets are deleted"
 
 
 def test_connections_and_settings() -> None:
@@ -381,6 +389,14 @@ def test_connections_and_settings() -> None:
     assert brokers.asked[-1][1].content == b"x=1\ny=2\n"
 
 
+KNOWN: dict[int, Callable[[str], Command | Body | dict[str, str]]] = {
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda name: SubscriptionGroupTable(
+        {"G": SubscriptionGroupConfig("G")}
+    )
+}
+"""Brokers that know the group G."""
+
+
 class TestReset:
     def test_members_are_told(self) -> None:
         queues = {"a": A, "b": B}
@@ -396,7 +412,8 @@ class TestReset:
     def test_nobody_is_there(self) -> None:
         offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(
-            {
+            KNOWN
+            | {
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline,
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda n: OffsetResponse(4).encode(),
                 RequestCode.GET_MAX_OFFSET: lambda n: OffsetResponse(6).encode(),
@@ -412,11 +429,21 @@ class TestReset:
         assert brokers.asked[-1][1].fields["commitOffset"] == "6"
 
     def test_it_cannot_be(self) -> None:
-        wrong = Command(ResponseCode.SYSTEM_ERROR, remark="no such group")
+        wrong = Command(ResponseCode.SYSTEM_ERROR, remark="not now")
         brokers = Brokers({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: wrong})
 
         async def test(admin: Admin) -> None:
-            with pytest.raises(RequestError, match="a: no such group"):
+            with pytest.raises(RequestError, match="a: not now"):
                 await admin.reset_offsets("G", "T", 1000)
+
+        brokers.run(test)
+
+    def test_a_group_that_nobody_knows(self) -> None:
+        offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
+        brokers = Brokers(KNOWN | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline})
+
+        async def test(admin: Admin) -> None:
+            with pytest.raises(RequestError, match="code 26: no broker knows the group H; create_"):
+                await admin.reset_offsets("H", "T", 1000)
 
         brokers.run(test)

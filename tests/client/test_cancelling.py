@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from firetrail.client import (
     PullConsumer,
     PushConsumer,
     Received,
+    RequestError,
     SimpleConsumer,
 )
 from firetrail.client.cluster_client import ClusterClient
@@ -325,13 +327,13 @@ def test_administering(call: str) -> None:
             async with nothing_left(), Admin(namesrv) as admin:
                 if call == "delete_topic":
                     await admin.create_topic("U", 2)
-                if call == "reset_offsets":
-                    await admin.create_group("G")
+                await admin.create_group("G")
                 was_interrupted = True
                 try:
                     was_interrupted, _ = await interrupted(ADMIN[call](admin), at, moment)
                 except Cancelled:
-                    await ADMIN[call](admin)
+                    with suppress(*([RequestError] if call.startswith("delete") else [])):
+                        await ADMIN[call](admin)  # there may be nothing left to delete
                 assert "T" in await admin.topics()
                 assert ("U" in await admin.topics()) == (call == "create_topic")
             return was_interrupted

@@ -56,6 +56,25 @@ def test_only_what_is_wanted() -> None:
     clustered(test)
 
 
+def test_members_with_other_topics_have_a_share() -> None:
+    """The trap that the guide warns of: nobody consumes the share of a member that cannot."""
+
+    async def test(namesrv: str) -> None:
+        for topic in ("T", "U"):
+            await fill(namesrv, topic, 4)
+        async with (
+            PushConsumer(namesrv, "G", Heard(), {"T": "*"}, start=FIRST) as first,
+            PushConsumer(namesrv, "G", Heard(), {"U": "*"}, start=FIRST) as other,
+        ):
+
+            def queues() -> Counter[str]:
+                return Counter(q.topic for each in (first, other) for q in each.assigned)
+
+            await until(lambda: queues()["T"] == queues()["U"] == 2)
+
+    clustered(test)
+
+
 def test_members_share_the_queues() -> None:
     async def test(namesrv: str) -> None:
         heard: dict[str, Heard] = defaultdict(Heard)

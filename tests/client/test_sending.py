@@ -175,9 +175,12 @@ def test_a_transaction_that_is_not_decided() -> None:
         ({"namesrv": []}, r"namesrv = \[\]: expected HOST:PORT"),
         ({"group": "a b"}, "group = 'a b': 1 to 120 letters, digits"),
         ({"group": ""}, "group = '': 1 to 120 letters"),
-        ({"retries": -1}, "retries = -1: has to be 0 or more"),
-        ({"timeout_s": 0}, "timeout_s = 0: has to be more than 0"),
-        ({"timeout_s": float("nan")}, "timeout_s = nan: has to be more than 0"),
+        ({"retries": -1}, "retries = -1: expected 0 or more"),
+        ({"timeout_s": 0}, r"timeout_s = 0: expected a number of seconds from 0\.001 to"),
+        (
+            {"timeout_s": float("nan")},
+            r"timeout_s = nan: expected a number of seconds from 0\.001 to",
+        ),
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
 )

@@ -279,5 +279,6 @@ class Load:
             position[queue] = pulled.next_offset
             reached = max(self.ledger.reached[queue], pulled.next_offset)
             self.ledger.reached[queue] = reached
-            await self._consumer.commit(queue, pulled.next_offset)
+            group = self._consumer.group
+            await self._consumer.offsets.commit(group, queue, pulled.next_offset)
         return len(pulled.messages)

@@ -26,10 +26,12 @@ from firetrail.errors import (
     ClientClosedError,
     ConfigError,
     FiretrailError,
+    FormatError,
     IllegalMessageError,
     NoRouteYetError,
     ProtocolError,
     RequestError,
+    WrongTypeError,
 )
 from firetrail.format.kernels.draft import Message
 from firetrail.remoting.bodies import (
@@ -48,6 +50,7 @@ __all__ = [
     "ConfigError",
     "ConsumeFromWhere",
     "FiretrailError",
+    "FormatError",
     "IllegalMessageError",
     "Listener",
     "Message",
@@ -72,6 +75,7 @@ __all__ = [
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "TopicConfig",
+    "WrongTypeError",
     "averagely",
     "by_circle",
     "by_consistent_hash",

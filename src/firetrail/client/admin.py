@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from firetrail.client.arguments import INT32_MAX, check_settings, checked_address, checked_group
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
 from firetrail.client.sending import AUTO_CREATE_TOPIC
 from firetrail.client.session import queues_of
-from firetrail.errors import RequestError
+from firetrail.errors import NoRouteYetError, RequestError
+from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.hosts import format_host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.java_properties import parse_properties
@@ -62,6 +64,8 @@ from firetrail.remoting.route_headers import (
 
 LATEST = (1 << 63) - 1
 """A time after all messages."""
+PERM_MAX = 15
+"""All bits of a topic's permissions."""
 
 
 class Admin(ClusterClient):
@@ -88,6 +92,8 @@ class Admin(ClusterClient):
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Names and addresses of the brokers that take messages."""
+        if cluster is not None:
+            text("cluster", cluster)
         info = await self.cluster()
         return {
             name: data.master
@@ -97,26 +103,31 @@ class Admin(ClusterClient):
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """What a broker says about itself."""
-        answer = await self._session.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        answer = await self._session.ask(checked_address(address), code)
         return KVTable.decode(answer.content).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """The settings of a broker."""
-        answer = await self._session.ask(address, RequestCode.GET_BROKER_CONFIG)
+        answer = await self._session.ask(checked_address(address), RequestCode.GET_BROKER_CONFIG)
         entries = parse_properties(answer.content.decode("utf-8", "replace"))
         return {key: entry.text for key, entry in entries.items()}
 
     async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of a broker, of those that it lets be changed."""
+        checked_address(address)
+        check_settings(settings)
         body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
         await self._session.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Let clients send messages to a broker, or not; how many topics it has.
-
-        The answer is 0, and nothing is changed, if the name server knows no such broker.
-        """
-        header = BrokerNameHeader(broker_name)
+        """Let clients send messages to a broker, or not; how many topics it has."""
+        header = BrokerNameHeader(text("broker_name", broker_name))
+        truth("writable", writable)
+        names = sorted((await self.cluster()).broker_addr_table)
+        if broker_name not in names:
+            what = f"the name server knows no broker {broker_name}, only: {', '.join(names)}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
         if writable:
             code = RequestCode.ADD_WRITE_PERM_OF_BROKER
             answer = await self._session.ask_name_server(code, header)
@@ -161,7 +172,7 @@ class Admin(ClusterClient):
 
     async def route(self, topic: str) -> TopicRouteData:
         """Where the queues of a topic are."""
-        return await self._session.route(topic, fresh=True)
+        return await self._session.route(text("topic", topic), fresh=True)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read."""
@@ -181,7 +192,12 @@ class Admin(ClusterClient):
 
         Returns when the name server knows it.
         """
-        check_topic(topic)
+        check_topic(text("topic", topic))
+        number("queues", queues, 1, INT32_MAX)
+        number("perm", perm, most=PERM_MAX)
+        truth("order", order)
+        if attributes is not None:
+            instance("attributes", attributes, str)
         header = CreateTopicHeader(
             topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), "SINGLE_TAG", 0, order, attributes
         )
@@ -204,21 +220,38 @@ class Admin(ClusterClient):
             await asyncio.sleep(0.05)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, on brokers and name servers. It is no error if there is none."""
+        """Delete a topic, on brokers and name servers.
+
+        RequestError if there was no such topic. What an earlier deletion, which was interrupted,
+        may have left is deleted all the same.
+        """
+        text("topic", topic)
+        addresses = await self._addresses()
+        missing: RequestError | None = None
+        try:
+            await self.route(topic)
+        except RequestError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
+                raise
+            missing = error
         code = RequestCode.DELETE_TOPIC_IN_BROKER
-        await self._everywhere(code, TopicHeader(topic), addresses=await self._addresses())
+        await self._everywhere(code, TopicHeader(topic), addresses=addresses)
         for address in self._session.name_servers:
             header = DeleteRouteHeader(topic)
             await self._session.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
         self._session.forget_route(topic)
+        if missing is not None:
+            raise missing
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
         """The topics of a broker."""
-        answer = await self._session.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        answer = await self._session.ask(checked_address(address), code)
         return TopicConfigTable.decode(answer.content).topic_config_table
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """How far the queues of a topic reach."""
+        text("topic", topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: TopicStats = TopicStats()
         for answer in await self._on_brokers_of(topic, code, TopicHeader(topic)):
@@ -227,6 +260,7 @@ class Admin(ClusterClient):
 
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic."""
+        text("topic", topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         answers = await self._on_brokers_of(topic, code, TopicHeader(topic))
         return sorted({g for a in answers for g in GroupList.decode(a.content).group_list})
@@ -248,17 +282,28 @@ class Admin(ClusterClient):
     async def create_group(self, group: SubscriptionGroupConfig | str) -> None:
         """Make a consumer group, or change it, on every master."""
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
+        checked_group(instance("group", config, SubscriptionGroupConfig).group_name)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._everywhere(code, body=config.encode(), addresses=await self._addresses())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a consumer group, and its offsets. It is no error if there is none."""
+        """Delete a consumer group, and its offsets.
+
+        RequestError if there was no such group; offsets that one may have left are deleted all the
+        same.
+        """
+        header = DeleteGroupHeader(text("group", group), truth("offsets", offsets))
+        is_known = group in await self.groups()
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        header = DeleteGroupHeader(group, offsets)
         await self._everywhere(code, header, addresses=await self._addresses())
+        if not is_known:
+            raise _unknown(group)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is, in one topic or in all that it consumes."""
+        text("group", group)
+        if topic is not None:
+            text("topic", topic)
         code = RequestCode.GET_CONSUME_STATS
         offsets = {}
         tps = 0.0
@@ -271,13 +316,15 @@ class Admin(ClusterClient):
     async def consumers(self, group: str, address: str) -> ConsumerConnection:
         """The members of a group that are connected to a broker."""
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        answer = await self._session.ask(address, code, GroupHeader(group))
+        header = GroupHeader(text("group", group))
+        answer = await self._session.ask(checked_address(address), code, header)
         return ConsumerConnection.decode(answer.content)
 
     async def producers(self, group: str, address: str) -> ProducerConnection:
         """The producers of a group that are connected to a broker."""
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        answer = await self._session.ask(address, code, ProducerGroupHeader(group))
+        header = ProducerGroupHeader(text("group", group))
+        answer = await self._session.ask(checked_address(address), code, header)
         return ProducerConnection.decode(answer.content)
 
     async def reset_offsets(
@@ -288,7 +335,12 @@ class Admin(ClusterClient):
         Members that are connected are told so. Without ``force``, offsets only go back.
         RequestError if a broker does not know the topic or the group.
         """
-        header = ResetOffsetHeader(topic, group, timestamp_ms, force)
+        header = ResetOffsetHeader(
+            text("topic", topic),
+            text("group", group),
+            number("timestamp_ms", timestamp_ms, -1),
+            truth("force", force),
+        )
         found: dict[MessageQueue, int] = {}
         for data in (await self.route(topic)).broker_datas:
             if data.master is None:
@@ -307,6 +359,8 @@ class Admin(ClusterClient):
     async def _reset_offline(
         self, group: str, topic: str, broker_name: str, timestamp_ms: int
     ) -> dict[MessageQueue, int]:
+        if group not in await self.groups():  # brokers before 5.x do not say so
+            raise _unknown(group)
         found = {}
         for queue in await self.queues(topic):
             if queue.broker_name == broker_name:
@@ -326,7 +380,7 @@ class Admin(ClusterClient):
         ``message_id`` is that of the message in ``TRANS_CHECK_MAX_TIME_TOPIC`` (its record's, or
         the one in the broker's log). Doing it twice stores the message twice if both are committed.
         """
-        address = format_host(decode_message_id(message_id).host)
+        address = format_host(decode_message_id(text("message_id", message_id)).host)
         code = RequestCode.RESUME_CHECK_HALF_MESSAGE
         await self._session.ask(address, code, MessageIdHeader(message_id))
 
@@ -334,7 +388,13 @@ class Admin(ClusterClient):
         self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = LATEST
     ) -> list[Received]:
         """The messages of a topic with a key, in the order of their times."""
-        header = QueryMessageHeader(topic, key, count, begin_ms, end_ms)
+        header = QueryMessageHeader(
+            text("topic", topic),
+            text("key", key),
+            number("count", count, 1, INT32_MAX),
+            number("begin_ms", begin_ms),
+            number("end_ms", end_ms),
+        )
         found: list[Received] = []
         for data in (await self.route(topic)).broker_datas:
             if data.master is None:
@@ -353,7 +413,7 @@ class Admin(ClusterClient):
 
     async def view(self, offset_message_id: str) -> Received:
         """The message with the id that a broker gave it."""
-        place = decode_message_id(offset_message_id)
+        place = decode_message_id(text("offset_message_id", offset_message_id))
         header = ViewMessageHeader(place.physical_offset)
         code = RequestCode.VIEW_MESSAGE_BY_ID
         answer = await self._session.ask(format_host(place.host), code, header)
@@ -365,18 +425,26 @@ class Admin(ClusterClient):
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         """Let all name servers keep a value."""
+        header = KVHeader(
+            text("namespace", namespace), text("key", key), instance("value", value, str)
+        )
         for address in self._session.name_servers:
-            header = KVHeader(namespace, key, value)
             await self._session.ask(address, RequestCode.PUT_KV_CONFIG, header)
 
     async def get_kv(self, namespace: str, key: str) -> str:
         """A value that name servers keep; RequestError if there is none."""
         code = RequestCode.GET_KV_CONFIG
-        answer = await self._session.ask_name_server(code, KVHeader(namespace, key))
+        header = KVHeader(text("namespace", namespace), text("key", key))
+        answer = await self._session.ask_name_server(code, header)
         return ValueResponse.decode(answer.fields).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Let all name servers forget a value."""
+        header = KVHeader(text("namespace", namespace), text("key", key))
         for address in self._session.name_servers:
-            header = KVHeader(namespace, key)
             await self._session.ask(address, RequestCode.DELETE_KV_CONFIG, header)
+
+
+def _unknown(group: str) -> RequestError:
+    what = f"no broker knows the group {group}; create_group creates it"
+    return RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, what)

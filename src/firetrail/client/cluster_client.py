@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from firetrail.client.calls import Calls
 from firetrail.client.session import END_S, Session
+from firetrail.format.arguments import seconds
 from firetrail.remoting.answering import Handler
 
 GRACE_S = 5.0
@@ -77,6 +78,7 @@ class ClusterClient:
         their messages are redelivered; one that ignores its cancellation for 5 s is ended all the
         same, and logged. Closing a client again, or one that was never opened, does nothing.
         """
+        seconds("grace_s", grace_s)
         if not self._session.start_closing():
             return
         try:

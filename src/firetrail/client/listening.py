@@ -10,6 +10,7 @@ from typing import Any
 
 from firetrail.client.received import Received
 from firetrail.errors import ConfigError
+from firetrail.format.arguments import function, instance
 from firetrail.remoting.client import is_cancelled
 
 Listener = Callable[[Received], Awaitable[None] | None]
@@ -89,8 +90,7 @@ class Listening:
     """Calls a listener."""
 
     def __init__(self, listener: Listener) -> None:
-        if not callable(listener):
-            raise ConfigError("listener", listener, "expected a function that takes a message")
+        function("listener", listener, "async def on_message(message)")
         if inspect.isgeneratorfunction(listener) or inspect.isasyncgenfunction(listener):
             raise ConfigError("listener", listener, "a function with 'yield' would never run")
         self._listener = listener
@@ -105,6 +105,7 @@ class Listening:
         raised here only if the task that this runs in is cancelled; KeyboardInterrupt and
         SystemExit, which end the event loop, are raised as well. Then there is no outcome.
         """
+        instance("message", message, Received)
         try:
             returned: object = self._listener(message)
             if inspect.isawaitable(returned):

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from firetrail.errors import FormatError, ProtocolError
+from firetrail.errors import ConfigError, FormatError, ProtocolError, WrongTypeError
 from firetrail.format import config_json
+from firetrail.format.arguments import text
+from firetrail.format.names import is_folder_name
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.body import Body
 
@@ -83,3 +85,23 @@ class LocalOffsets:
         if self.path.exists():
             self.path.replace(self._backup)
         temporary.replace(self.path)
+
+
+class Place:
+    """Where a consumer keeps its offsets, as its user says. ConfigError if that cannot be."""
+
+    def __init__(self, folder: Path | None, instance: str) -> None:
+        if folder is not None and not isinstance(folder, Path):
+            raise WrongTypeError("offsets_folder", folder, "expected a Path")
+        if not is_folder_name(text("instance", instance)):
+            raise ConfigError("instance", instance, "cannot be part of the name of a folder")
+        self._folder = folder
+        self._instance = instance
+
+    async def open(self, client_id: str, group: str) -> LocalOffsets:
+        """The offsets of a group there."""
+        ip = client_id.partition("@")[0]
+        folder = self._folder or Path.home() / FOLDER
+        found = LocalOffsets(folder, f"{ip}@{self._instance}", group)
+        await found.load()
+        return found

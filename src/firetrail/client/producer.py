@@ -14,7 +14,7 @@ from enum import IntEnum
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.client.checking import at_least, checked_group, positive
+from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.inflating import inflated
 from firetrail.client.ordering import Turns
@@ -25,6 +25,7 @@ from firetrail.client.sending import (
     Draft,
     SendResult,
     batch_of,
+    check_body,
     check_frame,
     check_queue,
     draft_of,
@@ -34,6 +35,7 @@ from firetrail.client.sending import (
 )
 from firetrail.client.session import queues_of
 from firetrail.errors import ConfigError, NoRouteYetError, RequestError
+from firetrail.format.arguments import MS, function, instance, number, seconds, text
 from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
@@ -43,6 +45,7 @@ from firetrail.format.layout import (
     TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
 )
+from firetrail.format.names import check_topic
 from firetrail.format.properties import (
     CORRELATION_ID,
     MSG_TYPE,
@@ -137,8 +140,10 @@ class Producer(ClusterClient):
         }
         super().__init__(namesrv, handlers)
         self.group = checked_group(group)
-        self._retries = at_least(0, "retries", retries)
-        self._timeout_s = positive("timeout_s", timeout_s)
+        self._retries = number("retries", retries)
+        self._timeout_s = seconds("timeout_s", timeout_s, MS)
+        if check is not None:
+            function("check", check, "def check(message)")
         self._check = check
         self._ids: Iterator[str]
         self._asked: dict[str, asyncio.Future[Reply]] = {}
@@ -170,6 +175,8 @@ class Producer(ClusterClient):
         self._session.check_open()
         if queue is not None and order_key is not None:
             raise ConfigError("order_key", order_key, "chooses a queue; leave queue out")
+        if order_key is not None:
+            instance("order_key", order_key, str)
         draft = draft_of(message, self._ids, queue)
         if order_key is None:
             return await self._send(draft, queue, None)
@@ -191,7 +198,8 @@ class Producer(ClusterClient):
     ) -> SendResult:
         """Send what :func:`firetrail.format.batch.encode_batch` makes, to a queue of the topic."""
         self._session.check_open()
-        check_queue(queue, topic)
+        check_topic(text("topic", topic))
+        check_queue(checked_queue(queue), topic)
         draft = encoded(topic, items, sys_flag)
         code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
         return await self._send(draft, queue, None, code)
@@ -211,7 +219,7 @@ class Producer(ClusterClient):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that take messages; of one that is yet to be made, those to be."""
         try:
-            route = await self._session.route(topic)
+            route = await self._session.route(text("topic", topic))
         except RequestError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
                 raise
@@ -278,7 +286,8 @@ class Producer(ClusterClient):
     async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
         """Send a message, and wait for what its consumer replies. TimeoutError if it does not."""
         self._session.check_open()
-        positive("timeout_s", timeout_s)
+        seconds("timeout_s", timeout_s, MS)
+        instance("message", message, Message)
         correlation = str(uuid.uuid4())
         about = {
             CORRELATION_ID: correlation,
@@ -301,6 +310,8 @@ class Producer(ClusterClient):
     async def reply(self, request: Received, body: bytes) -> SendResult:
         """Reply to a request that was consumed; its producer gets it from the same broker."""
         self._session.check_open()
+        instance("request", request, Received)
+        check_body(body)
         properties, broker = request.properties, request.queue.broker_name
         about = {n: properties[n] for n in (CORRELATION_ID, REPLY_TO_CLIENT) if n in properties}
         if len(about) < 2:
@@ -337,7 +348,8 @@ class Producer(ClusterClient):
         cancelled after the time that the close waits.
         """
         self._session.check_open()
-        if message.delay_level:
+        function("decide", decide, "lambda message: Outcome.COMMIT")
+        if instance("message", message, Message).delay_level:
             what = "messages of transactions are not delayed; set delay_level to 0"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from firetrail.client.arguments import INT32_MAX, checked_group, checked_queue, one_of
 from firetrail.client.asked import Answers
 from firetrail.client.assigned import Assigned, drop_all
-from firetrail.client.checking import at_least, checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
 from firetrail.client.listening import Listener, Listening
-from firetrail.client.local_offsets import FOLDER, INSTANCE, LocalOffsets
+from firetrail.client.local_offsets import INSTANCE, LocalOffsets, Place
 from firetrail.client.locking import HANDOVER_LOOK_S, RELOCK_S, Locking
 from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
@@ -24,6 +24,7 @@ from firetrail.client.session import queues_of
 from firetrail.client.starting import Start, has_consumed
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
 from firetrail.errors import FiretrailError, NoRouteYetError, RequestError
+from firetrail.format.arguments import function, mapping, number, truth
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
@@ -98,13 +99,13 @@ class PushConsumer(ClusterClient):
         super().__init__(namesrv, Answers(self).handlers)
         self.group = checked_group(group)
         self._listening = Listening(listener)
-        self.in_order = in_order
+        self.in_order = truth("in_order", in_order)
         self._model = one_of(MessageModel, "model", model)
         self._start = Start(one_of(ConsumeFromWhere, "start", start), start_time_ms)
-        self._strategy = strategy
-        self._concurrency = at_least(1, "concurrency", concurrency)
+        self._strategy = function("strategy", strategy, "averagely")
+        self._concurrency = number("concurrency", concurrency, 1)
         if max_retries is not None:
-            at_least(0, "max_retries", max_retries)
+            number("max_retries", max_retries, most=INT32_MAX)
         self._max_retries = RETRIES if max_retries is None and not in_order else max_retries
         self.wanted = wanted_of(topics)
         if self._model is MessageModel.CLUSTERING:
@@ -112,8 +113,7 @@ class PushConsumer(ClusterClient):
             self.wanted[retry] = by_tags(retry)
         self._puller = Puller(self._session, group)
         self._offsets = Offsets(self._session)
-        self._offsets_folder = offsets_folder
-        self._instance = instance
+        self._place = Place(offsets_folder, instance)
         self._local: LocalOffsets | None = None
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
@@ -130,7 +130,7 @@ class PushConsumer(ClusterClient):
     async def _join(self) -> None:
         self.opened_ms = time.time_ns() // 1_000_000
         if self._model is MessageModel.BROADCASTING:
-            await self._open_local_offsets()
+            self._local = await self._place.open(self._session.client_id, self.group)
         await check_with_brokers(self._session, self.group, self.wanted.values())
         for topic in self.wanted:
             await self._find(topic)
@@ -156,12 +156,6 @@ class PushConsumer(ClusterClient):
         finally:
             await self._session.leave(self.group)
         self.assigned.clear()
-
-    async def _open_local_offsets(self) -> None:
-        ip = self._session.client_id.partition("@")[0]
-        folder = self._offsets_folder or Path.home() / FOLDER
-        self._local = LocalOffsets(folder, f"{ip}@{self._instance}", self.group)
-        await self._local.load()
 
     def _heartbeat(self) -> HeartbeatData:
         wanted = list(self.wanted.values())
@@ -321,6 +315,8 @@ class PushConsumer(ClusterClient):
         the other offsets, or none.
         """
         self._session.check_open()
+        for queue, offset in mapping("offsets", offsets).items():
+            number(f"offsets[{checked_queue(queue)}]", offset)
         async with self._rebalancing:
             self._resets |= {queue: at for queue, at in offsets.items() if queue in self.assigned}
             for queue in self._resets:

@@ -10,7 +10,9 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.client import inflating
+from firetrail.client.arguments import INT32_MAX, checked_queue
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
+from firetrail.format.arguments import instance, number, several
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
@@ -28,8 +30,6 @@ AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 COMPRESS_OVER = 4096
 """Larger bodies are compressed, as the Java client does, if that makes them smaller."""
-OPAQUE_MAX = (1 << 31) - 1
-"""The number of a request that takes the most room in its header."""
 
 
 class SendStatus(StrEnum):
@@ -108,8 +108,8 @@ def draft_of(
     _check_properties(raw)
     body, sys_flag = _as_sent(bytes(message.body))
     sys_flag |= TRANSACTION_PREPARED if half else 0
-    text, born = raw.decode(), message.born_time
-    return Draft(message.topic, message_id, text, body, message.flag, sys_flag, False, born)
+    properties, born = raw.decode(), message.born_time
+    return Draft(message.topic, message_id, properties, body, message.flag, sys_flag, False, born)
 
 
 def _as_sent(body: bytes) -> tuple[bytes, int]:
@@ -128,7 +128,7 @@ def batch_of(
     messages: Sequence[Message], ids: Iterator[str], queue: MessageQueue | None = None
 ) -> Draft:
     """Several messages that are sent, and stored, as one."""
-    if not messages:
+    if not several("messages", messages, Message):
         raise IllegalMessageError("batch", "is empty")
     topic, born = messages[0].topic, messages[0].born_time
     items, names = [], []
@@ -151,10 +151,13 @@ def batch_of(
 
 
 def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
-    """IllegalMessageError if the request is so long that a broker would end the connection."""
+    """IllegalMessageError if the request is so long that a broker would end the connection.
+
+    Its number is not known yet; one that takes the most room is assumed.
+    """
     if len(body) <= FRAME_MAX - HEADER_MAX:
         return
-    request = Command(code, header.encode(), body, opaque=OPAQUE_MAX, language=Language.PYTHON)
+    request = Command(code, header.encode(), body, opaque=INT32_MAX, language=Language.PYTHON)
     size = sum(map(len, encode_frame(request)))
     if size > FRAME_MAX:
         what = f"a request of {size} bytes; brokers read at most {FRAME_MAX}, so send it in parts"
@@ -163,24 +166,31 @@ def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
 
 def check_queue(queue: MessageQueue | None, topic: str) -> None:
     """IllegalMessageError if a message of the topic cannot go to the queue."""
-    if queue is not None and queue.topic != topic:
+    if queue is not None and checked_queue(queue).topic != topic:
         what = f"is one of the topic {queue.topic}, but the message's topic is {topic}"
         raise IllegalMessageError("queue", what)
 
 
+def check_body(body: object) -> None:
+    """IllegalMessageError unless it is bytes."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        kind = type(body).__name__
+        raise IllegalMessageError("body", f"is of type {kind}, not bytes; encode it first")
+
+
 def _check(message: Message, queue: MessageQueue | None) -> None:
     """IllegalMessageError for what a broker would not get, or would not take."""
-    check_topic(message.topic)
+    check_topic(instance("message", message, Message).topic)
     check_queue(queue, message.topic)
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        kind = type(message.body).__name__
-        raise IllegalMessageError("body", f"is of type {kind}, not bytes; encode it first")
+    check_body(message.body)
     if message.queue_id and (queue is None or queue.queue_id != message.queue_id):
         what = f"{message.queue_id} is for stores; give a producer queue=MessageQueue(...) instead"
         raise IllegalMessageError("queue_id", what)
     for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
         if getattr(message, name):
             raise IllegalMessageError(name, "is up to the broker; a producer cannot send it")
+    if not -INT32_MAX - 1 <= message.flag <= INT32_MAX:
+        raise IllegalMessageError("flag", f"{message.flag} is not a signed number of 32 bits")
 
 
 def encoded(topic: str, items: bytes, sys_flag: int = 0) -> Draft:
@@ -189,13 +199,15 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> Draft:
     They get no ids. One alone goes as itself, which brokers take larger than a batch; only such a
     one can be compressed.
     """
-    check_topic(topic)
+    number("sys_flag", sys_flag, most=INT32_MAX)
+    if len(instance("items", items, bytes)) < BATCH_ITEM.size:
+        raise IllegalMessageError("items", "hold no message")
     (size,) = BATCH_ITEM.struct.unpack_from(items)[:1]
     if size < len(items):
         return Draft(topic, "", "", items, 0, sys_flag, True)
     (item,) = decode_batch(items)
-    text = item.properties.decode("utf-8", "replace")
-    return Draft(topic, "", text, item.body, item.flag, sys_flag, False)
+    properties = item.properties.decode("utf-8", "replace")
+    return Draft(topic, "", properties, item.body, item.flag, sys_flag, False)
 
 
 def result_of(draft: Draft, queue: MessageQueue, response: Command) -> SendResult:
@@ -233,6 +245,10 @@ def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
 
 
 def _check_properties(raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise IllegalMessageError("raw_properties", "are not UTF-8") from None
     if len(raw) > MAX_PROPERTIES:
         raise PropertiesTooLongError("properties", f"{len(raw)} bytes, at most {MAX_PROPERTIES}")
 
@@ -245,6 +261,6 @@ def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
     """Ids as Java's clients make them: no two alike in a month of one process."""
     start = time.localtime()
     month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
-    for number in count():
+    for counter in count():
         since = int((time.time() - month) * 1000)
-        yield encode_unique_id(ip, pid, salt, since, number)
+        yield encode_unique_id(ip, pid, salt, since, counter)

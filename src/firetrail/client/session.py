@@ -18,12 +18,8 @@ from enum import Enum
 from itertools import count
 from typing import Any, Self, TypeVar
 
-from firetrail.errors import (
-    ClientClosedError,
-    ConfigError,
-    NoRouteYetError,
-    RequestError,
-)
+from firetrail.client.arguments import name_servers
+from firetrail.errors import ClientClosedError, NoRouteYetError, RequestError
 from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
     MASTER_ID,
@@ -32,7 +28,7 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     TopicRouteData,
 )
-from firetrail.remoting.client import REQUEST_S, Client, split_address
+from firetrail.remoting.client import REQUEST_S, Client
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
@@ -74,7 +70,7 @@ class Session:
         handlers: Mapping[int, Handler] | None = None,
         owner: str = "Session",
     ) -> None:
-        self.name_servers = _addresses(namesrv)
+        self.name_servers = name_servers(namesrv)
         self._handlers = handlers
         self._owner = owner
         self._state = _State.NEW
@@ -397,20 +393,6 @@ class Session:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
-
-
-def _addresses(namesrv: str | Sequence[str]) -> list[str]:
-    """The addresses of name servers, checked."""
-    texts = namesrv.split(";") if isinstance(namesrv, str) else list(namesrv)
-    addresses = [text.strip() for text in texts if text.strip()]
-    if not addresses:
-        raise ConfigError("namesrv", namesrv, "expected HOST:PORT, or several separated by ';'")
-    for address in addresses:
-        try:
-            split_address(address)
-        except ConfigError as error:
-            raise ConfigError("namesrv", address, error.allowed) from None
-    return addresses
 
 
 def _command(code: int, header: Header | None, body: Bytes) -> Command:

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from firetrail.client.checking import at_least, checked_group, one_of, positive
+from firetrail.client.arguments import checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.failures import Failures
 from firetrail.client.popping import Popped, Popper
 from firetrail.client.receiving import Ask, Receiving
 from firetrail.client.session import queues_of
 from firetrail.client.subscription import check_with_brokers, wanted_of
-from firetrail.errors import ConfigError, RequestError
+from firetrail.errors import RequestError, WrongTypeError
+from firetrail.format.arguments import MS, instance, number, seconds
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -95,10 +96,9 @@ class SimpleConsumer(ClusterClient):
         broker, and are redelivered at once with one more in their ``reconsume_times``.
         """
         self._session.check_open()
-        if not 1 <= count <= COUNT_MAX:
-            raise ConfigError("count", count, f"has to be in 1..{COUNT_MAX}")
-        positive("invisible_s", invisible_s)
-        at_least(0, "wait_s", wait_s)
+        number("count", count, 1, COUNT_MAX)
+        seconds("invisible_s", invisible_s, MS)
+        seconds("wait_s", wait_s)
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
         while True:
@@ -162,6 +162,8 @@ class SimpleConsumer(ClusterClient):
         is cancelled, some may have been acknowledged; calling it again does no harm.
         """
         self._session.check_open()
+        for message in messages:
+            _check_popped(message)
         await self._receiving.ack(messages)
 
     @finished_by_close
@@ -172,5 +174,12 @@ class SimpleConsumer(ClusterClient):
         it may have happened all the same, and the message is then redelivered after that time.
         """
         self._session.check_open()
-        at_least(0, "invisible_s", invisible_s)
+        _check_popped(message)
+        seconds("invisible_s", invisible_s)
         return await self._popper.change(message, invisible_s)
+
+
+def _check_popped(message: object) -> None:
+    if isinstance(message, list | tuple):
+        raise WrongTypeError("message", message, "give the messages one by one, as *messages")
+    instance("message", message, Popped)

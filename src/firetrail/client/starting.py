@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from firetrail.client.offsets import Offsets
 from firetrail.errors import ConfigError, FiretrailError
+from firetrail.format.arguments import number
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
 
@@ -24,6 +25,8 @@ class Start:
         if time_ms is not None and where is not ConsumeFromWhere.TIMESTAMP:
             allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
             raise ConfigError("start_time_ms", time_ms, allowed)
+        if time_ms is not None:
+            number("start_time_ms", time_ms)
         self.where = where
         self._time_ms = time_ms
 

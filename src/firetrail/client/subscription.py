@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from firetrail.client.arguments import checked_subscription
 from firetrail.client.received import Received
 from firetrail.client.session import Session
-from firetrail.errors import ConfigError, RequestError
+from firetrail.errors import ConfigError, RequestError, WrongTypeError
+from firetrail.format.arguments import instance, text
 from firetrail.format.javahash import java_hash
 from firetrail.format.names import check_topic
 from firetrail.remoting.bodies import (
@@ -25,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
     """Messages with one of the tags, such as ``"a || b"``; all with ``"*"``."""
-    check_topic(topic)
+    check_topic(text("topic", topic))
+    instance("expression", expression, str)
     version = time.time_ns() // 1_000_000
     tags = [tag.strip() for tag in expression.split("||")]
     wanted = [tag for tag in tags if tag]
@@ -40,8 +43,8 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
 
 def by_sql(topic: str, expression: str) -> SubscriptionData:
     """Messages whose properties meet a condition, such as ``"price > 10 AND TAGS = 'a'"``."""
-    check_topic(topic)
-    if not expression.strip():
+    check_topic(text("topic", topic))
+    if not instance("expression", expression, str).strip():
         raise ConfigError(f"condition for {topic}", expression, "is empty")
     return SubscriptionData(topic, expression, BY_SQL, time.time_ns() // 1_000_000)
 
@@ -56,16 +59,17 @@ def wanted_by(subscription: SubscriptionData) -> Callable[[Received], bool]:
 
 def wanted_of(topics: Mapping[str, str | SubscriptionData]) -> dict[str, SubscriptionData]:
     """What a consumer wants, by topic. ConfigError if that is nothing, or contradicts itself."""
-    if not isinstance(topics, Mapping) or not topics:
-        example = """expected topics and tags, such as {"orders": "*"}"""
+    example = """expected topics and tags, such as {"orders": "*"}"""
+    if not isinstance(topics, Mapping):
+        raise WrongTypeError("topics", topics, example)
+    if not topics:
         raise ConfigError("topics", topics, example)
-    found = {
-        topic: by_tags(topic, wanted) if isinstance(wanted, str) else wanted
-        for topic, wanted in topics.items()
-    }
-    for topic, wanted in found.items():
-        if wanted.topic != topic:
-            raise ConfigError(f"topics[{topic!r}]", wanted, f"is a subscription of {wanted.topic}")
+    found = {}
+    for topic, wanted in topics.items():
+        subscription = by_tags(topic, wanted) if isinstance(wanted, str) else wanted
+        if checked_subscription(f"topics[{topic!r}]", subscription, topic) is None:
+            raise WrongTypeError(f"topics[{topic!r}]", wanted, "expected tags, or '*' for all")
+        found[topic] = subscription
     return found
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from operator import index
 from typing import SupportsIndex, cast
 
+from firetrail.errors import ConfigError, WrongTypeError
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def whole(name: str, value: object) -> int:
-    """The number in an argument; TypeError, with the argument's name, if it is not a whole one.
+    """The number in an argument; WrongTypeError if it is not a whole one, or a bool.
 
-    Nothing is rounded or cut. ValueError if it has more than the 64 bits that a store has for it.
+    Nothing is rounded or cut. ConfigError if it has more than the 64 bits that there are for it.
     """
     if type(value) is int and INT64_MIN <= value <= INT64_MAX:
         return value
     try:
         number = index(cast(SupportsIndex, value))
     except TypeError:
-        raise TypeError(f"{name}: a whole number is needed, not {value!r:.40}") from None
+        number = None
+    if number is None or isinstance(value, bool):
+        raise WrongTypeError(name, value, "expected a whole number")
     if not INT64_MIN <= number <= INT64_MAX:
-        raise ValueError(f"{name}: {number:.3e} does not fit into 64 bits")
+        raise ConfigError(name, value, "does not fit into 64 bits")
     return number
