@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 
@@ -32,8 +31,6 @@ from firetrail.remoting.route_headers import (
 
 YOUNG_S = 45.0
 """A name server that is younger may not know all brokers: they register every 30 s."""
-
-_log = logging.getLogger(__name__)
 
 
 class RouteAnswers:
@@ -83,7 +80,7 @@ class RouteAnswers:
         topics = body.topic_config_serialize_wrapper
         rival = self._routes.register(who, topics, time.monotonic(), connection)
         return request.answer(
-            remark=_rivalry(who, rival) if rival is not None else None,
+            remark=self._state.rivals.remark(who, rival),
             fields=self._master_for(who).encode(),
             body=self._order_topics(),
         )
@@ -165,16 +162,6 @@ class RouteAnswers:
         group = BrokerMemberGroup(header.cluster_name, header.broker_name, addresses)
         body = BrokerMemberGroupBody(group).encode(standard=takes_plain_json(request))
         return request.answer(body=body)
-
-
-def _rivalry(who: Registration, rival: str) -> str:
-    """What both brokers of one name and id are told, and the log with them."""
-    what = (
-        f"broker {who.name} with id {who.broker_id} is at {who.address} and at {rival}: clients "
-        "find only the one that came last; give each a brokerName of its own"
-    )
-    _log.warning("%s", what)
-    return what
 
 
 def takes_plain_json(request: Command) -> bool:

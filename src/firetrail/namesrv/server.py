@@ -67,9 +67,13 @@ class NameServer:
         ha_address: str = "",
         complete: bool = True,
     ) -> None:
-        """Register a broker of this process, with all its topics or some. It does not expire."""
+        """Register a broker of this process, with all its topics or some. It does not expire.
+
+        That another one has its name and id is logged here, for the broker as well.
+        """
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
-        self.routes.register(who, topics, time.monotonic(), complete=complete)
+        rival = self.routes.register(who, topics, time.monotonic(), complete=complete)
+        self._state.rivals.remark(who, rival)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
         """A broker of this process stops."""

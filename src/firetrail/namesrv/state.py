@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.rivals import Rivals
 from firetrail.namesrv.routes import Routes
 
 
@@ -16,3 +18,4 @@ class State:
     config: NameServerConfig
     kv: KVConfig
     routes: Routes = field(default_factory=Routes)
+    rivals: Rivals = field(default_factory=lambda: Rivals(time.monotonic))

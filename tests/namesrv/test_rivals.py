@@ -1,0 +1,64 @@
+"""Brokers with the same name and id: what they are told, and how often the log says so."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from firetrail.namesrv import NameServerConfig, rivals
+from firetrail.namesrv.rivals import PAUSE_S, Rivals
+from firetrail.namesrv.routes import Registration
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.bodies import TopicConfigTable
+
+ONE, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"
+
+
+def registration(address: str) -> Registration:
+    return Registration("C", "broker-a", address)
+
+
+def test_the_log_says_it_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    both = Rivals(lambda: now)
+    expected = (
+        f"broker broker-a with id 0 is at {ONE} and at {OTHER}: clients find only the one that "
+        "came last; give each a brokerName of its own"
+    )
+    assert both.remark(registration(ONE), None) is None
+    assert not caplog.records
+    for _ in range(3):
+        assert both.remark(registration(ONE), OTHER) == expected
+        assert both.remark(registration(OTHER), ONE) is not None  # it is told, too
+    assert [record.getMessage() for record in caplog.records] == [expected]
+    now += PAUSE_S - 1
+    both.remark(registration(OTHER), ONE)
+    assert len(caplog.records) == 1
+    both.remark(registration(OTHER), "10.0.0.3:10911")  # a third one
+    assert len(caplog.records) == 2
+    now += 1
+    both.remark(registration(OTHER), ONE)
+    assert len(caplog.records) == 3
+
+
+def test_what_is_remembered_is_limited(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rivals, "PAIRS_MAX", 2)
+    both = Rivals(lambda: 0.0)
+    for number in range(5):
+        both.remark(registration(ONE), f"10.0.0.2:{number}")
+        assert len(both._logged) <= 2
+    assert len(caplog.records) == 5
+
+
+def test_a_broker_of_the_same_process(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    server = NameServer(NameServerConfig())
+    for address in (ONE, OTHER, ONE):
+        server.register_local(
+            cluster="C", name="broker-a", address=address, topics=TopicConfigTable()
+        )
+    (record,) = caplog.records
+    assert f"is at {OTHER} and at {ONE}: clients find only" in record.getMessage()
