@@ -35,7 +35,8 @@ def test_values_stand_for_members_of_enumerations() -> None:
     assert list(consumer.wanted) == ["T"], "who broadcasts has no retry topic"
     first = ConsumeFromWhere.FIRST_OFFSET
     assert simple(start=first.value)._start is first
-    assert simple(start=first.value)._popper._mode == simple(start=first)._popper._mode
+    assert simple(start=first.value)._begins_at_first("T")
+    assert not simple()._begins_at_first("T")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,18 @@ from tests.client.clusters import clustered, fill
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.client import Admin, Message, Producer, SimpleConsumer, by_sql
+from firetrail.client import (
+    Admin,
+    ClientClosedError,
+    Message,
+    Producer,
+    SimpleConsumer,
+    by_sql,
+)
 from firetrail.errors import RequestError
 from firetrail.format.javahash import java_hash
 from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import Permission
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
@@ -114,12 +121,54 @@ def test_several_brokers_and_topics() -> None:
     asyncio.run(test())
 
 
-def test_a_topic_that_is_not_there() -> None:
+@pytest.mark.parametrize("start", [ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET])
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_a_topic_that_comes_later(
+    start: ConsumeFromWhere, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is received soon, and from its first message on, whether or not others exist."""
+    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_S", 0.1)
+
     async def test(namesrv: str) -> None:
-        with pytest.raises(RequestError) as caught:
-            async with SimpleConsumer(namesrv, "G", {"NONE": "*"}):
-                pass
-        assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+        topics = {f"OTHER{number}": "*" for number in range(others)}
+        async with Admin(namesrv) as admin:
+            for topic in topics:
+                await admin.create_topic(topic)
+        consumer = SimpleConsumer(namesrv, "G", {"T": "*", **topics}, start=start)
+        async with consumer:
+            assert await consumer.receive(wait_s=0) == []
+            receiving = asyncio.ensure_future(consumer.receive(wait_s=20))
+            await asyncio.sleep(0.05)
+            await fill(namesrv, "T", 3)
+            found = await receiving
+            while len(found) < 3:
+                found += await consumer.receive(wait_s=20)
+            assert sorted(message.body for message in found) == [b"0", b"1", b"2"]
+
+    clustered(test)
+
+
+def test_a_topic_that_never_comes(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(namesrv: str) -> None:
+        consumer = SimpleConsumer(namesrv, "G", {"NONE": "*"})
+        await consumer.open()
+        assert await consumer.receive(wait_s=0.1) == []
+        receiving = asyncio.ensure_future(consumer.receive(wait_s=1000))
+        await asyncio.sleep(0.05)
+        await consumer.close()
+        with pytest.raises(ClientClosedError):
+            await receiving
+
+    clustered(test)
+    assert caplog.text.count("G: there is no topic NONE yet; it is looked for every") == 1
+
+
+def test_a_topic_that_cannot_be_read() -> None:
+    async def test(namesrv: str) -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("T", perm=Permission.WRITE)
+            with pytest.raises(RequestError, match="no broker has queues of T"):
+                await SimpleConsumer(namesrv, "G", {"T": "*"}).open()
 
     clustered(test)
 

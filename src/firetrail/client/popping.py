@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from firetrail.client.received import Received, decode_good
@@ -31,6 +31,7 @@ ANSWER_S = 10.0
 """Time for an answer beyond the time that the broker may wait for messages."""
 
 _log = logging.getLogger(__name__)
+_FIRST, _LAST = 0, 1
 _NOTHING = (
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.POLLING_FULL,
@@ -46,12 +47,12 @@ class Popped(Received):
 
 
 class Popper:
-    """Pops for a group. ``mode`` says where a new one begins: 0 at the first message."""
+    """Pops for a group. ``from_first`` says of which topics a new one gets all messages."""
 
-    def __init__(self, session: Session, group: str, mode: int) -> None:
+    def __init__(self, session: Session, group: str, from_first: Callable[[str], bool]) -> None:
         self._session = session
         self._group = group
-        self._mode = mode
+        self._from_first = from_first
 
     async def pop(
         self,
@@ -71,7 +72,7 @@ class Popper:
             invisible_time=int(invisible_s * 1000),
             poll_time=int(wait_s * 1000),
             born_time=time.time_ns() // 1_000_000,
-            init_mode=self._mode,
+            init_mode=_FIRST if self._from_first(wanted.topic) else _LAST,
             exp_type=wanted.expression_type,
             exp=wanted.sub_string,
         )

@@ -20,10 +20,10 @@ from firetrail.client.offsets import Offsets
 from firetrail.client.pulling import Puller
 from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
-from firetrail.client.session import queues_of
 from firetrail.client.starting import Start, has_consumed
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
-from firetrail.errors import FiretrailError, NoRouteYetError, RequestError
+from firetrail.client.topic_queues import TOPIC_S, TopicQueues
+from firetrail.errors import FiretrailError
 from firetrail.format.arguments import function, mapping, number, truth
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
@@ -36,12 +36,10 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.headers import GroupHeader, SendBackHeader
 
 REBALANCE_S = 20.0
-TOPIC_S = 1.0
-"""Between two looks for a topic that does not exist yet."""
 COMMIT_S = 5.0
 GIVE_UP_S = 1.0
 """How long a queue that goes to another member waits for messages that are being consumed. Where
@@ -118,8 +116,7 @@ class PushConsumer(ClusterClient):
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self._rebalancer: asyncio.Task[None] | None = None
-        self._missing: set[str] = set()  # topics that do not exist yet
-        self._late: set[str] = set()  # topics whose queues without an offset are new
+        self._topics = TopicQueues(self._session, group)
         self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
         self._locks = Locking(self._session, group)
         self.opened_ms = 0
@@ -133,7 +130,7 @@ class PushConsumer(ClusterClient):
             self._local = await self._place.open(self._session.client_id, self.group)
         await check_with_brokers(self._session, self.group, self.wanted.values())
         for topic in self.wanted:
-            await self._find(topic)
+            await self._topics.find(topic)
         self._session.beat(self._heartbeat)
         await self._session.beat_now()
         await self._rebalance()
@@ -164,20 +161,6 @@ class PushConsumer(ClusterClient):
 
     # -- who has which queues -----------------------------------------------------------------
 
-    async def _find(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic; none if there is no such topic yet."""
-        try:
-            route = await self._session.route(topic)
-            self._missing.discard(topic)
-            return queues_of(topic, route, Permission.READ)
-        except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            self._missing.add(topic)
-            if not isinstance(error, NoRouteYetError):  # then it may be an old one
-                self._late.add(topic)
-            return []
-
     def notice_change(self) -> None:
         """The members of the group have changed."""
         self._changed.set()
@@ -185,7 +168,7 @@ class PushConsumer(ClusterClient):
     async def _rebalance_on_change(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(TOPIC_S if self._missing else REBALANCE_S):
+                async with asyncio.timeout(TOPIC_S if self._topics.missing else REBALANCE_S):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -214,7 +197,7 @@ class PushConsumer(ClusterClient):
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
         """This member's queues of a topic; None if the group does not know this member yet."""
-        queues = await self._find(topic)
+        queues = await self._topics.find(topic)
         if self._model is MessageModel.BROADCASTING or not queues:
             return queues
         members = await self._members(dict.fromkeys(queue.broker_name for queue in queues))
@@ -252,7 +235,7 @@ class PushConsumer(ClusterClient):
                 pause_s = AGAIN_S if self.in_order else HANDOVER_LOOK_S
                 asyncio.get_running_loop().call_later(pause_s, self._changed.set)
         if new and await self._has_begun(topic):
-            self._late.add(topic)
+            self._topics.late.add(topic)
         failures = Failures()
         for queue in new:
             with failures.noted():
@@ -332,15 +315,17 @@ class PushConsumer(ClusterClient):
             stored = self._local.get(queue)
         if stored is not None:
             return stored
-        return await self._start.offset(self._offsets, queue, is_new=queue.topic in self._late)
+        return await self._start.offset(
+            self._offsets, queue, is_new=queue.topic in self._topics.late
+        )
 
     async def _has_begun(self, topic: str) -> bool:
         """Whether the group consumes a topic already; then queues without an offset are new."""
         if self._local is not None or self._start.where is not ConsumeFromWhere.LAST_OFFSET:
             return False
-        if topic in self._late or any(queue.topic == topic for queue in self.assigned):
+        if topic in self._topics.late or any(queue.topic == topic for queue in self.assigned):
             return True
-        return await has_consumed(self._offsets, self.group, await self._find(topic))
+        return await has_consumed(self._offsets, self.group, await self._topics.find(topic))
 
     # -- locks --------------------------------------------------------------------------------
 

@@ -152,8 +152,13 @@ class Receiving:
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
+    async def pause(self, seconds: float) -> None:
+        """Wait. ClientClosedError if the session is closed meanwhile."""
+        await asyncio.wait({self._closed}, timeout=seconds)
+        self._session.check_open()
+
     def stop(self) -> None:
-        """Let all calls of :meth:`messages` raise: the session is being closed."""
+        """Let all calls of :meth:`messages` and :meth:`pause` raise: the session is closed."""
         if not self._closed.done():
             self._closed.set_result(None)
 

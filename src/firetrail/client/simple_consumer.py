@@ -11,8 +11,8 @@ from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.failures import Failures
 from firetrail.client.popping import Popped, Popper
 from firetrail.client.receiving import Ask, Receiving
-from firetrail.client.session import queues_of
 from firetrail.client.subscription import check_with_brokers, wanted_of
+from firetrail.client.topic_queues import TOPIC_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
 from firetrail.format.arguments import MS, instance, number, seconds
 from firetrail.remoting.bodies import (
@@ -23,7 +23,7 @@ from firetrail.remoting.bodies import (
     MessageModel,
     SubscriptionData,
 )
-from firetrail.remoting.codes import Permission, ResponseCode
+from firetrail.remoting.codes import ResponseCode
 
 COUNT_MAX = 32
 """Messages that a broker gives away at once."""
@@ -45,7 +45,7 @@ class SimpleConsumer(ClusterClient):
                 await consumer.ack(message)
 
     A message that is received is invisible to the rest of the group for ``invisible_s``. If it is
-    not acknowledged until then, somebody receives it again, with one more in its
+    not acknowledged by then, somebody receives it again, with one more in its
     ``reconsume_times``. Needs a broker with POP: Firetrail, or RocketMQ 5.x.
     """
 
@@ -61,8 +61,8 @@ class SimpleConsumer(ClusterClient):
         self.group = checked_group(group)
         self._start = one_of(ConsumeFromWhere, "start", start)
         self._wanted = list(wanted_of(topics).values())
-        mode = 0 if self._start is ConsumeFromWhere.FIRST_OFFSET else 1
-        self._popper = Popper(self._session, group, mode)
+        self._topics = TopicQueues(self._session, group)
+        self._popper = Popper(self._session, group, self._begins_at_first)
         self._receiving: Receiving
         self._turn = 0
 
@@ -82,6 +82,9 @@ class SimpleConsumer(ClusterClient):
         me = ConsumerData(self.group, ConsumeType.POP, model, self._start, self._wanted)
         return HeartbeatData(self._session.client_id, consumer_data_set=[me])
 
+    def _begins_at_first(self, topic: str) -> bool:
+        return self._start is ConsumeFromWhere.FIRST_OFFSET or topic in self._topics.late
+
     # -- receiving ----------------------------------------------------------------------------
 
     async def receive(
@@ -89,6 +92,7 @@ class SimpleConsumer(ClusterClient):
     ) -> list[Popped]:
         """Up to ``count`` messages (32 at most) as soon as there are any, none after ``wait_s``.
 
+        A topic that does not exist yet is looked for every second, and gives all its messages.
         If a broker does not answer, the others are asked all the same; its failure is raised only
         if these have no messages.
         If this is cancelled, messages that were on their way go to the next call with the same
@@ -103,36 +107,41 @@ class SimpleConsumer(ClusterClient):
         deadline = clock() + wait_s
         while True:
             sources = await self._sources()
-            self._turn += 1
-            sources = sources[self._turn % len(sources) :] + sources[: self._turn % len(sources)]
+            step = min(deadline, clock() + TOPIC_S) if self._topics.missing else deadline
             alone = len(sources) == 1
             failures = Failures()
             answered: list[_Source] = []
             for source in sources:
-                patience_s = max(deadline - clock(), 0.0) if alone else 0.0
+                patience_s = max(step - clock(), 0.0) if alone else 0.0
                 ask = Ask(*source, count, invisible_s)
                 with failures.noted():
                     found = await self._receiving.messages(ask, patience_s)
                     if found:
                         return found
                     answered.append(source)
-            left_s = deadline - clock()
-            waits = answered and left_s > 0
-            if not waits or (not alone and not await self._wait(answered, left_s)):
+            if (sources and not answered) or clock() >= deadline:
                 failures.raise_first()
                 return []
+            if alone or await self._wait(answered, step - clock()):
+                continue
+            if not self._topics.missing:
+                failures.raise_first()
+                return []
+            await self._receiving.pause(max(step - clock(), 0.0))
 
     async def _sources(self) -> list[_Source]:
+        """Of the topics that exist, each time beginning with another."""
         found = []
         for wanted in self._wanted:
-            route = await self._session.route(wanted.topic)
-            queues = queues_of(wanted.topic, route, Permission.READ)
+            queues = await self._topics.find(wanted.topic)
             names = dict.fromkeys(queue.broker_name for queue in queues)
             found += [_Source(wanted, name) for name in names]
-        if not found:
+        if not found and not self._topics.missing:
             topics = ", ".join(wanted.topic for wanted in self._wanted)
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has queues of {topics}")
-        return found
+        self._turn += 1
+        first = self._turn % len(found) if found else 0
+        return found[first:] + found[:first]
 
     async def _wait(self, sources: Sequence[_Source], wait_s: float) -> bool:
         """Wait until one of several brokers has something; False if none has in time."""
