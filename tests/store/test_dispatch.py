@@ -15,7 +15,7 @@ from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError
 from firetrail.store import dispatch
 from firetrail.store import served as served_module
-from firetrail.store.deriving import ROWS_PER_STEP, Arrival
+from firetrail.store.deriving import ROWS_PER_STEP, Arrival, OutOfTime, Step
 from firetrail.store.served import ServedStore
 
 
@@ -340,6 +340,24 @@ class TestHelp:
         with served._dispatcher._stepping:
             served.begin_put(Message("T", b"x"))
             assert served.get_hashed("T", 0, 0).count == 0
+        assert served.get_hashed("T", 0, 0).count == 1
+
+    def test_time_that_is_over_within_a_step_is_no_failure(
+        self,
+        served: ServedStore,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def is_late(*parts: object, **options: object) -> None:
+            raise OutOfTime
+
+        dispatcher = served._dispatcher
+        with monkeypatch.context() as patch:
+            patch.setattr(Step, "apply", is_late)
+            dispatcher._wake.clear()
+            served.begin_put(Message("T", b"x"))
+        assert dispatcher._wake.is_set() and not served.refusal
+        assert not caplog.records
         assert served.get_hashed("T", 0, 0).count == 1
 
     def test_what_takes_long_is_left_to_the_dispatcher(

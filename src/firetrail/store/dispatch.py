@@ -104,6 +104,8 @@ class Dispatcher:
         try:
             while not is_over() and self._step(is_over):
                 pass
+        except OutOfTime:
+            pass  # the dispatcher goes on, from the queue that was to come next
         except Exception as error:
             _LOGGER.warning(
                 "a message was not dispatched by its put; the dispatcher retries: %s", error
