@@ -45,6 +45,8 @@ class Scale:
     crowd: int = 1000
     """Connections to a broker that only keep alive."""
     crowd_s: int = 10
+    readable: int = 5000
+    """Messages that are read as soon as they are acknowledged."""
     log_size: int = 1 * GIB
     """Length of a file of the log."""
 
@@ -77,6 +79,7 @@ QUICK = Scale(
     lag=20,
     served=60_000,
     crowd_s=4,
+    readable=1000,
     spark_sizes=(64 * MIB,),
     topics=100,
 )

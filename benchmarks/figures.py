@@ -18,11 +18,12 @@ class Unit(Enum):
     BYTES = "bytes/s"
     SECONDS = "s"
     MEMORY = "bytes"
+    SHARE = "of all"
 
     @property
     def more_is_better(self) -> bool:
-        """Whether it is a rate."""
-        return self in (Unit.MESSAGES, Unit.BYTES)
+        """Whether it is a rate, or how much of something good there is."""
+        return self in (Unit.MESSAGES, Unit.BYTES, Unit.SHARE)
 
     def show(self, value: float) -> str:
         """With three digits and a fitting prefix."""
@@ -38,6 +39,7 @@ _SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
     Unit.MESSAGES: ((1e6, "M/s"), (1e3, "k/s"), (1, "/s")),
     Unit.BYTES: ((1e9, "GB/s"), (1e6, "MB/s")),
     Unit.MEMORY: ((1e9, "GB"), (1e6, "MB")),
+    Unit.SHARE: ((0.01, "%"),),
     Unit.SECONDS: ((1, "s"), (1e-3, "ms"), (1e-6, "µs")),
 }
 
@@ -94,8 +96,10 @@ class Line:
     def _ratio(self, of: Callable[[Samples], float]) -> float | None:
         if self.theirs is None:
             return None
-        ours, theirs = of(self.ours), of(self.theirs)
-        return ours / theirs if self.ours.unit.more_is_better else theirs / ours
+        better, worse = of(self.ours), of(self.theirs)
+        if not self.ours.unit.more_is_better:
+            better, worse = worse, better
+        return better / worse if worse else None
 
     @property
     def met(self) -> bool | None:

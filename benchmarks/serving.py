@@ -10,9 +10,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from interop.servers import BROKER, Servers, jars
@@ -73,13 +74,13 @@ def java_broker(folder: Path) -> Iterator[Served]:
             yield Served(namesrv, address, servers.pids[BROKER], took_s)
 
 
+Figure = tuple[str, Unit, str, float | None]
+"""Title, unit, name in the answers, wanted ratio."""
+
+
 def serving(bench: Bench) -> Iterator[Line]:
     """Throughput, latency, start and memory."""
-    runs: dict[str, Callable[[], Json]] = {OURS: lambda: _run(bench, firetrail_broker)}
-    if bench.javas:
-        runs[JAVA] = lambda: _run(bench, java_broker)
-    answers = bench.take_turns(runs)
-    figures = (
+    figures: tuple[Figure, ...] = (
         ("broker, send, 64 threads", Unit.MESSAGES, "send", 1.0),
         ("broker, send, batches of 32", Unit.MESSAGES, "batch", 2.0),
         ("broker, consume", Unit.MESSAGES, "consume", 1.0),
@@ -91,6 +92,28 @@ def serving(bench: Bench) -> Iterator[Line]:
         ("broker, of that its own (no pages of files)", Unit.MEMORY, "private_after", 5.0),
         ("broker, CPU for a send", Unit.SECONDS, "send_cpu_s", None),
     )
+    yield from _beside_java(bench, _run, figures)
+
+
+def readable(bench: Bench) -> Iterator[Line]:
+    """How soon a message can be read that was acknowledged."""
+    figures: tuple[Figure, ...] = (
+        ("broker, a pull right behind a send finds it", Unit.SHARE, "first", 1.0),
+        ("broker, from a send's answer to its message, p50", Unit.SECONDS, "p50_s", 1.0),
+        ("broker, from a send's answer to its message, p99", Unit.SECONDS, "p99_s", 1.0),
+        ("broker, from a send's answer to its message, max", Unit.SECONDS, "max_s", None),
+    )
+    yield from _beside_java(bench, _read_at_once, figures)
+
+
+def _beside_java(
+    bench: Bench, run: Callable[[Bench, Start], Json], figures: Sequence[Figure]
+) -> Iterator[Line]:
+    """The figures that runs with Firetrail's broker, and with Java's if it is there, give."""
+    runs: dict[str, Callable[[], Json]] = {OURS: partial(run, bench, firetrail_broker)}
+    if bench.javas:
+        runs[JAVA] = partial(run, bench, java_broker)
+    answers = bench.take_turns(runs)
     for title, unit, name, wanted in figures:
         ours = samples(unit, answers[OURS], name)
         theirs = samples(unit, answers[JAVA], name) if JAVA in answers else None
@@ -122,6 +145,14 @@ def _run(bench: Bench, start: Start) -> Json:
             figures["resident_after"] = _memory(served.pid, "VmRSS")
             figures["private_after"] = _memory(served.pid, "RssAnon")
     return figures | {"p50_s": relayed["p50_s"], "p99_s": relayed["p99_s"]}
+
+
+def _read_at_once(bench: Bench, start: Start) -> Json:
+    with bench.folder("served") as folder:
+        folder.mkdir()
+        with start(folder) as served:
+            command = [sys.executable, "-m", "benchmarks.readable", served.address]
+            return _last_line([*command, str(bench.scale.readable)])
 
 
 def _load(served: Served, kind: str, topic: str, *numbers: int) -> Json:
@@ -167,4 +198,4 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-SERVING = {"serving": serving, "crowd": crowd}
+SERVING = {"serving": serving, "readable": readable, "crowd": crowd}

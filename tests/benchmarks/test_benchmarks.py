@@ -32,6 +32,7 @@ TINY = Scale(
     lag=2,
     crowd=20,
     crowd_s=2,
+    readable=20,
     log_size=1 << 20,
 )
 
@@ -44,7 +45,7 @@ def seconds(*values: float) -> Samples:
     return Samples(Unit.SECONDS, values)
 
 
-@pytest.mark.parametrize("name", [*MEASUREMENTS, "crowd"])
+@pytest.mark.parametrize("name", [*MEASUREMENTS, "readable", "crowd"])
 def test_every_measurement_runs(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     bench = Bench(tmp_path, TINY, (), 1, said.append)
@@ -121,6 +122,8 @@ class TestFigures:
             (Unit.SECONDS, 0.0381, "38.1 ms"),
             (Unit.SECONDS, 4e-6, "4.00 µs"),
             (Unit.SECONDS, 4e-7, "0.40 µs"),
+            (Unit.SHARE, 0.699, "69.9 %"),
+            (Unit.SHARE, 0, "0.00 %"),
         ],
     )
     def test_units(self, unit: Unit, value: float, shown: str) -> None:
@@ -134,6 +137,10 @@ class TestFigures:
         assert Line("put", fast(300), "Java", fast(100)).ratio == 3
         assert Line("open", seconds(1), "Java", seconds(3)).ratio == 3
         assert Line("open", seconds(1, 2, 2), "Java", seconds(3, 4, 5)).median_ratio == 2
+
+    def test_there_is_no_ratio_to_nothing(self) -> None:
+        line = Line("found", Samples(Unit.SHARE, (1,)), "Java", Samples(Unit.SHARE, (0,)), wanted=1)
+        assert (line.ratio, line.met) == (None, None)
 
     @pytest.mark.parametrize(
         ("line", "met"),

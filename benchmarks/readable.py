@@ -1,0 +1,81 @@
+"""When a message can be read: ``python -m benchmarks.readable ADDRESS MESSAGES`` prints JSON.
+
+One client sends a message, and as soon as that is acknowledged it pulls, again and again, until it
+has the message. What counts is the time from the acknowledgement to that, and how often the first
+pull finds the message. The client is Firetrail's, whoever's broker it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from benchmarks.contestants import TIMEOUT_S
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.headers import PullHeader, SendHeaderV2
+
+GROUP, TOPIC, MODEL = "readable", "Readable", "TBW102"
+BODY = bytes(128)
+PAUSE_S = 0.001
+WARM = 2
+"""One message of so many is sent before those that count: Java's compiler needs its time."""
+
+
+class Reader:
+    """Sends messages to queue 0 of a topic and reads each of them at once."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client = Client()
+
+    async def measure(self, messages: int) -> dict[str, float]:
+        """The figures of so many messages."""
+        try:
+            for _ in range(messages // WARM):
+                await self._send_and_read()
+            rounds = [await self._send_and_read() for _ in range(messages)]
+        finally:
+            await self._client.close()
+        times = sorted(seconds for seconds, _ in rounds)
+        return {
+            "first": sum(pulls == 1 for _, pulls in rounds) / messages,
+            "p50_s": times[messages // 2],
+            "p99_s": times[messages * 99 // 100],
+            "max_s": times[-1],
+        }
+
+    async def _send_and_read(self) -> tuple[float, int]:
+        """Seconds from the acknowledgement of a message until it was read, and pulls it took."""
+        await asyncio.sleep(PAUSE_S)
+        now = int(time.time() * 1000)
+        header = SendHeaderV2(GROUP, TOPIC, MODEL, 1, 0, 0, now, 0, "")
+        send = Command(RequestCode.SEND_MESSAGE_V2, header.encode(), BODY)
+        answer = await self._client.ask(self._address, send)
+        offset = int(answer.fields["queueOffset"])
+        began = time.perf_counter()
+        pulls = 1
+        while not await self._is_there(offset):
+            pulls += 1
+            if time.perf_counter() - began > TIMEOUT_S:
+                raise TimeoutError(f"message {offset} cannot be read after {TIMEOUT_S} s")
+        return time.perf_counter() - began, pulls
+
+    async def _is_there(self, offset: int) -> bool:
+        flags = int(PullFlag.SUBSCRIPTION)  # and none to wait for messages
+        header = PullHeader(GROUP, TOPIC, 0, offset, 1, flags, 0, 0, 0, "*")
+        pull = Command(RequestCode.PULL_MESSAGE, header.encode())
+        answer = await self._client.request(self._address, pull, TIMEOUT_S)
+        return answer.code == ResponseCode.SUCCESS
+
+
+def main() -> None:
+    """Run it."""
+    print(json.dumps(asyncio.run(Reader(sys.argv[1]).measure(int(sys.argv[2])))))
+
+
+if __name__ == "__main__":
+    main()
