@@ -21,7 +21,7 @@ from firetrail.errors import (
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.storage.system import Files, System
-from firetrail.store.bulk import BulkAppend, Ticket, committed_number
+from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
 from firetrail.store.config import StoreConfig
 from firetrail.store.fsck.check import check_store
 from firetrail.store.view import StoreView
@@ -174,10 +174,10 @@ class TestNumbers:
         for number in (0, 1, 1, 0, 2):
             append(root, MANY[number * 10 : number * 10 + 10], Ticket("q", number))
         assert bodies_in(root) == MANY[:30]
-        assert committed_number(root, small_config(), "q") == 2
+        assert committed_numbers(root, small_config())["q"] == 2
         assert append(root, MANY[30:40], Ticket("other", 0)) == 10
         assert append(root, [], Ticket("q", 3)) == 0
-        assert committed_number(root, small_config(), "q") == 3
+        assert committed_numbers(root, small_config())["q"] == 3
 
     def test_who_cannot_be_told(self, root: Path) -> None:
         """A killed commit whose place retention has deleted meanwhile."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -135,6 +135,11 @@ class BulkAppend:
     def last_number(self, writer: str) -> int:
         """The last number that a writer has committed, -1 if none."""
         return self._journal.last(writer)
+
+    @property
+    def last_numbers(self) -> Mapping[str, int]:
+        """The same for all writers."""
+        return self._journal.numbers
 
     # -- adding -------------------------------------------------------------------------------
 
@@ -366,6 +371,11 @@ class Journal:
         """Whether this number, or a later one, was committed."""
         return self.last(ticket.writer) >= ticket.number
 
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The last number that each writer has committed."""
+        return self._writers
+
     def last(self, writer: str) -> int:
         """The last number that a writer has committed, -1 if none."""
         return self._writers.get(writer, -1)
@@ -409,12 +419,12 @@ class Journal:
         self._files.replace(self._path, json.dumps(content).encode())
 
 
-def committed_number(root: Path, config: StoreConfig, writer: str) -> int:
-    """The last number that a writer has committed, -1 if none; a killed commit is decided first.
+def committed_numbers(root: Path, config: StoreConfig) -> dict[str, int]:
+    """The last number that each writer has committed; a killed commit is decided first.
 
     Raises StoreLockedError if the store is in use.
     """
     if not (root / SINK).exists():
-        return -1
+        return {}
     with BulkAppend(root, config) as bulk:
-        return bulk.last_number(writer)
+        return dict(bulk.last_numbers)

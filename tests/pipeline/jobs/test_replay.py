@@ -1,5 +1,6 @@
 """Replay: the chosen messages, once each, however often it is run and wherever it is killed."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,35 @@ def test_run_again(spark: SparkSession, root: Path, target: Path, put: Put) -> N
     assert run(spark, root, target).messages == 10
     assert sorted(bodies(target)) == sorted(orders(root))
     assert run(spark, root, target, replay_id="once more").messages == 20
+
+
+@pytest.mark.parametrize("count", [6, 90])
+def test_another_store_in_the_place_of_the_source(
+    spark: SparkSession, root: Path, target: Path, put: Put, count: int
+) -> None:
+    """It is refused: what was done of the old one would be skipped in the new one."""
+    put(60)
+    assert run(spark, root, target).messages == 20
+    shutil.rmtree(root)
+    put(count)
+    with pytest.raises(StoreError) as caught:
+        run(spark, root, target)
+    assert "not the store that replay-" in str(caught.value)
+    assert "the record at 0 is another; give the replay of this store a name" in str(caught.value)
+    assert run(spark, root, target, replay_id="new").messages == count // 3
+    assert run(spark, root, target, replay_id="new").messages == 0
+
+
+def test_no_messages_yet(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
+    """Nothing is known of a source without any; it is once there are some."""
+    put(0)
+    assert run(spark, root, target).messages == 0
+    put(30)
+    assert run(spark, root, target).messages == 10
+    shutil.rmtree(root)
+    put(30)
+    with pytest.raises(StoreError, match="not the store"):
+        run(spark, root, target)
 
 
 def test_dry_run(spark: SparkSession, root: Path, target: Path, put: Put) -> None:

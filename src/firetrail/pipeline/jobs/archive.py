@@ -208,7 +208,7 @@ class _Run:
             if anchor.offset < view.log.min_offset:
                 continue
             seen = True
-            if _anchor(view, anchor.offset) != anchor:
+            if anchor_of(view, anchor.offset) != anchor:
                 raise LakeError(
                     f"{self._lake.place}: written from another store, or {view.root} was cut and "
                     f"goes on differently: the record at {anchor.offset} is not the one that was "
@@ -270,7 +270,7 @@ class _Run:
 
     def _anchors(self, manifest: Manifest, start: int, last: Anchor | None) -> tuple[Anchor, ...]:
         """The first record that was ever archived, and the last one."""
-        first = manifest.anchors[0] if manifest.anchors else _anchor(self._view, start)
+        first = manifest.anchors[0] if manifest.anchors else anchor_of(self._view, start)
         return tuple(dict.fromkeys(anchor for anchor in (first, last) if anchor is not None))
 
     # -- around it ----------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def safe_end(view: StoreView) -> int:
     return min(view.watermark.durable_offset, view.end)
 
 
-def _anchor(view: StoreView, offset: int) -> Anchor | None:
+def anchor_of(view: StoreView, offset: int) -> Anchor | None:
     """The record at ``offset`` by its bytes; None if there is none."""
     stop, columns = view.log.scan_one(offset, Check.RECORD)
     segment = view.log.find(offset)

@@ -28,7 +28,7 @@ from firetrail.format.names import check_topic, name_server
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.jobs.archive import safe_end
+from firetrail.pipeline.jobs.archive import anchor_of, safe_end
 from firetrail.pipeline.jobs.replay_targets import BrokerTarget, Piece, StoreTarget, Target
 from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.source.places import is_remote
@@ -123,8 +123,29 @@ def replay(
         else:
             if isinstance(goal, StoreTarget):
                 job.skip_copies(goal.root)
+            if done >= 0:
+                _check_source(view, goal, name)
             job.copy_to(goal, start, end, on_progress)
     return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None)
+
+
+def _check_source(view: StoreView, target: Target, name: str) -> None:
+    """Raise StoreError unless the store is the one that the replay was begun with.
+
+    What was noted as done would be skipped in another one, too. Records that retention has deleted
+    since tell nothing.
+    """
+    known = [item for item in target.anchors().items() if item[1] >= view.log.min_offset]
+    for sha256, offset in known:
+        found = anchor_of(view, offset)
+        if found is not None and found.sha256 == sha256:
+            return
+    if known:
+        raise StoreError(
+            f"{view.root}: not the store that {name} was begun with, or its log goes on "
+            f"differently: the record at {known[0][1]} is another; give the replay of this store "
+            "a name of its own with --id"
+        )
 
 
 def _id_of(*parts: str | None) -> str:
@@ -185,7 +206,9 @@ class _Replay:
         """Copy in commits, not faster than the rate."""
         begun = time.monotonic()
         found = self.find(start, end)
-        while chosen := list(self._slice(found, target)):
+        chosen = list(self._slice(found, target))
+        self._note_source(target)
+        while chosen:
             behind = chosen[-1].offset + chosen[-1].size
             if target.commit(behind, self._pieces(chosen, target)):
                 self.commits += 1
@@ -193,7 +216,14 @@ class _Replay:
             if self._rate is not None:
                 ahead = begun + self.messages / self._rate - time.monotonic()
                 time.sleep(max(ahead, 0))
+            chosen = list(self._slice(found, target))
         target.commit(end, ())  # nothing more is chosen up to there
+
+    def _note_source(self, target: Target) -> None:
+        """Let the target know the source by its oldest record, unless it does."""
+        oldest = anchor_of(self._view, self._view.log.min_offset)
+        if oldest is not None and not target.anchors():
+            target.note_anchor(oldest.sha256, oldest.offset)
 
     def _slice(self, found: Iterator[_Found], target: Target) -> Iterator[_Found]:
         """What goes into one commit."""

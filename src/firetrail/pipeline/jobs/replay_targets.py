@@ -30,7 +30,7 @@ from firetrail.pipeline.wire.sending import CONNECT, SEND_S, Parcel, find_queues
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
 from firetrail.storage.system import System
-from firetrail.store.bulk import BulkAppend, Ticket, committed_number
+from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
 from firetrail.store.config import StoreConfig
 
 
@@ -52,6 +52,12 @@ class Target(Protocol):
     def done(self) -> int:
         """The number of the last commit, -1 if there is none."""
 
+    def anchors(self) -> dict[str, int]:
+        """Records that the source is known by: where each is, by its SHA-256."""
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Note such a record."""
+
     def commit(self, number: int, pieces: Iterable[Piece]) -> bool:
         """Take all of them; False if that was done before. Without any, only note the number."""
 
@@ -72,7 +78,25 @@ class StoreTarget:
 
     def done(self) -> int:
         """What the store knows."""
-        return committed_number(self.root, self._config, self._name)
+        return committed_numbers(self.root, self._config).get(self._name, -1)
+
+    def anchors(self) -> dict[str, int]:
+        """Those that are among the store's writers, with the place as their number."""
+        prefix = self._anchor("")
+        numbers = committed_numbers(self.root, self._config)
+        return {
+            name.removeprefix(prefix): number
+            for name, number in numbers.items()
+            if name.startswith(prefix)
+        }
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Note it as a writer, in a commit without messages."""
+        with BulkAppend(self.root, self._config, Ticket(self._anchor(sha256), offset)) as bulk:
+            bulk.commit()
+
+    def _anchor(self, sha256: str) -> str:
+        return f"{self._name} of the store with {sha256}"
 
     def commit(self, number: int, pieces: Iterable[Piece]) -> bool:
         """Append them."""
@@ -145,6 +169,13 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
             raise StoreError(
                 f"{self._mark}: cannot be understood; remove it to begin the replay anew"
             ) from error
+
+    def anchors(self) -> dict[str, int]:
+        """None are needed: what is done is noted in the source itself."""
+        return {}
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Nothing is to be noted."""
 
     def _note(self, number: int) -> None:
         content = json.dumps({"target": self._target, "replayed_to": number}).encode()
