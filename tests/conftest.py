@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.jvm import start_quickly
 
 from firetrail.format import kernels
 
@@ -14,6 +15,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 # New examples in every run, for hunting: pytest --hypothesis-profile=explore
 settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("ci")
+start_quickly()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,7 +29,6 @@ def spark() -> Iterator[SparkSession]:
     started = session(
         "local[2]",
         **{
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
         },

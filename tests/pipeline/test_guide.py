@@ -17,7 +17,6 @@ from firetrail.pipeline.source.options import OPTIONS
 from firetrail.pipeline.source.schema import NAMES
 
 GUIDE = ROOT / "docs/guide/spark.md"
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def run_command(command: str) -> tuple[int, str]:
@@ -36,7 +35,7 @@ def test_code(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, __file__, page],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": QUICK_START},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs import archive as archive_module
@@ -18,7 +19,6 @@ from firetrail.pipeline.jobs.archive_lake import Lake
 from firetrail.pipeline.jobs.replay_targets import StoreTarget
 
 PAUSE_S = 0.15
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def _session(master: str) -> SparkSession:

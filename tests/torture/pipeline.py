@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.crash.oracle import Violation
 from tests.crash.simulation import scratch, scratch_parent
-from tests.pipeline.victims import QUICK_START
+from tests.jvm import QUICK_START
 from tests.torture.faults import HOLD, Faults
 from tests.torture.forging import BOUNDARIES, Forge, environment
 from tests.torture.jobs import JOBS, ON_SPARK_ONLY

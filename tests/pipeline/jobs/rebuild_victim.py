@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import PATIENCE_S
+from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs import audit, rebuild
@@ -55,10 +56,10 @@ class Stopped:
 def main(job: str, store: str, target: str) -> None:
     """Run a job: ``workers`` die under it, or it waits in its second half to be killed itself."""
     spark = session(
-        "local-cluster[2,1,1024]",
+        "local-cluster[2,1,1024]" if job == "workers" else "local[2]",
         **{
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": QUICK_START,
+            "spark.executor.extraJavaOptions": QUICK_START,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
         },
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from tests.jvm import QUICK_START
 
 from firetrail.pipeline.java import find_java
 
@@ -31,7 +32,6 @@ _SPARK = Path(pyspark.__file__).parent
 _SCALA = re.compile(r"scala-library-(\d+\.\d+)\.")
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
-_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m")
 
 
 class RemoteError(Exception):
@@ -132,7 +132,13 @@ def _separate(folder: Path) -> tuple[str, tuple[str, ...]]:
 def _start(
     started: ExitStack, log: Path, command: tuple[str, ...], cwd: Path, prefix: tuple[str, ...] = ()
 ) -> None:
-    java = [str(find_java(os.environ).binary), *_QUICK, "-cp", f"{_SPARK}/jars/*"]
+    java = [
+        str(find_java(os.environ).binary),
+        *QUICK_START.split(),
+        "-Xmx128m",
+        "-cp",
+        f"{_SPARK}/jars/*",
+    ]
     output = started.enter_context(log.open("wb"))
     line = [*prefix, *java, f"org.apache.spark.deploy.{command[0]}", *command[1:]]
     started.enter_context(_process(line, cwd, stdout=output, stderr=subprocess.STDOUT))

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from tests.jvm import QUICK_START
 
 from firetrail import pipeline
 from firetrail.pipeline.failures import original_errors
@@ -21,8 +22,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": QUICK_START,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.task.maxFailures": "1",  # or a task could fail on one worker and succeed on the other
@@ -45,8 +45,26 @@ def chdir(spark: SparkSession, folder: str) -> None:
 @offered
 def read(spark: SparkSession, path: str, **options: str) -> int:
     """How many messages the source gives."""
+    return _load(spark, path, options).count()
+
+
+@offered
+def places(spark: SparkSession, path: str, **options: str) -> list[int]:
+    """Where in the log the messages are that the source gives."""
+    rows = _load(spark, path, options).select("physical_offset").collect()
+    return sorted(row[0] for row in rows)
+
+
+def _load(spark: SparkSession, path: str, options: dict[str, str]) -> DataFrame:
     reader = spark.read.format("rocketmq").options(**{"minPartitions": "6"} | options)
-    return reader.load(path).count()
+    return reader.load(path)
+
+
+@offered
+def executors(spark: SparkSession) -> int:
+    """How many there are."""
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return len(infos) - 1  # one is the driver
 
 
 @offered

@@ -2,10 +2,12 @@
 
 import re
 import shutil
+from zipfile import ZipFile
 
 import pytest
 from tests.pipeline.source.shelf import consumed, fill, some_messages
 from tests.pipeline.standalone.bench import Bench, RemoteError
+from tests.stores import records
 
 pytestmark = pytest.mark.slow
 MESSAGES = 300
@@ -33,6 +35,25 @@ def test_a_relative_path_is_the_drivers(bench: Bench) -> None:
     bench.call("chdir", deeper)
     assert bench.call("read", "moved") == len(consumed(deeper / "moved"))
     bench.call("chdir", bench.cwd)
+
+
+def test_what_everybody_sees(bench: Bench) -> None:
+    """Each way to read gives every message once, on executors that are processes of their own."""
+    store, place = bench.common / "seen", bench.common / "seen-copied"
+    fill(store, some_messages(150))
+    with ZipFile(bench.common / "seen.zip", "w") as archive:
+        for path in (store / "commitlog").iterdir():
+            archive.write(path, f"archive/commitlog/{path.name}")
+    queues = [row["physical_offset"] for row in consumed(store)]
+    everything = records(store)
+    keyed = [record.physical_offset for record in everything if "k77" in record.keys]
+    assert bench.call("executors") == 2
+    assert bench.call("places", store) == queues
+    assert bench.call("places", f"zip://archive::{bench.common}/seen.zip") == queues
+    assert bench.call("places", store, view="log") == [r.physical_offset for r in everything]
+    assert bench.call("places", store, key="k77", subscribe="usual") == keyed
+    bench.call("stream", store, place)
+    assert bench.call("parquet", place / "rows") == queues
 
 
 def test_a_worker_without_the_store(bench: Bench) -> None:
