@@ -3,16 +3,19 @@
 from collections import Counter
 from math import floor, log2
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.helpers import small_config
 from tests.pipeline.shops import MESSAGES, make_shop
 from tests.stores import field_position, flip, log_file, records
 
+from firetrail import Message, Store
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.format.properties import KEYS, TAGS
-from firetrail.pipeline.jobs.report import Figures, report
+from firetrail.pipeline.jobs.report import Figures, gather, report
 from firetrail.pipeline.jobs.report.gather import HOT_MAX
 
 
@@ -47,6 +50,34 @@ def test_totals(made: Figures, shop: Path) -> None:
         assert topic.first == mine[0].store_time
         assert topic.last == mine[-1].store_time
     assert [t.size for t in made.topics] == sorted((t.size for t in made.topics), reverse=True)
+
+
+def test_a_store_that_is_written_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All figures are of the same messages, those that were there at the beginning."""
+    with Store.open(tmp_path / "data", small_config()) as store:
+
+        def put(topic: str, count: int) -> None:
+            for number in range(count):
+                store.put(Message(topic, b"%d" % number, tags=topic, keys=["k"]))
+            store.wait_dispatched()
+
+        def add_late(figures: Figures, *rest: Any) -> None:
+            put("late", 5)
+            add_classes(figures, *rest)
+
+        add_classes = gather._add_classes
+        monkeypatch.setattr(gather, "_add_classes", add_late)
+        put("early", 10)
+        figures = gather.gather_figures(spark, tmp_path / "data")
+    assert figures.total == 10
+    for counter in (figures.messages, figures.sizes, figures.latency, figures.attempts):
+        assert sum(counter.values()) == 10
+    assert [(hot.text, hot.messages) for hot in (*figures.tags, *figures.keys)] == [
+        ("early", 10),
+        ("k", 10),
+    ]
 
 
 def test_classes(made: Figures, shop: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -42,7 +43,8 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
         segment_size = view.log.segment_size
         state, segments = view.state.value, len(view.log.segments)
     with original_errors():
-        topics = by_topic(_queues(spark, store))
+        log = _Log(spark, store, log_end)
+        topics = by_topic(_queues(log))
         first = min((topic.first for topic in topics), default=0)
         last = max((topic.last for topic in topics), default=0)
         figures = Figures(
@@ -55,21 +57,33 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
             TimeAxis.over(first, last),
             MapAxis.over(log_start, log_end, segment_size),
         )
-        _add_classes(figures, spark, store)
-        figures.tags = _hot(_read(spark, store, "topic", "tags"), F.col("tags"))
-        figures.keys = _hot(_read(spark, store, "topic", "keys"), F.explode("keys"))
+        _add_classes(figures, log)
+        figures.tags = _hot(log.read("topic", "tags"), F.col("tags"))
+        figures.keys = _hot(log.read("topic", "keys"), F.explode("keys"))
         _add_flaws(figures, spark, store)
     return figures
 
 
-def _read(spark: SparkSession, store: Path, *columns: str) -> DataFrame:
-    """Some columns of every good record of the log."""
-    reader = spark.read.format("rocketmq").option("view", "log").option("mode", "permissive")
-    return reader.option("columns", ",".join(columns)).load(str(store))
+class _Log(NamedTuple):
+    """A log up to an end that stays, so that all figures are of the same records."""
+
+    spark: SparkSession
+    store: Path
+    end: int
+
+    def read(self, *columns: str) -> DataFrame:
+        """Some columns of every good record."""
+        options = {
+            "view": "log",
+            "mode": "permissive",
+            "columns": ",".join(columns),
+            "endingPhysicalOffset": str(self.end),
+        }
+        return self.spark.read.format("rocketmq").options(**options).load(str(self.store))
 
 
-def _queues(spark: SparkSession, store: Path) -> list[QueueFigures]:
-    records = _read(spark, store, "topic", "queue_id", "store_time", "size")
+def _queues(log: _Log) -> list[QueueFigures]:
+    records = log.read("topic", "queue_id", "store_time", "size")
     time = F.unix_millis("store_time")
     rows = records.groupBy("topic", "queue_id").agg(
         F.count("*"), F.sum("size"), F.min(time), F.max(time)
@@ -77,10 +91,10 @@ def _queues(spark: SparkSession, store: Path) -> list[QueueFigures]:
     return [QueueFigures(*row) for row in rows.collect()]
 
 
-def _add_classes(figures: Figures, spark: SparkSession, store: Path) -> None:
+def _add_classes(figures: Figures, log: _Log) -> None:
     """All counts by small classes, in one pass over the log."""
     names = ("topic", "physical_offset", "born_time", "store_time", "reconsume_times", "size")
-    classes = _read(spark, store, *names).select(
+    classes = log.read(*names).select(
         _topic_class(figures).alias("topic_class"),
         _time_step(figures.times).alias("step"),
         F.floor(F.log2("size") * 2).cast("int").alias("size_class"),
