@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.client.cancelling import nothing_left
+from tests.client.cancelling import (
+    Cancelled,
+    Moment,
+    at_every_await,
+    interrupted,
+    nothing_left,
+)
 from tests.client.clusters import SOON, fill, read_all, until
 
 from firetrail.broker.broker import Broker
@@ -46,6 +52,10 @@ class SlowBroker:
 
     def go_on(self) -> None:
         self._go.set()
+
+    def hold(self) -> None:
+        """What comes from now on waits again."""
+        self._go.clear()
 
 
 @asynccontextmanager
@@ -236,6 +246,40 @@ def test_acknowledgements_are_finished() -> None:
             await consumer.close()
             assert ack.done()
             ack.result()
+
+    asyncio.run(test())
+
+
+def test_a_close_that_is_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every send ends; what was said to be stored is, and nothing is left."""
+
+    async def test() -> None:
+        async with slow_broker(monkeypatch) as slow:
+            sends: list[asyncio.Future[Any]] = []
+
+            async def attempt(at: int, moment: Moment) -> bool:
+                async with nothing_left():
+                    slow.hold()
+                    producer = Producer(slow.namesrv, timeout_s=60)
+                    await producer.open()
+                    sends.append(asyncio.ensure_future(producer.send(Message("T", b""))))
+                    await until(lambda: slow.asked == len(sends))
+                    closing = asyncio.ensure_future(interrupted(producer.close(20), at, moment))
+                    await asyncio.sleep(0)
+                    slow.go_on()
+                    was_interrupted = True
+                    with suppress(Cancelled):
+                        was_interrupted, _ = await closing
+                    await until(lambda: all(send.done() for send in sends))
+                return was_interrupted
+
+            assert await at_every_await(attempt) > 1
+            stored = {message.message_id for message in await read_all(slow.namesrv, "T", 1)}
+            for send in sends:
+                if (error := send.exception()) is None:
+                    assert send.result().message_id in stored
+                else:
+                    assert isinstance(error, ClientClosedError)
 
     asyncio.run(test())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from tests.client.clusters import clustered, fill, until
 from firetrail.client import (
     ConsumeFromWhere,
     Message,
+    MessageQueue,
     Producer,
     PushConsumer,
     Received,
@@ -162,5 +165,90 @@ def test_consuming(call: str, in_order: bool) -> None:
             firsts = list(dict.fromkeys(offsets))
             assert firsts == sorted(firsts) == list(range(len(firsts))) or not in_order
             assert sorted(firsts) == list(range(len(firsts)))
+
+    clustered(test)
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
+@pytest.mark.parametrize("call", ["open", "rebalance", "close"])
+def test_handing_over(call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues go to a member that joins, and back: no message is skipped, and none comes twice.
+
+    ``rebalance`` is that of the old member, when it has to give up queues.
+    """
+    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        heard: dict[int, list[int]] = defaultdict(list)
+        ends: dict[int, int] = {}
+
+        def listener(message: Received) -> None:
+            heard[message.queue_id].append(message.queue_offset)
+
+        def member() -> PushConsumer:
+            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=in_order, start=FIRST)
+
+        async def consume(producer: Producer) -> None:
+            for queue_id in range(4):
+                queue = MessageQueue("T", "broker-a", queue_id)
+                ends[queue_id] = (await producer.send(Message("T", b""), queue=queue)).queue_offset
+            await until(lambda: all(end in heard[queue] for queue, end in ends.items()))
+
+        async def attempt(at: int, moment: Moment) -> bool:
+            joining = member()
+            calls = {"open": joining.open, "rebalance": old.rebalance, "close": joining.close}
+            if call == "close":
+                await joining.open()
+                await consume(producer)
+            elif call == "rebalance":
+                with monkeypatch.context() as patch:
+                    patch.setattr(old, "notice_change", lambda: None)
+                    await joining.open()
+            try:
+                return (await interrupted(calls[call](), at, moment))[0]
+            except Cancelled:
+                return True
+            finally:
+                old.notice_change()  # as it would have been told
+                await consume(producer)
+                await joining.close()
+
+        async with Producer(namesrv) as producer, member() as old:
+            assert await at_every_await(attempt) > 3
+            await consume(producer)
+        for offsets in heard.values():
+            found = offsets if in_order else sorted(offsets)
+            assert found == list(range(len(found)))
+
+    clustered(test)
+
+
+def test_receiving_from_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled before and after it has come: it is received from its first message on."""
+    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_S", 0.01)
+
+    async def test(namesrv: str) -> None:
+        made = 0
+
+        async def attempt(at: int, moment: Moment) -> bool:
+            nonlocal made
+            made += 1
+            topic = f"T{made}"
+            async with SimpleConsumer(namesrv, "G", {topic: "*"}) as consumer:
+                receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
+                receiving = asyncio.ensure_future(interrupted(receive, at, moment))
+                await asyncio.sleep(0)
+                await producer.send(Message(topic, b"first"))
+                was_interrupted, messages = True, []
+                with suppress(Cancelled):
+                    was_interrupted, messages = await receiving
+                while not messages:
+                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+                assert [message.body for message in messages] == [b"first"]
+            return was_interrupted and at < 12  # it looks again and again until the topic is there
+
+        async with Producer(namesrv) as producer:
+            assert await at_every_await(attempt) > 3
 
     clustered(test)
