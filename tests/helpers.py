@@ -201,6 +201,10 @@ class FaultyFiles(Files):
         self._note("names", path)
         return super().names(path)
 
+    def sizes(self, path: Path) -> dict[str, int]:
+        self._note("sizes", path)
+        return super().sizes(path)
+
     def folders(self, path: Path) -> list[str]:
         self._note("folders", path)
         return super().folders(path)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
-from firetrail.broker.files import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.broker.offset_files import OffsetFiles, change_offsets, joined, split
 from firetrail.errors import StoreError
 from firetrail.format import config_json
+from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.bodies import LmqConsumerOffsets
 from firetrail.remoting.codes import RequestCode
 from firetrail.storage.system import System

@@ -14,12 +14,13 @@ from tests.broker.brokers import SMALL, Talk, records, running
 
 from firetrail.broker import overruns
 from firetrail.broker.broker import Broker
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import ORDERS, ConfigFile
 from firetrail.broker.overruns import Overrun
 from firetrail.broker.pop_checkpoints import GROUP
 from firetrail.cli.main import main
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
+from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.storage.system import System
 from firetrail.store.queues import QueueTable

@@ -9,11 +9,12 @@ import pytest
 from tests.broker.brokers import Talk, records, running
 
 from firetrail import Message, Store
-from firetrail.broker.files import CONSUMER_OFFSETS, DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import ORDERS, ConfigFile
 from firetrail.broker.pop_checkpoints import GROUP
 from firetrail.broker.renumbering import Renumbering
 from firetrail.cli.main import main
 from firetrail.format import config_json
+from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.format.record import decode_message
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.pop_bodies import CheckpointBody

@@ -3,7 +3,7 @@
 A :class:`History` is the log as those who put messages know it: all of them in log order, with the
 places that the store told. After a crash the store must hold a beginning of it, at least as long as
 what was promised; :func:`check_store` looks at a store through every way to read it and raises a
-:class:`Violation` that names the promise that was broken (I1 to I8 of the store's promises).
+:class:`Violation` that names the promise that was broken (I1 to I9 of the store's promises).
 """
 
 from __future__ import annotations

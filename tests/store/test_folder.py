@@ -202,6 +202,7 @@ class TestLock:
             for expected in (javas, False):
                 lock = FolderLock(machine.system, tmp_path)
                 assert lock.was_javas is expected
+                lock.sign()
                 lock.release()
 
     def test_nobody_owns_a_store_that_was_never_opened(

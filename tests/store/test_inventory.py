@@ -16,7 +16,7 @@ from tests.stores import copy_of, derived, flip, overwrite, truncate
 from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.names import LOCK_CONTENT
-from firetrail.store import inventory
+from firetrail.store import evidence, inventory
 from firetrail.store.served import ServedStore
 
 FIRST = f"{0:020d}"
@@ -86,8 +86,8 @@ def test_queues_are_derived_again(
     assert derived(closed) != before
     reopened(closed)
     assert derived(closed) == before
-    count = "2 queues" if loss == "topic" else "1 queues"
-    assert f"files of {count} are missing" in caplog.text and "t1/0" in caplog.text
+    count = "2 queues are" if loss == "topic" else "1 queue is"
+    assert f"{count} missing files or units and rebuilt from the log: t1/0" in caplog.text
     report = checked(closed)
     assert report.ok and not report.warnings
     with Store.open(closed) as store:
@@ -109,7 +109,7 @@ def test_the_index_is_derived_again(closed: Path, caplog: pytest.LogCaptureFixtu
     sorted((closed / "index").iterdir())[0].unlink()
     reopened(closed)
     assert derived(closed) == before
-    assert "index files are missing; the index is derived again" in caplog.text
+    assert "the index is rebuilt from the log" in caplog.text
     assert checked(closed).ok
 
 
@@ -189,7 +189,7 @@ class TestStoresOfJava:
         shutil.rmtree(root / "consumequeue" / "T1" / "0")
         reopened(root)
         assert derived(root)[0] == before
-        assert "files of 1 queues are missing" in caplog.text and "T1/0" in caplog.text
+        assert "1 queue is missing files or units and rebuilt from the log: T1/0" in caplog.text
 
     def test_a_topic_that_the_broker_does_not_know_is_not_missed(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -200,7 +200,7 @@ class TestStoresOfJava:
         (root / "config/topics.json").write_text('{"topicConfigTable": {"T6": {}}}')
         shutil.rmtree(root / "consumequeue" / "T1")
         Store.open(root).close()
-        assert "are missing" not in caplog.text
+        assert "rebuilt from the log" not in caplog.text
 
     @pytest.mark.parametrize("killed", [False, True])
     def test_queues_of_batches_get_no_others_beside_them(
@@ -219,7 +219,7 @@ class TestStoresOfJava:
             with pytest.raises(IllegalMessageError, match="T1 has queues of batches, which only"):
                 store.put(Message("T1", b"refused"))
         assert not (root / "consumequeue" / "T1").exists()
-        assert "are missing" not in caplog.text
+        assert "rebuilt from the log" not in caplog.text
 
     def test_a_topic_deleted_by_java_does_not_come_back(
         self, closed: Path, caplog: pytest.LogCaptureFixture
@@ -232,9 +232,9 @@ class TestStoresOfJava:
         (closed / "lock").write_bytes(LOCK_CONTENT)  # as a Java broker leaves it
         with Store.open(closed) as store:
             assert store.topics() == ["t0", "t2"]
-        assert "are missing" not in caplog.text
+        assert "rebuilt from the log" not in caplog.text
         reopened(closed)
-        assert "are missing" not in caplog.text
+        assert "rebuilt from the log" not in caplog.text
 
     def test_queue_files_expired_by_java_are_not_missed(self, closed: Path) -> None:
         """A queue none of whose messages is left in the log keeps its numbers."""
@@ -251,8 +251,8 @@ class TestStoresOfJava:
             assert store.max_offset("t1", 0) == end > 0
 
     def test_little_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inventory, "SAMPLED_FILES", 1)
-        monkeypatch.setattr(inventory, "SAMPLED_BYTES", 200)
+        monkeypatch.setattr(evidence, "SAMPLED_FILES", 1)
+        monkeypatch.setattr(evidence, "SAMPLED_BYTES", 200)
         root = copy_of("v5-clean", tmp_path)
         shutil.rmtree(root / "consumequeue" / "T6")
         with Store.open(root) as store:
@@ -269,7 +269,7 @@ def test_no_space_for_the_list(
 
     with Store.open(closed) as store:
         store.put(Message("t0", b"x"))
-        monkeypatch.setattr(inventory, "_write_inventory", full)
+        monkeypatch.setattr(inventory, "write_inventory", full)
     assert not (closed / "firetrail.inventory").exists()
     assert "no space for" in caplog.text
     reopened(closed)

@@ -23,7 +23,7 @@ from firetrail.broker.assigning import Assigning
 from firetrail.broker.changing import Changing
 from firetrail.broker.clients import Clients
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.files import DELAY_OFFSETS, ORDERS, ConfigFile
+from firetrail.broker.files import ORDERS, ConfigFile
 from firetrail.broker.groups import GroupTable
 from firetrail.broker.holding import Holding
 from firetrail.broker.inspecting import Inspecting
@@ -52,6 +52,12 @@ from firetrail.broker.topics import TopicTable
 from firetrail.broker.traffic import Traffic
 from firetrail.broker.transactions import Transactions
 from firetrail.broker.waiting_timers import count_waiting
+from firetrail.format.names import (
+    CONFIG,
+    DELAY_OFFSETS,
+    GROUPS_JSON,
+    TOPICS_JSON,
+)
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.answering import Handler
@@ -59,6 +65,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.server import Server, ServerLimits
 from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
+from firetrail.store.inventory import CONFIG_FILES
 from firetrail.store.served import ServedStore
 
 STOP_S = 2.0
@@ -160,6 +167,7 @@ class Broker:
             )
             self.store = ServedStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close, STOP_S)
+            self._say_what_is_missing()
             self._build()
             self._say_what_is_left_alone()
             resources.callback(self._traffic.stop)
@@ -183,6 +191,19 @@ class Broker:
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
+
+    def _say_what_is_missing(self) -> None:
+        """Of the broker's own files, which come back only from a backup."""
+        for name in self.store.missing_config:
+            path = self._folder / CONFIG / name
+            if not path.with_name(f"{name}.bak").exists():  # else that is used, and reported
+                _log.warning(
+                    "%s is missing, and there is no %s.bak: %s; to go on as before, stop the "
+                    "broker and put the file back from a backup",
+                    path,
+                    name,
+                    CONFIG_FILES[name],
+                )
 
     def _say_what_is_left_alone(self) -> None:
         """Of a folder that was a Java broker's."""
@@ -235,12 +256,12 @@ class Broker:
             """What was popped or delivered is noted in the log: it has to be on disk before."""
             return ConfigFile(system, self._folder, name, store.flush)
 
-        self.topics = TopicTable(file("topics.json"), config, levels.max_level, now_ms)
+        self.topics = TopicTable(file(TOPICS_JSON), config, levels.max_level, now_ms)
         self.topics.has_light_queues = store.has_light_queues
-        if not store.recovery.clean:
+        if not store.recovery.clean or TOPICS_JSON in store.missing_config:
             since = self.topics.version.timestamp
             self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))
-        self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
+        self.groups = GroupTable(file(GROUPS_JSON), config, now_ms)
         offset_files = OffsetFiles(
             system, self._folder, store.flush, light_queues=store.config.light_queues
         )

@@ -27,11 +27,8 @@ from firetrail.storage.system import System
 CHECKSUM = "firetrailCrc"
 """The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
 
-CONSUMER_OFFSETS = "consumerOffset.json"
-LMQ_OFFSETS = "lmqConsumerOffset.json"
-DELAY_OFFSETS = "delayOffset.json"
 ORDERS = "consumerOrderInfo.json"
-"""The files that hold positions in queues."""
+"""The pops in order that wait to be acknowledged."""
 
 Table = TypeVar("Table", bound=Body)
 
@@ -72,6 +69,8 @@ class ConfigFile:
             try:
                 content = self._files.read(path)
             except FileNotFoundError:
+                if path is self.path and self._backup.exists():
+                    problems.append(f"{path}: is missing")
                 continue
             try:
                 table, is_ours = _understood(content, kind)
@@ -79,7 +78,9 @@ class ConfigFile:
                 problems.append(f"{path}: {error}")
                 continue
             for problem in problems:
-                _log.warning("%s; %s is used instead", problem, path.name)
+                _log.warning(
+                    "%s; %s is used instead, which lacks the last change", problem, path.name
+                )
             self._is_good = path is self.path
             self.is_ours = is_ours
             return table

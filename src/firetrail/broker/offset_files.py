@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.broker.files import CONSUMER_OFFSETS, LMQ_OFFSETS, ConfigFile, change_file
+from firetrail.broker.files import ConfigFile, change_file
 from firetrail.errors import StoreError
 from firetrail.format.human import human_time
 from firetrail.format.light import LIGHT_PREFIX
+from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.bodies import ConsumerOffsets, LmqConsumerOffsets
 from firetrail.storage.system import System
 

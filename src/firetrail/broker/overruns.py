@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from firetrail.broker.files import DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.files import ORDERS, change_file
 from firetrail.broker.offset_files import Offsets, change_offsets
 from firetrail.broker.topics import REVIVE_PREFIX
 from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
-from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
 from firetrail.storage.system import System

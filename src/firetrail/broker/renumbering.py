@@ -8,13 +8,13 @@ were lost, the ends behind the damage are left out, and producers are asked agai
 
 from __future__ import annotations
 
-from firetrail.broker.files import DELAY_OFFSETS, ORDERS, change_file
+from firetrail.broker.files import ORDERS, change_file
 from firetrail.broker.offset_files import Offsets, change_offsets
 from firetrail.broker.overruns import set_back_files
 from firetrail.broker.pop_checkpoints import CHECKPOINT
 from firetrail.broker.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.errors import FormatError, ProtocolError
-from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.format.record import decode_message
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import CheckpointBody, OrderInfos

@@ -284,6 +284,14 @@ class Files:
         except FileNotFoundError:
             return []
 
+    def sizes(self, path: Path) -> dict[str, int]:
+        """The names in a folder, sorted, and their lengths; none if there is no such folder."""
+        try:
+            with os.scandir(path) as entries:
+                return dict(sorted((entry.name, entry.stat().st_size) for entry in entries))
+        except FileNotFoundError:
+            return {}
+
     def folders(self, path: Path) -> list[str]:
         """The names of the folders in a folder, sorted; none if there is no such folder."""
         try:

@@ -24,6 +24,7 @@ from firetrail.format.names import (
     CONSUME_QUEUE,
     DROPPED_PREFIX,
     INDEX,
+    INVENTORY,
     LOCK,
     REPAIR_PREFIX,
     WATERMARK,
@@ -36,8 +37,9 @@ from firetrail.store.folder import AbortFile, check_is_store, lock_owner
 from firetrail.store.rebuild import built, check_outside
 from firetrail.store.store import Store
 
-_ORDER = (CHECKPOINT, WATERMARK, CONFIG, CONSUME_QUEUE, INDEX)
-"""In this order, then everything else, then the log. The checkpoint comes before the watermark: of
+_ORDER = (INVENTORY, CHECKPOINT, WATERMARK, CONFIG, CONSUME_QUEUE, INDEX)
+"""In this order, then everything else, then the log. The inventory comes first: what it lists is
+there when the rest is copied. The checkpoint comes before the watermark: of
 that, the slot before the newest one is there, too, and belongs to a checkpoint just replaced."""
 
 

@@ -55,6 +55,10 @@ class Run(NamedTuple):
     units: memoryview
 
 
+LeavesOut = Callable[[Run], bool]
+"""Whether messages are not put into a queue that lacks those before them."""
+
+
 class Step:
     """What follows from some records, and how far it has been applied."""
 
@@ -97,6 +101,7 @@ class Step:
         index: Index | None,
         *,
         anew: bool = False,
+        leaves_out: LeavesOut | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
         """Bring queues and index up to it. After a DiskFullError, the next call goes on.
@@ -104,7 +109,8 @@ class Step:
         Raises OutOfTime if the time for it ``is_over`` before.
 
         If queues are derived ``anew``, one that begins with number 0 again loses what it has: its
-        topic was deleted and made again.
+        topic was deleted and made again. A queue that lacks messages before those stays as it is if
+        ``leaves_out`` says so.
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
@@ -113,7 +119,12 @@ class Step:
             queue = queues.open(run.topic, run.queue_id)
             if anew and run.offset == 0 and queue.max_offset:
                 queue.begin_anew()
-            if is_light(run.topic):
+            light = is_light(run.topic)
+            has_gap = run.offset > queue.max_offset and not light
+            if has_gap and leaves_out is not None and leaves_out(run):
+                self._run += 1
+                continue
+            if light:
                 written = queue.append_behind(run.offset, run.units)
                 end = queue.max_offset
             else:
@@ -136,7 +147,13 @@ class Derivation:
     """Derives steps from segments."""
 
     def __init__(
-        self, delays: DelayLevels, *, keys: bool = True, tags: bool = False, light: bool = False
+        self,
+        delays: DelayLevels,
+        *,
+        keys: bool = True,
+        tags: bool = False,
+        light: bool = False,
+        rows: int | None = None,
     ) -> None:
         self._keys = keys
         self.delays = delays
@@ -145,7 +162,7 @@ class Derivation:
         self.light = light
         """Whether light queues are derived."""
         self._waits = array("q", delays.waits_ms)
-        self._make_room(ROWS_PER_STEP)
+        self._make_room(rows or ROWS_PER_STEP)
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
@@ -255,6 +272,8 @@ class Deriver(Derivation):
         self._unfinished: Step | None = None
         self.anew = False
         """Whether queues are derived from their first message on, see :meth:`Step.apply`."""
+        self.leaves_out: LeavesOut | None = None
+        """Told of messages whose queue lacks those before them, see :meth:`Step.apply`."""
 
     def step(
         self,
@@ -302,7 +321,7 @@ class Deriver(Derivation):
             while (step := ahead.get()) is not None:
                 if isinstance(step, BaseException):
                     raise step
-                step.apply(self._queues, self._index, anew=self.anew)
+                step.apply(self._queues, self._index, anew=self.anew, leaves_out=self.leaves_out)
                 yield step
         finally:
             ended.set()

@@ -12,6 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from firetrail.format.names import BATCH_CONSUME_QUEUE, INDEX
 from firetrail.storage.system import NO_SPACE, System
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
-from firetrail.store.deriving import Deriver
+from firetrail.store.deriving import Deriver, LeavesOut
 from firetrail.store.dispatch import Dispatcher
 from firetrail.store.flush import LogFlusher
 from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
@@ -31,11 +32,12 @@ from firetrail.store.gate import Closure, Gate
 from firetrail.store.geometry import adopt_sizes
 from firetrail.store.housekeeping import Housekeeper
 from firetrail.store.indexes import Index
-from firetrail.store.inventory import Restoration, note_inventory
+from firetrail.store.inventory import InventoryFile, missing_config, take_stock
 from firetrail.store.putting import Drafter, LightNumbers
 from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
-from firetrail.store.recovery import Recovery, RecoveryReport
+from firetrail.store.recovery import EVERYTHING, Recovery, RecoveryReport
+from firetrail.store.restoration import Lost, Restoration
 from firetrail.store.retention import Retention
 from firetrail.store.settings import take_over
 from firetrail.store.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
@@ -56,7 +58,7 @@ class Engine:
         with ExitStack() as resources:  # closed here if the store cannot be opened
             lock = FolderLock(system, root)
             resources.callback(lock.release)
-            self._java_was_here = lock.was_javas
+            self._lock = lock
             self._resources = resources
             try:
                 self._build(adopt_sizes(system, root, config).replace())  # ours to change
@@ -96,41 +98,66 @@ class Engine:
 
     def _recover(self) -> RecoveryReport:
         clean = not self._abort.exists
-        watermark = read_watermark(self.system, self.root)
+        watermark = read_watermark(self.system, self.root) if clean or self._abort.is_ours else None
+        self.inventory = InventoryFile(self.system, self.root)
+        if self._lock.was_javas:
+            self.inventory.distrust()
+        self.missing_config = missing_config(self.system, self.root, self.inventory.noted)
+        listed = self.inventory.noted.is_current(clean, watermark)
         self.log.queue.load()
         self.queues.torn = not clean
         self.queues.list_folders()
-        if self.index is not None:
-            self.index.load(torn=not clean)
-        self._deriver = Deriver(
+        restoration = Restoration(
+            self.system, self.root, self.log.queue, self.queues, self.index, self.inventory
+        )
+        batched = self.batched = self._batched_topics()
+        lost = restoration.find_lost(listed=listed).without(batched)
+        self._is_listed = clean and listed and lost == Lost()
+        if clean and listed:
+            self.queues.told = self.inventory.noted.queues
+        report = self._run_recovery(clean, watermark, lost, restoration.note_gap)
+        if not (clean and listed):
+            lost = lost.and_also(restoration.find_more(report, self._deriver)).without(batched)
+        self._deriver.wants = (lambda key: key[0] not in batched) if batched else None
+        restoration.derive(lost, self._deriver, report.end)
+        self.queues.lost = frozenset()
+        return replace(report, restored_queues=len(lost.queues), restored_index=lost.whole_index)
+
+    def _run_recovery(
+        self, clean: bool, watermark: Watermark | None, lost: Lost, leaves_out: LeavesOut
+    ) -> RecoveryReport:
+        """Find the end of the log, and bring all up to it but for what is lost."""
+        index = None if lost.whole_index else self.index
+        if index is not None:
+            index.load(torn=not clean)
+        self.queues.lost = lost.queues
+        self._deriver = deriver = Deriver(
             self.queues,
             self.index,
             self.config.delay_levels,
             tags=self.config.index_tags,
             light=self.config.light_queues or self.queues.may_lack_light_queues,
         )
-        check = Check.NONE
-        if self.config.check_crc_on_recover:
-            check = Check.RECORD if self.config.property_crc else Check.BODY
-            # RocketMQ 4.9 leaves an abort file as it is, and seals nothing.
-            if self._abort.is_sealed and watermark is not None and not self._java_was_here:
-                check = Check.SEALED  # all behind the watermark was written by who was stopped
-        recovery = Recovery(self.log.queue, self.queues, self.index, self._deriver, check)
-        restoration = Restoration(self.system, self.root, self.log.queue, self.queues, self.index)
-        lost = restoration.find_lost(clean, watermark, closed_by_java=self._java_was_here)
-        batched = self.batched = self._batched_topics()
-        lost = lost.without(batched)
+        deriver.leaves_out = leaves_out
+        batched = self.batched
         if lost.queues or batched:
-            self._deriver.wants = lambda key: key[0] not in batched and lost.lacks(key)
-        report = recovery.run(
-            clean,
-            watermark if clean or self._abort.is_ours else None,
-            read_checkpoint(self.system, self.root),
-            self._mark_unclean,
-        )
-        self._deriver.wants = (lambda key: key[0] not in batched) if batched else None
-        restoration.derive(lost, self._deriver, report.end)
+            deriver.wants = lambda key: key[0] not in batched and lost.lacks(key)
+        deriver.index_from = 0 if index is not None else EVERYTHING
+        recovery = Recovery(self.log.queue, self.queues, index, deriver, self._check(watermark))
+        checkpoint = read_checkpoint(self.system, self.root)
+        report = recovery.run(clean, watermark, checkpoint, self._mark_unclean)
+        deriver.index_from = min(deriver.index_from, report.end)
+        deriver.leaves_out = None
         return report
+
+    def _check(self, watermark: Watermark | None) -> Check:
+        """How closely recovery looks at records."""
+        if not self.config.check_crc_on_recover:
+            return Check.NONE
+        # RocketMQ 4.9 leaves an abort file as it is, and seals nothing.
+        if self._abort.is_sealed and watermark is not None and not self._lock.was_javas:
+            return Check.SEALED  # all behind the watermark was written by who was stopped
+        return Check.RECORD if self.config.property_crc else Check.BODY
 
     def _batched_topics(self) -> frozenset[str]:
         """Topics with queues of batches only: Java does not start with ordinary ones beside them.
@@ -158,6 +185,9 @@ class Engine:
         self.queues.flush()
         if self.index is not None and self.index.files:
             self.index.flush()
+        if not self._is_listed:
+            self._note_files(report.end)
+        self._lock.sign()
         self.log.start(report.last_store_time)
         self.dispatcher.begin_at(report.end, report.last_record_offset, report.last_store_time)
         watermark_file = WatermarkFile(self.system, self.root)
@@ -169,6 +199,7 @@ class Engine:
             self.dispatcher,
             watermark_file,
             self.retention,
+            self.inventory,
             self.config,
             self.fail,
         )
@@ -264,9 +295,15 @@ class Engine:
         """Note that the store is closed, unless something is left to the next opening."""
         if self.dispatcher.behind or not self.housekeeper.flush_derived(is_over):
             return
-        note_inventory(self.system, self.root, self.log.flushed_offset, self.queues)
+        self._note_files(self.log.flushed_offset)
         self.housekeeper.write_watermark(clean=True)
         self._abort.remove()
+
+    def _note_files(self, log_end: int) -> None:
+        """Note what the store has, all of which is on disk, as is the log up to its end."""
+        log_begin = self.log.queue.min_offset
+        stock = take_stock(self.system, self.root, log_begin, self.queues, self.index)
+        self.inventory.write(stock._replace(durable_offset=log_end))
 
     def configure(self, changed: StoreConfig) -> None:
         """Go on with other settings, as ``check_changes`` has found them good."""

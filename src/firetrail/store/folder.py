@@ -113,6 +113,7 @@ class FolderLock:
         self._system = system
         self.was_javas = False
         """Whether the Java store was the last to hold it."""
+        self._path = root / LOCK
         self._key = root.resolve()
         with _held_guard:
             if self._key in _held:
@@ -136,14 +137,20 @@ class FolderLock:
                         "for reading only"
                     )
                 self.was_javas = files.read_at(descriptor, 0, len(LOCK_CONTENT)) == LOCK_CONTENT
-                files.write(descriptor, [_OUR_LOCK], 0)
-                files.sync(descriptor)
             except BaseException:
                 files.close(descriptor)
                 raise
         except OSError as error:
             raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
         return descriptor
+
+    def sign(self) -> None:
+        """Note durably that Firetrail holds it, when what a Java store has left is dealt with."""
+        try:
+            self._system.files.write(self._descriptor, [_OUR_LOCK], 0)
+            self._system.files.sync(self._descriptor)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def _forget(self) -> None:
         with _held_guard:

@@ -15,6 +15,7 @@ from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch import Dispatcher
 from firetrail.store.indexes import Index
+from firetrail.store.inventory import InventoryFile
 from firetrail.store.queues import QueueTable
 from firetrail.store.retention import Retention
 from firetrail.store.watermark import Watermark, WatermarkFile
@@ -40,6 +41,7 @@ class Housekeeper:
         dispatcher: Dispatcher,
         watermark_file: WatermarkFile,
         retention: Retention,
+        inventory: InventoryFile,
         config: StoreConfig,
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -49,6 +51,7 @@ class Housekeeper:
         self._dispatcher = dispatcher
         self._file = watermark_file
         self._retention = retention
+        self._inventory = inventory
         self._config = config
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
@@ -113,6 +116,13 @@ class Housekeeper:
         if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
             self._last_clean = now
             self._retention.round()
+        self._note_new_files()
+
+    def _note_new_files(self) -> None:
+        """Keep the list of files up to date, so that a start misses new ones, too."""
+        with self._retention.guard, self._flushing:
+            settled = min(self._dispatched_offset, self._log.flushed_offset)
+            self._inventory.note_new(self._queues, self._index, self._log.queue, settled)
 
     def _is_time_to_finish(self, waited_ms: float) -> bool:
         """Whether to sync queues and index completely, which shortens the next recovery.
@@ -163,6 +173,7 @@ class Housekeeper:
                 if not lock.acquire(blocking=False):
                     return False
                 held.callback(lock.release)
+            self._inventory.forget_topic(topic, self._log.queue.wrote_offset)
             self._queues.remove(topic)
         return True
 

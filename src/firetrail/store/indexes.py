@@ -68,10 +68,13 @@ class Index:
             self.files = tuple(loaded)
 
     def clear(self) -> None:
-        """Remove every file, to be made anew; nobody may use the index meanwhile."""
+        """Remove every file, loaded or not, to be made anew; nobody may use the index meanwhile."""
         files, self.files = self.files, ()
         for file in files:
             file.segment.destroy(0)
+        for name in self._system.files.names(self._folder):
+            if parse_index_name(name) is not None:
+                self._system.files.remove(self._folder / name)
 
     @property
     def end_offset(self) -> int:

@@ -1,277 +1,260 @@
-"""Which queue and index files a clean stop has left, so that the next start misses them.
+"""Which files a store has, noted so that the next start misses those that are gone.
 
 A queue without files looks like one that never had a message: its numbers would begin at 0 again,
 and nobody would find the messages that it had. ``firetrail.inventory`` says what must be there::
 
-    {"durable_offset": …, "queues": {topic: {queue id: [first byte, units]}},
-     "index_files": [names], "rebuilding": [[topic, queue id], …], "rebuilding_index": false}
+    {"version": 2, "durable_offset": …, "log_begin": …,
+     "queues": {topic: {queue id: [first byte, units]}},
+     "index_files": {name: [bytes, physical offset of its last record]},
+     "config": [names], "removed": {topic: log offset},
+     "rebuilding": [[topic, queue id], …], "rebuilding_index": false}
 
-It counts if the watermark says that the store was closed at that offset. A start compares names
-and reads 20 bytes of each queue. Whatever is missing is derived from the log again; while that goes
-on, the file says so, and the next start begins anew if this one is stopped.
-
-A store that Java has closed has no such list, or an old one: Java may have deleted topics and
-expired files since it was written. There, records at the beginnings of the log's newest files and
-at its end say what their queues must have.
+It is written at a clean stop, at a start that finds none to go by, and, at most twice a minute,
+while the store is open and has got queues or index files that it does not list. All that it lists
+is on disk before it is written, so a crash takes none of it. A queue that it lists only grows, but
+for files at its beginning that retention removes; ``removed`` names topics that were deleted, whose
+records before that offset are not missed. While files are derived anew, ``rebuilding`` says
+so, and the next start begins anew if this one is stopped.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Container, Iterator, Mapping
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.errors import FormatError, StoreDamagedError
-from firetrail.format import columns as col
-from firetrail.format import config_json, layout
-from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.javahash import java_text
-from firetrail.format.kernels.scan import scan
-from firetrail.format.names import CONFIG, INDEX, INVENTORY, TOPICS_JSON, is_queue, parse_index_name
+from firetrail.format.names import (
+    CONFIG,
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    GROUPS_JSON,
+    INDEX,
+    INVENTORY,
+    TOPICS_JSON,
+    parse_index_name,
+)
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import Segment
 from firetrail.storage.system import NO_SPACE, System
-from firetrail.store.deriving import Deriver
 from firetrail.store.indexes import Index
-from firetrail.store.logscan import find_record
-from firetrail.store.problems import LOG_REMEDY
-from firetrail.store.progress import Progress
 from firetrail.store.queues import Extent, QueueKey, QueueTable
 from firetrail.store.watermark import Watermark
 
-_LOGGER = logging.getLogger(__name__)
-SAMPLED_FILES = 32
-"""Files of the log, the newest ones, whose first record is looked at."""
-SAMPLED_BYTES = 1 << 20
-SAMPLED_RECORDS = 4096
-"""No more than this of the end of the log is looked at."""
-NAMED_QUEUES = 5
-"""So many queues are named in a line of the log; the others are counted."""
+NOTE_INTERVAL_S = 30.0
+"""New queues and index files are noted this often: it costs as much as there are queues."""
+CONFIG_FILES = {
+    TOPICS_JSON: "topics have default settings, and those without messages are gone",
+    GROUPS_JSON: "consumer groups have default settings",
+    CONSUMER_OFFSETS: "every consumer group starts over, where its consumers say",
+    DELAY_OFFSETS: "delayed messages that are still in the log are delivered again",
+}
+"""The files of a broker that are missed, and what it means for a broker to start without one."""
+_VERSION = 2
 _NEVER = -1
-_WITH_UNITS = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+_LOGGER = logging.getLogger(__name__)
+
+
+class IndexExtent(NamedTuple):
+    """Length of an index file, and the physical offset of the last record in it."""
+
+    size: int
+    end_offset: int
 
 
 class Inventory(NamedTuple):
     """What must be there."""
 
     durable_offset: int = _NEVER
+    """The log was on disk up to here, and what is listed follows from it."""
+    log_begin: int = 0
     queues: Mapping[QueueKey, Extent] = {}
-    index_files: tuple[str, ...] = ()
+    index_files: Mapping[str, IndexExtent] = {}
+    config: tuple[str, ...] = ()
+    removed: Mapping[str, int] = {}
     rebuilding: tuple[QueueKey, ...] = ()
     rebuilding_index: bool = False
+
+    def is_current(self, clean: bool, watermark: Watermark | None) -> bool:
+        """Whether it is about this store as it was left, if Firetrail was the last to write it."""
+        if watermark is None or self.durable_offset == _NEVER:
+            return False
+        if clean:
+            return watermark.clean and watermark.durable_offset == self.durable_offset
+        return self.durable_offset <= watermark.durable_offset
+
+    def without(self, topic: str, log_end: int) -> Inventory:
+        """The same but for a topic that is deleted when the log ends there."""
+        queues = {key: extent for key, extent in self.queues.items() if key[0] != topic}
+        return self._replace(queues=queues, removed={**self.removed, topic: log_end})
+
+
+def take_stock(
+    system: System, root: Path, log_begin: int, queues: QueueTable, index: Index | None
+) -> Inventory:
+    """What there is, as long as no topic is removed meanwhile."""
+    files = index.files if index is not None else ()
+    names = set(system.files.names(root / CONFIG))
+    return Inventory(
+        log_begin=log_begin,
+        queues=queues.extents(),
+        index_files={
+            file.segment.path.name: IndexExtent(file.segment.size, file.end[1])
+            for file in files
+            if file.header.next_entry > 1  # a crash may take one without entries
+        },
+        config=tuple(name for name in CONFIG_FILES if name in names),
+    )
+
+
+def index_sizes(system: System, root: Path) -> dict[str, int]:
+    """The index files there are, and their lengths."""
+    sizes = system.files.sizes(root / INDEX)
+    return {name: size for name, size in sizes.items() if parse_index_name(name) is not None}
 
 
 def read_inventory(system: System, root: Path) -> Inventory:
     """What was written last; an empty one if there is nothing that can be read."""
     path = root / INVENTORY
     try:
-        content = json.loads(system.files.read(path))
-        return Inventory(
-            int(content["durable_offset"]),
-            {
-                (topic, int(queue_id)): Extent(int(first), int(end))
-                for topic, queues in content["queues"].items()
-                for queue_id, (first, end) in queues.items()
-            },
-            tuple(map(str, content["index_files"])),
-            tuple((str(topic), int(queue_id)) for topic, queue_id in content["rebuilding"]),
-            bool(content["rebuilding_index"]),
-        )
+        return _decoded(system.files.read(path))
     except FileNotFoundError:
         return Inventory()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _LOGGER.warning("%s cannot be read and is ignored: %r", path, error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _LOGGER.warning(
+            "%s is damaged and is ignored (%s); files that are missing are found only as far as "
+            "the log shows it, 'firetrail fsck' finds them all",
+            path,
+            type(error).__name__,
+        )
         return Inventory()
 
 
-def _write_inventory(system: System, root: Path, inventory: Inventory) -> None:
+def _decoded(content: bytes) -> Inventory:
+    value = json.loads(content)
+    if value.get("version") != _VERSION:
+        return Inventory()  # of an earlier release, which listed less
+    return Inventory(
+        int(value["durable_offset"]),
+        int(value["log_begin"]),
+        {
+            (topic, int(queue_id)): Extent(int(first), int(end))
+            for topic, queues in value["queues"].items()
+            for queue_id, (first, end) in queues.items()
+        },
+        {
+            str(name): IndexExtent(int(size), int(end_offset))
+            for name, (size, end_offset) in value["index_files"].items()
+        },
+        tuple(map(str, value["config"])),
+        {str(topic): int(offset) for topic, offset in value["removed"].items()},
+        tuple((str(topic), int(queue_id)) for topic, queue_id in value["rebuilding"]),
+        bool(value["rebuilding_index"]),
+    )
+
+
+def write_inventory(system: System, root: Path, inventory: Inventory) -> None:
+    """Replace the file, durably."""
     queues: dict[str, dict[int, Extent]] = {}
     for (topic, queue_id), extent in inventory.queues.items():
         queues.setdefault(topic, {})[queue_id] = extent
-    content = inventory._asdict() | {"queues": queues}
+    content = {"version": _VERSION} | inventory._asdict() | {"queues": queues}
     system.files.replace(root / INVENTORY, json.dumps(content).encode())
 
 
-def note_inventory(system: System, root: Path, durable_offset: int, queues: QueueTable) -> None:
-    """Note durably what is there when a store is closed with its log ending at the offset.
+class InventoryFile:
+    """The inventory of a store that is open for writing."""
 
-    On a full disk the list is given up: it is of use only if something is lost later.
-    """
-    found = Inventory(durable_offset, queues.extents(), _index_names(system, root))
-    if found == read_inventory(system, root):
-        return
-    try:
-        _write_inventory(system, root, found)
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        _LOGGER.warning("no space for %s: %s", root / INVENTORY, error)
-        if (root / INVENTORY).exists():
-            system.files.remove(root / INVENTORY)
-
-
-def _index_names(system: System, root: Path) -> tuple[str, ...]:
-    names = system.files.names(root / INDEX)
-    return tuple(name for name in names if parse_index_name(name) is not None)
-
-
-class Lost(NamedTuple):
-    """What is to be derived anew."""
-
-    queues: frozenset[QueueKey]
-    whole_index: bool
-
-    def lacks(self, key: QueueKey) -> bool:
-        """Whether a queue is not among them."""
-        return key not in self.queues
-
-    def without(self, topics: Container[str]) -> Lost:
-        """The same but for the queues of some topics."""
-        return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
-
-
-class Restoration:
-    """Finds queues and index files that are missing, and derives them from the log."""
-
-    def __init__(
-        self,
-        system: System,
-        root: Path,
-        log: SegmentQueue,
-        queues: QueueTable,
-        index: Index | None,
-    ) -> None:
+    def __init__(self, system: System, root: Path) -> None:
         self._system = system
         self._root = root
-        self._log = log
-        self._queues = queues
-        self._index = index
+        self.noted = read_inventory(system, root)
+        """What the file says."""
+        self._stock: Inventory | None = None  # what waits to be on disk before it is written
+        self._guard = threading.Lock()  # over both, and the file
+        self._counted: tuple[int, ...] = ()  # queues and files of each kind, when it was taken
+        self._last_s = system.clock.monotonic()
 
-    def find_lost(self, clean: bool, watermark: Watermark | None, *, closed_by_java: bool) -> Lost:
-        """What is missing in a store that was closed, and what was being derived anew."""
-        known = read_inventory(self._system, self._root)
-        queues, index = set(known.rebuilding), known.rebuilding_index
-        if clean and self._log.segments and self._queues.pairs():
-            if (
-                not closed_by_java
-                and watermark is not None
-                and watermark.clean
-                and watermark.durable_offset == known.durable_offset
-            ):
-                expected = self._queues.told = known.queues
-                index |= not set(known.index_files) <= set(_index_names(self._system, self._root))
-            else:
-                expected = self._sampled()
-            queues.update(
-                k for k, extent in expected.items() if not self._queues.covers(*k, extent)
-            )
-        return Lost(frozenset(queues), index and self._index is not None)
+    def write(self, inventory: Inventory) -> None:
+        """Note durably what is there, all of which is on disk.
 
-    def _sampled(self) -> dict[QueueKey, Extent]:
-        """What some records of the log say about their queues, if the broker knows their topic."""
-        topics = _known_topics(self._system, self._root)
-        found: dict[QueueKey, Extent] = {}
-        for segment, columns, rows in _samples(self._log):
-            for row in range(rows):
-                cells = columns.table[row :: columns.capacity]
-                start = cells[col.TOPIC_AT]
-                topic = java_text(bytes(segment.view[start : start + cells[col.TOPIC_SIZE]]))
-                counted = cells[col.SYS_FLAG] & layout.TRANSACTION_MASK in _WITH_UNITS
-                key, number = (topic, cells[col.QUEUE_ID]), cells[col.QUEUE_OFFSET]
-                if counted and is_queue(*key) and (topics is None or topic in topics):
-                    first, end = found.get(key, (number * layout.UNIT.size, 0))
-                    found[key] = Extent(first, max(end, number + 1))
-        return found
-
-    def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
-        """Derive what is lost from the whole log, up to ``end``; it is on disk then.
-
-        Raises StoreDamagedError if the log cannot be followed, and has changed nothing then.
+        On a full disk the list is given up: it is of use only if something is lost later.
         """
-        if not lost.queues and not lost.whole_index:
+        with self._guard:
+            self._write(inventory)
+
+    def _write(self, inventory: Inventory) -> None:
+        self._stock = None
+        removed = {
+            topic: offset
+            for topic, offset in (*self.noted.removed.items(), *inventory.removed.items())
+            if offset > inventory.log_begin
+        }
+        inventory = inventory._replace(removed=removed)
+        if inventory == self.noted:
             return
-        self._announce(lost)
-        self._check_log(end)
-        note = Inventory(rebuilding=tuple(lost.queues), rebuilding_index=lost.whole_index)
-        _write_inventory(self._system, self._root, note)
-        for key in lost.queues:
-            self._queues.discard(*key)
-        index = self._index if lost.whole_index else None
-        if index is not None:
-            index.clear()
-        anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
-        anew.wants, anew.anew = lost.queues.__contains__, True
-        start = self._log.min_offset
-        progress = Progress(self._system.clock, "deriving queues or index anew", start, end)
-        for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
-            progress.note(step.segment.base + step.position)
-        self._queues.number_on()
-        self._queues.flush()
-        if index is not None and index.files:
-            index.flush()
-        _write_inventory(self._system, self._root, Inventory())
-        _LOGGER.warning("what was missing has been derived from the log")
+        try:
+            write_inventory(self._system, self._root, inventory)
+            self.noted = inventory
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            _LOGGER.warning("no space for %s: %s", self._root / INVENTORY, error)
+            self._give_up()
 
-    def _check_log(self, end: int) -> None:
-        """StoreDamagedError unless one record follows the other up to ``end``."""
-        columns = Columns(SAMPLED_RECORDS)
-        for segment in self._log.segments:
-            at, limit, stop = 0, min(end - segment.base, segment.size), Stop.FULL
-            while stop is Stop.FULL and at < limit:
-                _, at, code = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
-                stop = Stop(code)
-            if at < limit and stop is not Stop.BLANK:
-                raise StoreDamagedError(
-                    str(segment.path),
-                    at,
-                    segment.base + at,
-                    f"queues or index files are missing, and the log cannot be followed beyond "
-                    f"this place ({stop.name}) to derive them again",
-                    LOG_REMEDY,
+    def _give_up(self) -> None:
+        self.noted = Inventory()
+        if (self._root / INVENTORY).exists():
+            self._system.files.remove(self._root / INVENTORY)
+
+    def distrust(self) -> None:
+        """Go by nothing but what was being derived anew: a Java broker has written the store."""
+        rebuilding, index = self.noted.rebuilding, self.noted.rebuilding_index
+        self.noted = Inventory(rebuilding=rebuilding, rebuilding_index=index)
+
+    def note_rebuilding(self, queues: tuple[QueueKey, ...], index: bool) -> None:
+        """Note durably what is about to be derived anew; the list counts for nothing meanwhile."""
+        with self._guard:
+            self.noted = self.noted._replace(
+                durable_offset=_NEVER, rebuilding=queues, rebuilding_index=index
+            )
+            write_inventory(self._system, self._root, self.noted)
+
+    def note_new(
+        self, queues: QueueTable, index: Index | None, log: SegmentQueue, settled: int
+    ) -> None:
+        """Note what is new, if anything is and it is time for it. No topic is removed meanwhile.
+
+        What there is counts when ``settled``, up to where log, queues and index are on disk, has
+        reached the end that the log has when it is looked at.
+        """
+        with self._guard:
+            if self._stock is None:
+                now = self._system.clock.monotonic()
+                if now - self._last_s < NOTE_INTERVAL_S:
+                    return
+                self._last_s = now
+                counted = (
+                    queues.count,
+                    len(index.files) if index is not None else 0,
+                    len(self._system.files.names(self._root / CONFIG)),
                 )
+                if counted == self._counted:
+                    return
+                self._counted = counted
+                stock = take_stock(self._system, self._root, log.min_offset, queues, index)
+                self._stock = stock._replace(durable_offset=log.wrote_offset)
+            if settled >= self._stock.durable_offset:
+                self._write(self._stock)
 
-    def _announce(self, lost: Lost) -> None:
-        if lost.queues:
-            named = [f"{topic}/{queue_id}" for topic, queue_id in sorted(lost.queues)]
-            more = f" and {len(named) - NAMED_QUEUES} more" if len(named) > NAMED_QUEUES else ""
-            _LOGGER.warning(
-                "%s: files of %d queues are missing that were there or follow from the log, and "
-                "are derived again from the whole log: %s%s",
-                self._root,
-                len(named),
-                ", ".join(named[:NAMED_QUEUES]),
-                more,
-            )
-        if lost.whole_index:
-            _LOGGER.warning(
-                "%s: index files are missing; the index is derived again from the whole log",
-                self._root,
-            )
+    def forget_topic(self, topic: str, log_end: int) -> None:
+        """Note durably that a topic is about to be deleted, when the log ends there."""
+        with self._guard:
+            self._write(self.noted.without(topic, log_end))
 
 
-def _samples(log: SegmentQueue) -> Iterator[tuple[Segment, Columns, int]]:
-    """Some records of the log, as rows of columns."""
-    one, many = Columns(1), Columns(SAMPLED_RECORDS)
-    for segment in log.segments[-SAMPLED_FILES:]:
-        yield segment, one, _scan(segment, 0, one)
-    last = next((segment for segment in reversed(log.segments) if segment.data_end), None)
-    if last is not None:
-        at = find_record(last, max(last.data_end - SAMPLED_BYTES, 0))
-        if at is not None:
-            yield last, many, _scan(last, at, many)
-
-
-def _scan(segment: Segment, at: int, columns: Columns) -> int:
-    limit = max(segment.data_end, at)
-    return scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)[0]
-
-
-def _known_topics(system: System, root: Path) -> frozenset[str] | None:
-    """The topics in the broker's ``topics.json``; None if there is none to go by."""
-    try:
-        content = config_json.loads(system.files.read(root / CONFIG / TOPICS_JSON))
-        return frozenset(map(str, content["topicConfigTable"]))
-    except (FileNotFoundError, FormatError, KeyError, TypeError):
-        return None
+def missing_config(system: System, root: Path, inventory: Inventory) -> list[str]:
+    """The files of the broker that are listed, and not there."""
+    names = set(system.files.names(root / CONFIG))
+    return [name for name in CONFIG_FILES if name in inventory.config and name not in names]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,8 @@ class QueueTable:
         """How many of them are light ones, which records of other topics are in."""
         self.told: Mapping[QueueKey, Extent] = {}
         """What the queues held at the last clean stop, where that is known."""
+        self.lost: frozenset[QueueKey] = frozenset()
+        """Queues that lack files, to be derived anew: nobody else looks at them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
         self._guard = threading.Lock()  # over the creation of queue objects
@@ -85,6 +88,11 @@ class QueueTable:
         return sorted(self._known)
 
     @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return len(self._known)
+
+    @property
     def has_light_queues(self) -> bool:
         """Whether any of them is a light one."""
         return self.light_queues > 0
@@ -105,22 +113,35 @@ class QueueTable:
             return self.open(topic, queue_id)
         return queue
 
-    def covers(self, topic: str, queue_id: int, extent: Extent) -> bool:
-        """Whether a queue has files from ``extent.first`` on, and a unit right before its end."""
+    def is_complete(self, topic: str, queue_id: int, extent: Extent | None) -> bool:
+        """Whether a queue has all its files at full length, one behind the other.
+
+        With an ``extent``, it also begins no later, and has a unit right before its end.
+        """
         if (topic, queue_id) not in self._known:
+            return extent is None
+        folder = self._root / queue_folder(topic, queue_id)
+        found = {
+            base: size
+            for name, size in self._system.files.sizes(folder).items()
+            if (base := parse_segment_name(name)) is not None
+        }
+        if self.torn and found and next(reversed(found.values())) == 0:
+            found.popitem()  # a crash right after its creation left it
+        bases, sizes = list(found), found.values()
+        if any(size != self._file_size for size in sizes):
             return False
-        names = self._system.files.names(self._root / queue_folder(topic, queue_id))
-        starts = [start for name in names if (start := parse_segment_name(name)) is not None]
-        if not starts or min(starts) > extent.first:
+        if any(later - base != self._file_size for base, later in pairwise(bases)):
             return False
-        files = (extent.end * UNIT_SIZE - 1) // self._file_size - min(starts) // self._file_size
-        return len(starts) > files and self.reaches(topic, queue_id, extent.end)
+        if extent is None:
+            return True
+        return bool(bases) and bases[0] <= extent.first and self._has_unit(folder, extent.end - 1)
 
     def extents(self) -> dict[QueueKey, Extent]:
         """What every queue holds; of those that were not used, as it was :attr:`told`."""
         found = {
             key: Extent(queue.files.min_offset, queue.max_offset)
-            for key, queue in self.loaded.items()
+            for key, queue in list(self.loaded.items())
             if queue.max_offset
         }
         known = {key: extent for key, extent in self.told.items() if key in self._known}
@@ -146,12 +167,15 @@ class QueueTable:
         queue = self.loaded.get((topic, queue_id))
         if queue is not None:
             return offset <= queue.max_offset
-        at = (offset - 1) * UNIT_SIZE
-        if at < 0:
+        if offset <= 0:
             return True
-        if (topic, queue_id) not in self._known or at > OFFSET_MAX:
+        if (topic, queue_id) not in self._known or offset * UNIT_SIZE > OFFSET_MAX:
             return False
-        folder = self._root / queue_folder(topic, queue_id)
+        return self._has_unit(self._root / queue_folder(topic, queue_id), offset - 1)
+
+    def _has_unit(self, folder: Path, offset: int) -> bool:
+        """Whether the files in a folder have a unit at a queue offset, or had."""
+        at = offset * UNIT_SIZE
         base = at - at % self._file_size
         files = self._system.files
         try:
@@ -221,8 +245,10 @@ class QueueTable:
         self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
 
     def all(self) -> Iterator[ConsumeQueue]:
-        """Every queue, loaded one by one."""
+        """Every queue that is not lost, loaded one by one."""
         for topic, queue_id in self.pairs():
+            if (topic, queue_id) in self.lost:
+                continue
             yield self.open(topic, queue_id)
 
     def number_on(self) -> None:

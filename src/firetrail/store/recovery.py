@@ -67,6 +67,10 @@ class RecoveryReport:
     """Length of the torn tail that was zeroed."""
     last_record_offset: int
     last_store_time: int
+    restored_queues: int = 0
+    """How many queues lacked files or units and were derived again from the whole log."""
+    restored_index: bool = False
+    """Whether the index was."""
 
 
 class Recovery:

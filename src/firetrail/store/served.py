@@ -151,6 +151,11 @@ class ServedStore(Store):
         queue = self._engine.queues.find(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
+    @property
+    def missing_config(self) -> list[str]:
+        """Files of the broker that the store had before it was opened, and that are not there."""
+        return self._engine.missing_config
+
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a queue has a message right before ``offset``, or had one that has expired."""
         return self._engine.queues.reaches(topic, queue_id, offset)

@@ -1,0 +1,240 @@
+"""Deriving again what is missing: queues that lack files or units, and the index.
+
+What must be there the inventory says, if there is one that can be relied on, and, after an unclean
+stop or where a Java broker has been, what the log and the positions of groups show
+(:mod:`firetrail.store.evidence`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Container
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreDamagedError
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.kernels.scan import scan
+from firetrail.format.light import is_light
+from firetrail.format.names import OFFSET_MAX, is_queue
+from firetrail.format.unit import decode_unit
+from firetrail.storage.parallel import each
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.system import System
+from firetrail.store.deriving import ROWS_PER_STEP, Deriver, Run
+from firetrail.store.evidence import Evidence, positions, topic_names
+from firetrail.store.indexes import Index
+from firetrail.store.inventory import Inventory, InventoryFile, index_sizes
+from firetrail.store.problems import LOG_REMEDY
+from firetrail.store.progress import Progress
+from firetrail.store.queues import Extent, QueueKey, QueueTable
+from firetrail.store.recovery import RecoveryReport
+
+_LOGGER = logging.getLogger(__name__)
+NAMED_QUEUES = 5
+"""So many queues are named in a line of the log; the others are counted."""
+
+
+class Lost(NamedTuple):
+    """What is to be derived anew."""
+
+    queues: frozenset[QueueKey] = frozenset()
+    whole_index: bool = False
+
+    def lacks(self, key: QueueKey) -> bool:
+        """Whether a queue is not among them."""
+        return key not in self.queues
+
+    def and_also(self, more: Lost) -> Lost:
+        """Both together."""
+        return Lost(self.queues | more.queues, self.whole_index or more.whole_index)
+
+    def without(self, topics: Container[str]) -> Lost:
+        """The same but for the queues of some topics."""
+        return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
+
+
+class Restoration:
+    """Finds queues and index files that are missing, and derives them from the log."""
+
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        log: SegmentQueue,
+        queues: QueueTable,
+        index: Index | None,
+        inventory: InventoryFile,
+    ) -> None:
+        self._system = system
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._inventory = inventory
+        self._known = inventory.noted
+        self._had_index = bool(index_sizes(system, root))
+        self._had_queues = queues.count > 0
+        self._gaps: set[QueueKey] = set()
+
+    # -- before recovery: what can be seen from names and lengths ------------------------------
+
+    def find_lost(self, *, listed: bool) -> Lost:
+        """What lacks files, and what was being derived anew; no queue is opened for it.
+
+        If the inventory is ``listed`` to be relied on, what it names must be there.
+        """
+        known = self._known
+        if not self._log.segments:
+            return Lost()
+        queues, whole_index = set(known.rebuilding), known.rebuilding_index
+        expected = self._expected(known) if listed else {}
+        keys = list(dict.fromkeys((*self._queues.pairs(), *expected)))
+        found = each(lambda key: self._queues.is_complete(*key, expected.get(key)), keys)
+        queues.update(key for key, complete in zip(keys, found, strict=True) if not complete)
+        whole_index |= listed and self._lacks_index_files(known)
+        return Lost(frozenset(queues), whole_index and self._index is not None)
+
+    def _expected(self, known: Inventory) -> dict[QueueKey, Extent]:
+        """What the queues must hold now, whatever retention has removed."""
+        if self._log.min_offset == known.log_begin:
+            return dict(known.queues)
+        return {key: Extent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
+
+    def _lacks_index_files(self, known: Inventory) -> bool:
+        sizes = index_sizes(self._system, self._root)
+        log_begin = self._log.min_offset
+        return any(
+            sizes.get(name) != extent.size
+            for name, extent in known.index_files.items()
+            if extent.end_offset >= log_begin or name in sizes
+        )
+
+    # -- during and after recovery: what the log shows -----------------------------------------
+
+    def note_gap(self, run: Run) -> bool:
+        """Whether a queue lacks messages before those of ``run`` that have to be there."""
+        is_gap = self._is_missed(run.topic, decode_unit(run.units).physical_offset)
+        if is_gap:
+            self._gaps.add(run[:2])
+        return is_gap
+
+    @cached_property
+    def _topics(self) -> frozenset[str] | None:
+        return topic_names(self._system, self._root)
+
+    def _is_missed(self, topic: str, offset: int) -> bool:
+        """Whether records of a topic have to be in queues: it was not deleted since."""
+        known = self._topics is None or topic in self._topics
+        return known and offset >= self._known.removed.get(topic, 0)
+
+    def find_more(self, report: RecoveryReport, deriver: Deriver) -> Lost:
+        """What else is missing, in queues that were brought up to the end of the log."""
+        if not self._log.segments:
+            return Lost()
+        evidence = Evidence(self._log, report.end, self._queues, deriver.delays, self._is_missed)
+        queues = self._gaps | evidence.incomplete()
+        begin = self._log.min_offset
+        if not self._had_queues and report.scanned_from > begin:
+            _LOGGER.warning("%s: there is no queue; looking for some in the log", self._root)
+            queues |= evidence.confirmed(None)
+        suspects = {key for key in self._overrun() - queues if self._is_missed(key[0], report.end)}
+        if suspects:
+            _LOGGER.warning(
+                "%s: a group or delay level is beyond the end of %s; looking for its messages in "
+                "the log",
+                self._root,
+                _named(suspects),
+            )
+            queues |= evidence.confirmed(suspects)
+        lacks_index = not self._had_index and evidence.has_keys_before(report.scanned_from)
+        return Lost(frozenset(queues), lacks_index and self._index is not None)
+
+    def _overrun(self) -> set[QueueKey]:
+        """Queues that end before the position of a group or a delay level."""
+        return {
+            key
+            for key, offset in positions(self._system, self._root).items()
+            if is_queue(*key)
+            and not is_light(key[0])
+            and key not in self._queues.lost
+            and not self._queues.reaches(*key, offset)
+        }
+
+    # -- deriving ------------------------------------------------------------------------------
+
+    def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
+        """Derive what is lost from the whole log, up to ``end``; it is on disk then.
+
+        Raises StoreDamagedError if the log cannot be followed, and has changed nothing then.
+        """
+        if not lost.queues and not lost.whole_index:
+            return
+        self._announce(lost)
+        self._check_log(end)
+        self._inventory.note_rebuilding(tuple(lost.queues), lost.whole_index)
+        for key in lost.queues:
+            self._queues.discard(*key)
+        index = self._index if lost.whole_index else None
+        if index is not None:
+            index.clear()
+        anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
+        anew.wants, anew.anew = lost.queues.__contains__, True
+        start = self._log.min_offset
+        progress = Progress(self._system.clock, "rebuilding queues or index", start, end)
+        for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
+            progress.note(step.segment.base + step.position)
+        self._keep_numbers(lost.queues)
+        self._queues.number_on()
+        self._queues.flush()
+        if index is not None and index.files:
+            index.flush()
+        _LOGGER.warning("%s: what was missing has been rebuilt from the log", self._root)
+
+    def _keep_numbers(self, keys: frozenset[QueueKey]) -> None:
+        """Let queues none of whose messages is left in the log go on with the number they had."""
+        for key in keys:
+            extent = self._known.queues.get(key)
+            queue = self._queues.open(*key)
+            if extent is not None and not queue.max_offset:
+                queue.append(extent.end, memoryview(b""))
+                self._queues.dirty.add(queue)
+
+    def _check_log(self, end: int) -> None:
+        """StoreDamagedError unless one record follows the other up to ``end``."""
+        columns = Columns(ROWS_PER_STEP)
+        for segment in self._log.segments:
+            at, limit, stop = 0, min(end - segment.base, segment.size), Stop.FULL
+            while stop is Stop.FULL and at < limit:
+                _, at, code = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
+                stop = Stop(code)
+            if at < limit and stop is not Stop.BLANK:
+                raise StoreDamagedError(
+                    str(segment.path),
+                    at,
+                    segment.base + at,
+                    f"queues or index files are missing, and the log cannot be followed beyond "
+                    f"this place ({stop.name}) to derive them again",
+                    LOG_REMEDY,
+                )
+
+    def _announce(self, lost: Lost) -> None:
+        if lost.queues:
+            _LOGGER.warning(
+                "%s: %s missing files or units and rebuilt from the log: %s",
+                self._root,
+                "1 queue is" if len(lost.queues) == 1 else f"{len(lost.queues)} queues are",
+                _named(lost.queues),
+            )
+        if lost.whole_index:
+            _LOGGER.warning(
+                "%s: index files are missing or too short; the index is rebuilt from the log",
+                self._root,
+            )
+
+
+def _named(queues: Collection[QueueKey]) -> str:
+    named = [f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)]
+    more = f" and {len(named) - NAMED_QUEUES} more" if len(named) > NAMED_QUEUES else ""
+    return ", ".join(named[:NAMED_QUEUES]) + more

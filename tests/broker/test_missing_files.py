@@ -1,0 +1,133 @@
+"""Files of a store that are missing when its broker starts, after a stop and after a kill."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk, running
+
+from firetrail.cli.main import main
+from firetrail.format import config_json
+from firetrail.remoting.codes import RequestCode
+
+COUNT = 10
+CONSUMED = 7
+
+
+async def consume(talk: Talk) -> None:
+    for number in range(COUNT):
+        await talk.send("T1", b"%d" % number)
+    await talk.pull_until("T1", COUNT)
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "commitOffset": CONSUMED}
+    await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+
+async def committed(talk: Talk) -> int | None:
+    answer = await talk.ask(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
+    )
+    return int(answer.fields["offset"]) if "offset" in answer.fields else None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store that a broker has closed, with all of its files."""
+    (tmp_path / "store/config").mkdir(parents=True)
+    (tmp_path / "store/config/delayOffset.json").write_text('{"offsetTable":{}}')
+    running(consume, tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("loss", ["consumequeue", "consumequeue/T1", "consumequeue/T1/0"])
+def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
+    loss: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    live, killed = tmp_path / "live", tmp_path / "killed"
+
+    async def kill(talk: Talk) -> None:
+        await consume(talk)
+        await talk.broker.offsets.saved()
+        talk.broker.store.settle()
+        shutil.copytree(live, killed)
+
+    running(kill, live)
+    (killed / "firetrail.inventory").unlink()  # as if it was never closed
+    shutil.rmtree(killed / loss)
+
+    async def look(talk: Talk) -> None:
+        assert await committed(talk) == CONSUMED
+        answer = await talk.send("T1", b"next")
+        assert int(answer.fields["queueOffset"]) == COUNT
+
+    running(look, killed)
+    saved = config_json.loads((killed / "config/consumerOffset.json").read_bytes())
+    assert saved["offsetTable"]["T1@CG"] == {0: CONSUMED}
+    assert "rebuilt from the log" in caplog.text and "set back" not in caplog.text
+
+
+MEANINGS = {
+    "topics.json": "topics have default settings, and those without messages are gone",
+    "subscriptionGroup.json": "consumer groups have default settings",
+    "consumerOffset.json": "every consumer group starts over, where its consumers say",
+    "delayOffset.json": "delayed messages that are still in the log are delivered again",
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_file_of_the_broker(
+    name: str,
+    killed: bool,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = store / "config" / name
+    assert path.exists()
+    path.unlink()
+    path.with_name(f"{name}.bak").unlink(missing_ok=True)
+    if killed:
+        (store / "abort").write_bytes(b"firetrail 1")
+    assert main(["fsck", str(store)]) == 1
+    assert f"config/{name}" in (text := capsys.readouterr().out) and MEANINGS[name] in text
+
+    async def look(talk: Talk) -> None:
+        if name == "topics.json":
+            assert "T1" in talk.broker.topics.content().topic_config_table
+        if name == "consumerOffset.json":
+            assert await committed(talk) in (None, 0)
+
+    running(look, store)
+    warning = f"{path} is missing, and there is no {name}.bak: {MEANINGS[name]}; to go on as before"
+    assert warning in caplog.text
+    caplog.clear()
+    running(look, store)
+    assert "is missing" not in caplog.text
+
+
+def test_the_file_before_is_used(
+    store: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As RocketMQ does."""
+    path = store / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    assert main(["fsck", str(store)]) == 1
+    assert "a broker will use consumerOffset.json.bak" in capsys.readouterr().out
+
+    async def look(talk: Talk) -> None:
+        assert await committed(talk) == CONSUMED
+
+    running(look, store)
+    assert (
+        f"{path}: is missing; consumerOffset.json.bak is used instead, which lacks the last change"
+        in caplog.text
+    )
+    assert "there is no" not in caplog.text
+
+
+def test_nothing_is_said_of_a_new_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        running(consume, tmp_path / "store")
+    assert "missing" not in caplog.text
