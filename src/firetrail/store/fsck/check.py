@@ -8,7 +8,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.store.fsck.entries import IndexCheck
 from firetrail.store.fsck.log import LogCheck, StoreTimes, note_problem, note_torn
-from firetrail.store.fsck.marks import MarkCheck
+from firetrail.store.fsck.marks import MarkCheck, check_config
 from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
 from firetrail.store.fsck.units import QueueChecks
 from firetrail.store.problems import Kind
@@ -69,6 +69,7 @@ class Checker:
         self._index.finish()
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(log.times.newest, end, damaged=len(self._damaged) > 0)
+        check_config(view, findings)
         counted = (log.messages, self._queues.units, self._index.entries)
         return make_report(view, findings, torn, log.times, *counted)
 

@@ -1,18 +1,37 @@
-"""Checkpoint and watermark against the log."""
+"""Checkpoint and watermark against the log, and the broker's files against the inventory."""
 
 from __future__ import annotations
 
 from firetrail.errors import FormatError
 from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
-from firetrail.format.names import CHECKPOINT, WATERMARK
+from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
 from firetrail.store.fsck.report import Findings
+from firetrail.store.inventory import CONFIG_FILES, missing_config, read_inventory
 from firetrail.store.problems import Kind
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.watermark import SLOT_SIZE, Slot, decode_slot
 
 TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")
 OFFSETS = ("confirm_offset", "logics_offset")
+
+
+def check_config(view: StoreView, findings: Findings) -> None:
+    """Note the files of the broker that are listed in the inventory, and missing."""
+    files = view.system.files
+    for name in missing_config(view.system, view.root, read_inventory(view.system, view.root)):
+        backup = f"{name}.bak"
+        if backup in files.names(view.root / CONFIG):
+            effect = f"a broker will use {backup}, which lacks the last change"
+        else:
+            effect = f"if a broker starts without it, {CONFIG_FILES[name]}"
+        findings.add(
+            f"{CONFIG}/{name}",
+            0,
+            None,
+            Kind.FILE_MISSING,
+            f"the store had this file; {effect}; put it back from a backup before",
+        )
 
 
 class MarkCheck:
