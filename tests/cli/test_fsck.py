@@ -10,7 +10,7 @@ LOG = f"commitlog/{0:020}"
 KEYS = [
     *("ok", "store", "state", "owner", "problems", "problems_omitted", "warnings", "messages"),
     *("begin_offset", "end_offset", "last_store_time", "torn_tail", "log_files", "queues"),
-    *("units", "index_files", "index_entries"),
+    *("units", "index_files", "index_entries", "advice"),
 ]
 
 
@@ -51,7 +51,8 @@ def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
     flip(root / "checkpoint", 1, 3)
     told = firetrail("fsck", root)
     assert told.code == 1
-    first, last = told.out.splitlines()
+    first, last, advice = told.out.splitlines()
+    assert advice.startswith(f"to repair it: 'firetrail salvage {root} --into DIR' makes a new")
     assert first == (
         f"{LOG} at 332 (record 332): record-magic: magic: 0xDBA320A7 is not that of a record; "
         "the next good record is at 498"

@@ -13,7 +13,7 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli import losses as cli_losses
 from firetrail.cli.main import main
-from firetrail.store.losses import first_damage, loss_behind
+from firetrail.store.losses import find_faults, loss_behind
 from firetrail.store.view import StoreView
 
 CONFIG = StoreConfig().for_files(
@@ -57,7 +57,7 @@ def test_the_loss_is_exact(root: Path) -> None:
     spoil(root, stored[41], 4)
     damaged = {stored[number] for number in (30, 40, 41)}
     with StoreView.open(root) as view:
-        damage = first_damage(view)
+        damage = find_faults(view).first(view)
         assert damage is not None
         loss = loss_behind(view, damage)
     assert loss.begin == stored[30][3]
@@ -152,7 +152,7 @@ def test_many_queues_are_counted(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     spoil(root, places(root)[30], 4)
     monkeypatch.setattr(cli_losses, "QUEUES_SHOWN", 1)
     with StoreView.open(root) as view:
-        damage = first_damage(view)
+        damage = find_faults(view).first(view)
         assert damage is not None
         lines = cli_losses.loss_lines(loss_behind(view, damage), "gives up")
     assert lines[2] == "  and 2 queues more, see --json"

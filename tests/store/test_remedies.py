@@ -25,7 +25,10 @@ CONFIG = StoreConfig().for_files(
 )
 COUNT = 60
 LOG, QUEUE = "commitlog", "consumequeue/T/0"
-COMMAND = re.compile(r"firetrail fsck STORE --repair [a-z-]+|truncate -s [0-9]+ [^ ]+")
+COMMAND = re.compile(
+    r"firetrail fsck STORE --repair [a-z-]+|firetrail salvage STORE --into DIR"
+    r"|truncate -s [0-9]+ [^ ]+"
+)
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +135,18 @@ def test_every_remedy_works(
     assert used(back) == [b"%04d" % number for number in range(COUNT)]
     for number, command in enumerate(commands):
         again = shutil.copytree(root, tmp_path / f"again-{number}")
-        program, *words = (
-            command.replace("STORE", str(again)).replace(str(root), str(again)).split()
-        )
+        text = command.replace("STORE", str(again)).replace(str(root), str(again))
+        program, *words = text.replace("DIR", f"{again}-saved").split()
         if program == "truncate":
             subprocess.run([program, *words], check=True)
         else:
             assert main(words) == 0, capsys.readouterr().out
-        left = used(again)
-        assert left == [b"%04d" % number for number in range(len(left))]
-        assert left or place.startswith(f"{LOG}/{name(0)}")
+        if "salvage" in words:
+            again = again.with_name(f"{again.name}-saved")
+            left = used(again)
+            assert left == sorted(set(left)) and len(left) > COUNT // 2
+        else:
+            left = used(again)
+            assert left == [b"%04d" % number for number in range(len(left))]
+            assert left or place.startswith(f"{LOG}/{name(0)}")
         assert main(["fsck", str(again)]) == 0

@@ -19,7 +19,7 @@ from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
 from firetrail.store.losses import Loss, loss_behind
 from firetrail.store.problems import Problem
-from firetrail.store.repair import Repair, damage_to_cut, repair_store
+from firetrail.store.repair import Repair, check_log, damage_to_cut, repair_store
 from firetrail.store.view import StoreView
 
 DESCRIPTION = """\
@@ -110,9 +110,11 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
         raise FiretrailError("--dry-run needs --repair")
     check_not_in_use(System(), args.store)
     loss = None
-    if Repair(args.repair) is Repair.TRUNCATE_LOG:
-        with open_view(args.store) as view:
+    with open_view(args.store) as view:
+        if Repair(args.repair) is Repair.TRUNCATE_LOG:
             loss = loss_behind(view, damage_to_cut(view))
+        else:
+            check_log(view)
     if args.json:
         print(json.dumps({"loss": loss.as_json() if loss is not None else None}))
     elif loss is None:
@@ -136,7 +138,7 @@ def show(report: CheckReport) -> list[str]:
 
 
 def summary(report: CheckReport) -> list[str]:
-    """Where a crashed store's log ends, what was checked, and the verdict."""
+    """Where a crashed store's log ends, what was checked, the verdict, and what to do."""
     lines = []
     if report.torn_tail is not None:
         lines.append(
@@ -154,7 +156,11 @@ def summary(report: CheckReport) -> list[str]:
     if not report.ok:
         count = len(report.problems) + report.problems_omitted
         verdict = colour(counted(count, "problem"), "red")
-    return [*lines, f"{report.store} ({report.state}): {verdict}: {checked}"]
+    lines.append(f"{report.store} ({report.state}): {verdict}: {checked}")
+    if report.advice is not None:
+        first = f"stop process {report.owner}, then " if report.owner is not None else ""
+        lines.append(f"to repair it: {first}{report.advice}")
+    return lines
 
 
 def _line(problem: Problem, tint: str) -> str:

@@ -13,9 +13,7 @@ from firetrail.cli.common import open_view
 from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted
 from firetrail.storage.system import System, allow_many_files
-from firetrail.store.folder import check_not_in_use
-from firetrail.store.losses import known_end
-from firetrail.store.repair import damage_to_cut
+from firetrail.store.misplaced import Misplaced
 from firetrail.store.salvage import salvage_store
 
 DESCRIPTION = """\
@@ -25,13 +23,17 @@ too. The damaged store is only read, and must not be in use.
 Up to the first damage both are the same. Behind it, messages have another place in the log and, in
 queues that have lost messages, a lower queue offset; the positions of consumer groups and delay
 levels are adjusted, so that groups continue where they were. Messages that were popped after the
-damage are redelivered, whether or not they were acknowledged.
+damage are redelivered, whether or not they were acknowledged. A record whose topic or queue id is
+damaged is left out, with a line for each; one whose queue offset is damaged gets the right one.
 
 At the end the new store is checked as by firetrail fsck. Exit code 0: all is well; 1: the check
 found problems; 2: nothing was made, because the store is not damaged or a process has it open."""
 EXAMPLES = """\
   firetrail salvage data --into saved
   firetrail salvage data --into saved --json"""
+
+MISPLACED_SHOWN = 20
+"""Records that are listed one by one; --json has all."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -50,9 +52,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> ExitCode:
     """Salvage, check the new store, and say what was done and found."""
     allow_many_files()
-    check_not_in_use(System(), args.store)  # a store that grows looks good to its end
     with open_view(args.store) as view:
-        progress = Progress("saving", known_end(view) - damage_to_cut(view).physical_offset)
+        progress = Progress("saving", view.end - view.log.min_offset)
     broker = Renumbering()
     try:
         saved = salvage_store(
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             "damaged_at": saved.cut_at,
             "saved": saved.kept,
             "left_out": saved.left_out,
+            "misplaced": [record._asdict() for record in saved.misplaced],
             "positions": broker.done,
             "check": report.as_json(),
         }
@@ -85,5 +87,18 @@ def run(args: argparse.Namespace) -> ExitCode:
         )
         if saved.left_out:
             print(f"{counted(saved.left_out, 'note')} of pops and transactions left out")
-        print("\n".join([*broker.done, *show(report)]))
+        print("\n".join([*_notes(saved.misplaced), *broker.done, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def _notes(misplaced: list[Misplaced]) -> list[str]:
+    """A line for each record that was out of order, up to a limit."""
+    lines = [
+        f"{'kept' if record.number is not None else 'left out'}: the record at "
+        f"{record.physical_offset}, which {record.detail}"
+        for record in misplaced[:MISPLACED_SHOWN]
+    ]
+    if len(misplaced) > MISPLACED_SHOWN:
+        more = counted(len(misplaced) - MISPLACED_SHOWN, "record")
+        lines.append(f"{more} more out of order, see --json")
+    return lines

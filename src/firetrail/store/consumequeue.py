@@ -20,7 +20,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.residents import Residents
 from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
 from firetrail.storage.system import System
-from firetrail.store.problems import DERIVED_REMEDY
+from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
 
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
@@ -209,7 +209,7 @@ class ConsumeQueue:
                 segment.wrote,
                 _UNPACK(units)[0],
                 gap_detail(self.topic, self.queue_id, there // UNIT_SIZE, offset),
-                DERIVED_REMEDY,
+                CHECK_REMEDY,
             )
         units = units[there - expected :]
         written = len(units) // UNIT_SIZE

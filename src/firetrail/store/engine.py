@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from firetrail.errors import DiskFullError, FlushFailedError, StoreError
+from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import BATCH_CONSUME_QUEUE, INDEX
@@ -242,7 +242,8 @@ class Engine:
         """Writing has failed in a way that must not be tried again: take no more messages."""
         if self.failure is None:
             self.failure = error
-        self.gate.shut(Closure.FAILED, f"{error}; reads go on, reopen the store to write again")
+        again = "" if isinstance(error, StoreDamagedError) else ", reopen the store to write again"
+        self.gate.shut(Closure.FAILED, f"{error}; reads go on{again}")
 
     @property
     def is_stopped(self) -> bool:

@@ -11,6 +11,7 @@ from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Check
 from firetrail.format.javahash import java_text
+from firetrail.store.misplaced import Misplaced, OrderCheck, as_damage
 from firetrail.store.problems import Kind
 from firetrail.store.queues import QueueKey
 from firetrail.store.tail import TailKind, read_tail
@@ -112,16 +113,51 @@ class Loss:
         }
 
 
-def first_damage(view: StoreView) -> Damage | None:
-    """Where the log is damaged first: in its middle, or where it ends."""
-    for part in view.walk():
+class LogFaults(NamedTuple):
+    """What is wrong with a log."""
+
+    damage: Damage | None
+    """The first place that is no good record."""
+    misplaced: dict[int, Misplaced]
+    """Records out of order in their queues, by their physical offsets."""
+
+    def first(self, view: StoreView) -> Damage | None:
+        """Whatever comes first."""
+        first = next(iter(self.misplaced.values()), None)
+        if first is None:
+            return self.damage
+        if self.damage is not None and self.damage.physical_offset < first.physical_offset:
+            return self.damage
+        return as_damage(view, first)
+
+
+def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
+    """Look at all of a log, and at what stands behind its end."""
+    order = OrderCheck(view)
+    damage: Damage | None = None
+    last = -1
+    for part in view.walk(check=check):
+        order.take(part)
+        if damage is None:
+            damage = _fault_of(part, last)
         if isinstance(part, Batch):
-            if part.failed is not None:
-                return part.failed
-        elif part.kind is not Kind.BLANK_SIZE:  # which nobody reads
-            return part
+            last = part.columns.column(col.PHYSICAL_OFFSET)[part.rows - 1]
     tail = read_tail(view)
-    return tail.found if tail.kind in (TailKind.DAMAGED, TailKind.TORN) else None
+    if damage is None and tail.kind in (TailKind.DAMAGED, TailKind.TORN):
+        damage = tail.found
+    return LogFaults(damage, order.finish())
+
+
+def _fault_of(part: Batch | Damage, last: int) -> Damage | None:
+    """What is wrong with a part of the log; ``last`` is the record before it."""
+    found = part.failed if isinstance(part, Batch) else part
+    if found is None or found.kind is Kind.BLANK_SIZE:  # which nobody reads
+        return None
+    if found.kind is Kind.FILE_END:
+        # The last record of the file is too long: with it, the file cannot have a mark of its end.
+        base = found.physical_offset - found.position
+        return found._replace(physical_offset=last, position=last - base)
+    return found
 
 
 def known_end(view: StoreView) -> int:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
 from firetrail.format.columns import Stop
+from firetrail.format.names import COMMIT_LOG
+
+_FILES_NAMED = 3
+"""So many files are named in an advice; the others are counted."""
 
 LOG_REMEDY = (
-    "put the file back from a copy, or end the log before the damage with 'firetrail fsck STORE "
+    "put the file back from a copy, or make a new store of every good message with 'firetrail "
+    "salvage STORE --into DIR', or end the log before the damage with 'firetrail fsck STORE "
     "--repair truncate-log'"
 )
 DERIVED_REMEDY = (
     "put the file back from a copy, or make queues and index from the log with 'firetrail fsck "
     "STORE --repair rebuild-derived'"
 )
-"""What errors advise; a test does it."""
+CHECK_REMEDY = (
+    "the log or the queue is damaged: 'firetrail fsck STORE' says which, and names the repair"
+)
+"""What errors advise; tests do it."""
 
 
 class Kind(StrEnum):
@@ -40,7 +49,6 @@ class Kind(StrEnum):
     QUEUE_OFFSET = "queue-offset"
     LOG_HOLE = "log-hole"
     LOG_END = "log-end"
-    BLANK_SIZE = "blank-size"
     FILE_END = "file-end"
     # -- the consume queues -------------------------------------------------------------------
     UNIT_WRONG = "unit-wrong"
@@ -61,6 +69,7 @@ class Kind(StrEnum):
     WATERMARK_TORN = "watermark-torn"
     # -- worth a warning, but nothing is wrong with the messages ------------------------------
     STORE_TIME = "store-time"
+    BLANK_SIZE = "blank-size"
     STALE_TAIL = "stale-tail"
     RECORDS_DROPPED = "records-dropped"
     EMPTY_FILE = "empty-file"
@@ -73,6 +82,7 @@ class Kind(StrEnum):
 WARNINGS = frozenset(
     {
         Kind.STORE_TIME,
+        Kind.BLANK_SIZE,
         Kind.STALE_TAIL,
         Kind.RECORDS_DROPPED,
         Kind.EMPTY_FILE,
@@ -97,6 +107,41 @@ class Problem(NamedTuple):
     physical_offset: int | None
     kind: Kind
     detail: str
+
+
+CUT_IT = "cut it: truncate -s"
+MOVE_IT = "move it out of the store"
+"""What helps against log files that are too long, or begin inside of another one."""
+
+
+def advice(problems: Iterable[Problem], store: str) -> str | None:
+    """How a store with these problems is repaired; None if there are none."""
+    found = list(problems)
+    by_hand = list(dict.fromkeys(problem.file for problem in found if _is_for_hands(problem)))
+    if by_hand:  # others may follow from these
+        shown = ", ".join(by_hand[:_FILES_NAMED])
+        more = f" and {len(by_hand) - _FILES_NAMED} more" if len(by_hand) > _FILES_NAMED else ""
+        return f"put right by hand, or put back from a copy, and check again: {shown}{more}"
+    if any(_is_of_log(problem) for problem in found):
+        return (
+            f"'firetrail salvage {store} --into DIR' makes a new store of every good message; "
+            f"'firetrail fsck {store} --repair truncate-log' gives up all from the first damage on"
+        )
+    if found:
+        return f"'firetrail fsck {store} --repair rebuild-derived' makes queues and index again"
+    return None
+
+
+def _is_of_log(problem: Problem) -> bool:
+    return problem.file.startswith(f"{COMMIT_LOG}/")
+
+
+def _is_for_hands(problem: Problem) -> bool:
+    """Whether no command repairs it: what is in the file is good, or cannot be known."""
+    if problem.kind is Kind.FILE_UNREADABLE:
+        return True
+    remedies = (CUT_IT, MOVE_IT)
+    return _is_of_log(problem) and any(remedy in problem.detail for remedy in remedies)
 
 
 KIND_OF_STOP = {

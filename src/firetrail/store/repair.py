@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from firetrail.errors import FormatError, StoreError
+from firetrail.errors import FormatError, StoreDamagedError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
@@ -41,7 +41,8 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import FolderLock, check_is_store, stamped_folder
-from firetrail.store.losses import Loss, first_damage, loss_behind
+from firetrail.store.losses import LogFaults, Loss, find_faults, loss_behind
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.rebuild import Rebuilt, rebuild
 from firetrail.store.view import StoreView
@@ -79,19 +80,21 @@ def repair_store(
     on_progress: Callable[[int], None] = lambda done: None,
     finish: Callable[[StoreView], list[str]] = lambda view: [],
     on_loss: Callable[[Loss], None] = lambda loss: None,
+    cut_before: Damage | None = None,
 ) -> list[str]:
     """Repair a store that is not in use; what was done, a sentence each.
 
     ``make`` makes the queues and the index, and tells ``on_progress``. ``on_loss`` is
     told what will be given up before anything is changed, and may raise. ``finish`` is called with
-    the repaired store while its lock is still held, and says what it did. Raises StoreLockedError
-    if the store is in use, and StoreError if the repair would not help.
+    the repaired store while its lock is still held, and says what it did. ``cut_before`` is the
+    first damage of the log if that is known already. Raises StoreLockedError if the store is in
+    use, and StoreError if the repair would not help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
         work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
-        done = work.run(choice, on_loss)
+        done = work.run(choice, on_loss, cut_before)
         with StoreView.open(root, system=system, exclusive=True) as view:
             return done + finish(view)
     finally:
@@ -111,12 +114,16 @@ class _Work:
         self._kept = stamped_folder(system, root, REPAIR_PREFIX)
         self._done: list[str] = []
 
-    def run(self, choice: Repair, on_loss: Callable[[Loss], None]) -> list[str]:
+    def run(
+        self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
+    ) -> list[str]:
         self._clear_leftovers()
         damage = None
-        if choice is Repair.TRUNCATE_LOG:
-            with self._view() as view:
-                damage = damage_to_cut(view)
+        with self._view() as view:
+            if choice is Repair.REBUILD_DERIVED:
+                check_log(view)
+            else:
+                damage = cut_before or damage_to_cut(view)
                 on_loss(loss_behind(view, damage))
                 self._truncate_log(view, damage)
         with self._view() as view:
@@ -273,9 +280,30 @@ class _Work:
         self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
 
 
-def damage_to_cut(view: StoreView) -> Damage:
-    """The first damage of a log; StoreError if there is none."""
-    damage = first_damage(view)
+def check_log(view: StoreView) -> None:
+    """Raise StoreDamagedError unless queues and index can be made from the log.
+
+    Bodies do not matter: nothing is derived from them.
+    """
+    faults = find_faults(view, Check.NONE)
+    damage = faults.first(view)
+    if damage is None or damage.physical_offset >= view.end:
+        return
+    detail = damage.detail
+    if damage.physical_offset not in faults.misplaced:
+        detail = f"no good record here, so the log cannot be followed: {detail}"
+    raise StoreDamagedError(
+        str(damage.path),
+        damage.position,
+        damage.physical_offset,
+        detail,
+        f"nothing was changed; {LOG_REMEDY}",
+    )
+
+
+def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
+    """The first damage of a log, whose ``faults`` may be known; StoreError if there is none."""
+    damage = (faults or find_faults(view)).first(view)
     if damage is None:
         raise StoreError(f"{view.root}: the log is good to its end, there is nothing to cut")
     return damage

@@ -3,25 +3,27 @@
 Up to the first damage the new store is the old one, with the same places in the log and in the
 queues. The good records behind it follow there without a gap: a log cannot have one. Each keeps all
 its fields, its store time among them, but for its place in the log and, in queues that have lost a
-message, its queue offset. :class:`Numbering` says which one it has now. The damaged store is only
-read.
+message, its queue offset. :class:`Numbering` says which one it has now. A record whose topic or
+queue id is damaged is left out and reported; one whose queue offset is damaged gets the right one.
+The damaged store is only read.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.format.delay import DelayLevels
-from firetrail.format.names import REPAIR_PREFIX
-from firetrail.storage.system import System
+from firetrail.format.names import COMMIT_LOG, REPAIR_PREFIX, parse_segment_name
+from firetrail.storage.system import Files, System
 from firetrail.store.backup import copy_files
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import check_not_in_use
-from firetrail.store.losses import GoodRecord, good_records, known_end
+from firetrail.store.losses import GoodRecord, find_faults, good_records, known_end
+from firetrail.store.misplaced import Misplaced
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import built, check_outside
 from firetrail.store.repair import Repair, damage_to_cut, repair_store
@@ -72,6 +74,8 @@ class Salvaged(NamedTuple):
     """Good messages behind the damage."""
     left_out: int
     """Good records that were not wanted."""
+    misplaced: list[Misplaced]
+    """Records out of order in their queues. Those that have no number there were left out."""
     cut_at: int
     """Physical offset of the first damage: up to there the stores are the same."""
     numbering: Numbering
@@ -93,30 +97,62 @@ def salvage_store(
     """Make a store in ``target``, a new or empty folder; it is complete then, or not there.
 
     ``wanted`` is asked for each good record behind the damage. ``finish`` may change other files of
-    the new store before it appears. ``on_progress`` is told how many bytes of the log behind the
-    damage are done. Raises StoreLockedError if the store is in use, and StoreError if it is not
+    the new store before it appears. ``on_progress`` is told how many bytes of the log are
+    done. Raises StoreLockedError if the store is in use, and StoreError if it is not
     damaged.
     """
     check_not_in_use(system, root)
     check_outside(root, target)
     with StoreView.open(root, system=system) as view, built(system.files, target) as folder:
-        cut_at = damage_to_cut(view).physical_offset
+        faults = find_faults(view)
+        damage = damage_to_cut(view, faults)
+        cut_at = damage.physical_offset
         # With a damaged first record, the first file is copied all the same, for its place.
         copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
-        repair_store(system, folder, Repair.TRUNCATE_LOG, delays)
+        _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
+        repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
             shutil.rmtree(kept)
         config = StoreConfig(delay_levels=delays)
-        salvaged = _append(system, view, cut_at, folder, config, wanted, on_progress)
+        source = _Source(view, cut_at, faults.misplaced)
+        salvaged = _append(system, source, folder, config, wanted, on_progress)
         with StoreView.open(folder, system=system) as made:
             finish(made, salvaged)
         return salvaged
 
 
+def _complete(files: Files, log: Path, size: int) -> None:
+    """Give the last file of a log its full size: if it was cut short, it tells the wrong one."""
+    last = log / max(name for name in files.names(log) if parse_segment_name(name) is not None)
+    descriptor = files.open(last, writable=True)
+    try:
+        files.set_size(descriptor, size)
+    finally:
+        files.close(descriptor)
+
+
+class _Source:
+    """The records behind the damage."""
+
+    def __init__(self, view: StoreView, begin: int, misplaced: dict[int, Misplaced]) -> None:
+        self._view = view
+        self.misplaced = misplaced
+        self.begin = begin
+        self.log_begin = view.log.min_offset
+
+    def records(self) -> Iterator[GoodRecord]:
+        """The good ones of them, with the queue offsets that they had."""
+        for record in good_records(self._view.log, self.begin, known_end(self._view)):
+            misplaced = self.misplaced.get(record.physical_offset)
+            if misplaced is None:
+                yield record
+            elif misplaced.number is not None:
+                yield record._replace(queue_offset=misplaced.number)
+
+
 def _append(
     system: System,
-    view: StoreView,
-    cut_at: int,
+    source: _Source,
     folder: Path,
     config: StoreConfig,
     wanted: Wanted,
@@ -124,10 +160,10 @@ def _append(
 ) -> Salvaged:
     """Append the good records behind the damage to the new store."""
     numbering = Numbering()
-    kept = left_out = done = 0
+    kept = left_out = 0
     with BulkAppend(folder, config, system=system) as bulk:
-        for record in good_records(view.log, cut_at, known_end(view)):
-            done += len(record.content)
+        for record in source.records():
+            on_progress(record.physical_offset - source.log_begin)
             if not wanted(record, numbering):
                 left_out += 1
                 continue
@@ -135,6 +171,5 @@ def _append(
             if record.in_queue:
                 numbering.note((record.topic, record.queue_id), record.queue_offset, number)
             kept += 1
-            on_progress(done)
         bulk.commit()
-    return Salvaged(kept, left_out, cut_at, numbering)
+    return Salvaged(kept, left_out, list(source.misplaced.values()), source.begin, numbering)

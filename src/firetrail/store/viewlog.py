@@ -15,7 +15,7 @@ from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
-from firetrail.store.problems import Kind, Problem
+from firetrail.store.problems import CUT_IT, MOVE_IT, Kind, Problem
 
 
 def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:
@@ -40,6 +40,8 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
             found.append(Problem(path, 0, None, Kind.EMPTY_FILE, detail))
         elif length != size:
             detail = f"{length} bytes long, the other files {size}"
+            if length > size:
+                detail += f"; {CUT_IT} {size} {path}"
             found.append(Problem(path, min(length, size), None, Kind.FILE_SIZE, detail))
     for (base, _), (following, _) in pairwise(files):
         if following > base + size:
@@ -49,7 +51,7 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
             found.append(Problem(path, 0, base + size, Kind.FILE_MISSING, detail))
         elif following < base + size:
             path = f"{folder}/{segment_name(following)}"
-            detail = f"begins inside of the file {segment_name(base)} before it"
+            detail = f"begins inside of the file {segment_name(base)} before it; {MOVE_IT}"
             found.append(Problem(path, 0, following, Kind.FILE_OVERLAP, detail))
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from firetrail.store.problems import WARNINGS, Kind, Problem
+from firetrail.store.problems import WARNINGS, Kind, Problem, advice
 
 FINDINGS_MAX = 10_000
 """So many problems are listed; a store with more is broken, and the rest only counted."""
@@ -109,9 +109,15 @@ class CheckReport:
         """Whether nothing is wrong."""
         return not self.problems and not self.problems_omitted
 
+    @property
+    def advice(self) -> str | None:
+        """How to repair it; None if there is nothing to repair."""
+        dropped = [found for found in self.warnings if found.kind is Kind.RECORDS_DROPPED]
+        return advice([*self.problems, *dropped], self.store)
+
     def as_json(self) -> dict[str, Any]:
         """As ``firetrail fsck --json`` prints it."""
-        told = {"ok": self.ok} | asdict(self)
+        told = {"ok": self.ok} | asdict(self) | {"advice": self.advice}
         for name in ("problems", "warnings"):
             told[name] = [problem._asdict() for problem in getattr(self, name)]
         told["torn_tail"] = self.torn_tail and self.torn_tail._asdict()
