@@ -28,8 +28,11 @@ HELP_S = 0.002
 NEW_QUEUES_BEHIND_MAX = 128
 """So many queues may be still to be made, a message each in the log. Making one costs far more than
 putting its first message, so who puts to yet another queue has to wait."""
-NEW_QUEUES_PATIENCE_S = 0.2
-"""Longest that such a put waits, and an event loop with it; then it is refused."""
+BEHIND_MAX = 64 << 20
+"""When so many bytes of the log are still to be dispatched, batches wait, and of other puts those
+that need more than room in the active file: one in 32 MiB at least."""
+PATIENCE_S = 0.2
+"""Longest that a put waits for the dispatcher, and an event loop with it."""
 DISK_FULL_PAUSE_S = 1.0
 """How long dispatch waits for space before it tries again."""
 
@@ -128,18 +131,29 @@ class Dispatcher:
         if len(self._new_queues) < NEW_QUEUES_BEHIND_MAX:
             return
         oldest, end = self._new_queues[0]
+
+        def is_to_be_made() -> bool:  # and not waiting for a sync of the log, or without a unit
+            return oldest.files.last is None and self.position < end <= self._limit()
+
+        if not self._wait_while(is_to_be_made):
+            raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues are still to be made; try again")
+
+    def wait_if_far_behind(self) -> None:
+        """Return when at most BEHIND_MAX bytes are still to be dispatched, or after a while."""
+        if self.behind > BEHIND_MAX:
+            self._wait_while(lambda: self.behind > BEHIND_MAX)
+
+    def _wait_while(self, holds: Callable[[], bool]) -> bool:
+        """Let the dispatcher get on, as it does best while nobody else runs; False if in vain."""
         clock = self._log.queue.system.clock
-        over_at = clock.monotonic() + NEW_QUEUES_PATIENCE_S
-        while (
-            oldest.files.last is None
-            and self.position < end <= self._limit()  # else it waits for the disk, or has no unit
-            and not self.starved
-        ):
+        over_at = clock.monotonic() + PATIENCE_S
+        while holds() and not self.starved:
             if clock.monotonic() > over_at:
-                raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues are still to be made; try again")
+                return False
             if self.idle:
                 self.wake()
-            clock.sleep_ms(1)  # the dispatcher gets on best if nobody else runs
+            clock.sleep_ms(1)
+        return True
 
     def stop(self, is_over: Callable[[], bool] | None = None) -> None:
         """Dispatch what is left, unless the time for it ``is_over`` before, and end the thread."""

@@ -111,6 +111,7 @@ class Puts:
 
     def _append_slowly(self, message: Message) -> PutResult:
         """A put that takes more than writing to the active file."""
+        self._dispatcher.wait_if_far_behind()
         queue = self._target(message)
         draft = Draft(message, queue.encoded_topic, self._rules)
         if draft.may_delay:
@@ -163,6 +164,7 @@ class Puts:
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
+            self._dispatcher.wait_if_far_behind()
             queue = self._target(batch)
             draft = self._engine.drafter.draft_batch(batch)
             place = self._log.append_batch(draft, queue)

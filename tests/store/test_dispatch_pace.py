@@ -1,4 +1,4 @@
-"""Many new queues: how many of them may still have to be made, and what a put does then."""
+"""How far dispatch may be behind, in new queues and in bytes, and what a put does then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEHIND_MAX = 4
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "NEW_QUEUES_BEHIND_MAX", BEHIND_MAX)
-    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", PATIENCE_S)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_a_put_waits_for_the_oldest_of_them(open_store: OpenStore, root: Path) -
 def test_after_a_while_it_is_refused(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
-    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
     store = open_store()
     store.put(Message("old", b"1"))
     assert store.wait_dispatched(PATIENCE_S)
@@ -90,7 +90,7 @@ def test_after_a_while_it_is_refused(
 
 
 def test_so_it_is_with_light_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "NEW_QUEUES_PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
     with Store.open(tmp_path / "store", small_config(light_queues=True, log=1 << 16)) as store:
         store.put(Message("old", b"1"))
         assert store.wait_dispatched(PATIENCE_S)
@@ -126,3 +126,34 @@ def test_what_waits_for_the_disk_holds_nobody_up(tmp_path: Path) -> None:
         asyncio.run(put_many(store))
         assert store.wait_dispatched(PATIENCE_S)
         assert made(tmp_path / "store") == 3 * BEHIND_MAX
+
+
+class TestBytes:
+    @pytest.fixture
+    def store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> Store:
+        store = open_store(log=1 << 16)
+        size = store.put(Message("T", b"0")).size
+        assert store.wait_dispatched(PATIENCE_S)
+        monkeypatch.setattr(dispatch, "BEHIND_MAX", 2 * size)
+        return store
+
+    @pytest.mark.parametrize("batch", [False, True])
+    def test_a_put_waits_until_less_is_left(self, store: Store, batch: bool) -> None:
+        message = Message("T" if batch else "new", b"x")  # a single one needs more than room
+        put = store.put_batch if batch else store.put
+        with nothing_dispatched(store):
+            for number in range(3):
+                assert store.try_put(Message("T", b"%d" % number)).ok
+            late = threading.Thread(target=put, args=([message] if batch else message,))
+            late.start()
+            late.join(0.05)
+            assert late.is_alive()
+        late.join(PATIENCE_S)
+        assert not late.is_alive()
+
+    def test_but_not_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
+        with nothing_dispatched(store):
+            for number in range(5):
+                store.put_batch([Message("T", b"%d" % number)])
+        assert bodies(store) == [b"0", b"0", b"1", b"2", b"3", b"4"]
