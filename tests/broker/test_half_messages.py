@@ -124,6 +124,29 @@ class TestProducersThatAreAway:
         running(before, tmp_path, config=IMPATIENT)
         running(after, tmp_path)
 
+    def test_cost_no_more_if_there_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stored again, they are behind each other: that alone is no reason to do so again."""
+        monkeypatch.setattr("firetrail.broker.transactions.FAR_BACK", 6)
+
+        async def test(talk: Talk) -> None:
+            for number in range(12):
+                properties = PROPERTIES.replace("U1", f"U{number}")
+                await talk.send("T1", b"open", e=2, f=4, i=properties)
+            await asyncio.sleep(0.01)
+            transactions = talk.broker._transactions
+            for _ in range(20):
+                half = await talk.send("T1", b"other", e=2, f=4, i=PROPERTIES)
+                await end(talk, half, ROLLBACK)
+                await talk.broker.check_transactions()
+            copies = transactions._next - 32
+            assert 12 <= copies <= 12 * (20 // 6 + 1)
+            for _ in range(20):
+                await talk.broker.check_transactions()
+            assert transactions._next == 32 + copies
+            assert len(transactions._open) <= 2 * 12  # under the first offset, and the last
+
+        running(test, config=IMPATIENT)
+
 
 def _nothing(offset: int) -> Message:
     raise InterruptedError

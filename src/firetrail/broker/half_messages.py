@@ -49,8 +49,10 @@ class Half:
     """How long its producer wants to be left alone; None if it has not said."""
     checks: int = 0
     """How often a producer was asked."""
+    is_known: bool = True
+    """Whether its producer knows it by its offset, or may do so."""
     earlier: list[int] = field(default_factory=list)
-    """Offsets under which it was stored before it was asked for."""
+    """Offsets that its producer knows it by, of when it was stored before."""
     ending: asyncio.Task[None] | None = None
     """What stores its end at the moment."""
 

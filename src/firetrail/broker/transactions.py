@@ -62,8 +62,8 @@ ENDED = "d"
 AT_ONCE = 64
 """Half messages that are looked at before others get their turn."""
 FAR_BACK = 100_000
-"""Half messages behind one that waits for its producer; then it is stored again behind them. So a
-start reads about as many at most, besides the open ones, however long a producer is away."""
+"""Half messages behind one that waits for its producer, besides as many as are open; then it is
+stored again behind them. So a start does not read more, however long a producer is away."""
 
 _log = logging.getLogger(__name__)
 
@@ -256,7 +256,9 @@ class Transactions:
         first_kept = self._store.log_range[0]
         deleted: Counter[str] = Counter()
         absent: Counter[str] = Counter()
-        for number, half in enumerate(sorted(self._halves(), key=lambda half: half.offset)):
+        halves = sorted(self._halves(), key=lambda half: half.offset)
+        far_back = FAR_BACK + len(halves)
+        for number, half in enumerate(halves):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
             if half.offset not in self._open or half.ending is not None:
@@ -266,7 +268,7 @@ class Transactions:
                 self._forget(half)
                 deleted[half.group] += 1
             elif now - half.store_time >= self._patience(half):
-                await self._check(half, now, absent)
+                await self._check(half, now, absent, far_back)
         self._save_progress()
         self._report(deleted, absent)
 
@@ -289,10 +291,10 @@ class Transactions:
             )
         self._absent = set(absent)
 
-    async def _check(self, half: Half, now: int, absent: Counter[str]) -> None:
+    async def _check(self, half: Half, now: int, absent: Counter[str], far_back: int) -> None:
         """Ask for a half message that is due, give it up, or let it wait for a producer.
 
-        While it waits, its record is not even read: a round costs nothing then.
+        While it waits, its record is not even read, unless it is too far back.
         """
         most = self._config.transaction_check_max
         kept_h = self._store.config.file_reserved_hours
@@ -304,7 +306,7 @@ class Transactions:
             await self._give_up(half, f"after {kept_h} hours without a producer to ask")
         else:
             absent[half.group] += 1
-            if self._next - half.offset > FAR_BACK:
+            if self._next - half.offset > far_back:
                 await self._store_again(half)
 
     def _producer(self, half: Half) -> Client | None:
@@ -358,6 +360,7 @@ class Transactions:
         if producer is None:
             half.checks -= 1  # it has gone meanwhile
         else:
+            half.is_known = True
             ask(producer, stored)
 
     async def _store_again(self, half: Half) -> Record | None:
@@ -376,7 +379,11 @@ class Transactions:
             await self._put(self._end_mark(half.offset))
             return None
         old = half.offset
-        half.earlier.append(old)
+        if half.is_known:
+            half.earlier.append(old)
+        else:
+            self._open.pop(old, None)
+        half.is_known = False
         half.offset, half.physical_offset = place.queue_offset, place.physical_offset
         half.immunity_ms = None
         self._remember(half)

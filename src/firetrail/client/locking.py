@@ -58,8 +58,16 @@ class Locking:
 
         Those of a broker that does not answer are not among them.
         """
+        granted, _ = await self._request(queues)
+        return [queue for queue in queues if queue in granted and self.holds(queue)]
+
+    async def _request(
+        self, queues: Sequence[MessageQueue]
+    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """The queues that brokers have granted, and those that they have refused."""
         self._asked.update(queues)  # at once: a broker grants them even if this is cancelled
-        locked: list[MessageQueue] = []
+        locked: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
         for broker, some in _by_broker(queues):
             grant = self._grant_now(broker)
             answer = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, some)
@@ -68,21 +76,24 @@ class Locking:
                 for queue in some:
                     self._granted.pop(queue, None)
                 self._granted |= dict.fromkeys(granted, grant)
-                locked += granted
-        return [queue for queue in queues if queue in locked and self.holds(queue)]
+                locked.update(granted)
+                refused.update(set(some).difference(granted))
+        return locked, refused
 
     async def take_over(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues that can be consumed where the order does not matter.
 
-        Their locks are taken; one that is not granted within HANDOVER_S is not waited for.
+        Their locks are taken. One that is refused is waited for, but not for longer than
+        HANDOVER_S; a broker that does not answer is not waited for.
         """
-        locked = await self.lock(queues)
+        _, refused = await self._request(queues)
         now = asyncio.get_running_loop().time()
         free = []
         for queue in queues:
-            if queue in locked or now - self._refused.setdefault(queue, now) >= HANDOVER_S:
-                self._refused.pop(queue, None)
-                free.append(queue)
+            if queue in refused and now - self._refused.setdefault(queue, now) < HANDOVER_S:
+                continue
+            self._refused.pop(queue, None)
+            free.append(queue)
         return free
 
     async def keep_only(self, topic: str, queues: Sequence[MessageQueue]) -> None:

@@ -188,11 +188,21 @@ class PushConsumer(ClusterClient):
     async def _rebalance(self) -> None:
         async with self._rebalancing:
             failures = Failures()
+            shares: dict[str, list[MessageQueue]] = {}
             for topic in self.wanted:
                 with failures.noted():
                     mine = await self._mine(topic)
                     if mine is not None:
-                        await self._set_assigned(topic, mine)
+                        shares[topic] = mine
+            with failures.noted():
+                await self._give_up(
+                    queue
+                    for queue, taken in self.assigned.items()
+                    if taken.dropped or queue not in shares.get(queue.topic, [queue])
+                )
+            for topic, mine in shares.items():
+                with failures.noted():
+                    await self._take_over(topic, mine)
             failures.raise_first()
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
@@ -220,12 +230,8 @@ class PushConsumer(ClusterClient):
         failures.raise_first()
         return []
 
-    async def _set_assigned(self, topic: str, mine: Sequence[MessageQueue]) -> None:
-        await self._give_up(
-            queue
-            for queue, taken in self.assigned.items()
-            if queue.topic == topic and (queue not in mine or taken.dropped)
-        )
+    async def _take_over(self, topic: str, mine: Sequence[MessageQueue]) -> None:
+        """Begin to consume the queues of a topic that are new, and not in use by others."""
         await self._locks.keep_only(topic, [*mine, *self.assigned])
         new = [queue for queue in mine if queue not in self.assigned]
         if new and self._is_shared:
@@ -248,11 +254,17 @@ class PushConsumer(ClusterClient):
         failures.raise_first()
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop consuming queues. If this is cancelled, the next rebalance goes on with it."""
+        """Stop consuming queues. If this is cancelled, the next rebalance goes on with it.
+
+        All of them wait for their listeners at the same time: other members wait for the queues.
+        """
         given_up = list(queues)
         await drop_all([self.assigned[queue] for queue in given_up], GIVE_UP_S)
+        failures = Failures()
         for queue in given_up:
-            await self._hand_over(queue, self.assigned[queue])
+            with failures.noted():
+                await self._hand_over(queue, self.assigned[queue])
+        failures.raise_first()
 
     async def _hand_over(self, queue: MessageQueue, taken: Assigned) -> None:
         """Let the next member have a queue, from where this one has stopped.
