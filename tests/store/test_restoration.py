@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.crash.simulation import scratch
 from tests.helpers import small_config
 from tests.store.checks import checked
 from tests.stores import copy_of, derived, truncate
@@ -47,6 +48,13 @@ def kill(store: ServedStore, root: Path, listed: bool | None = None, name: str =
     if listed is False:
         (copy / INVENTORY).unlink()
     return copy
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: the stores here are synced very often."""
+    with scratch() as folder:
+        yield folder
 
 
 @pytest.fixture(params=["listed", "never closed"])
