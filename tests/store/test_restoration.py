@@ -15,6 +15,7 @@ from tests.store.checks import checked
 from tests.stores import copy_of, derived, truncate
 
 from firetrail import Message
+from firetrail.errors import FlushFailedError, StoreDamagedError
 from firetrail.format import config_json
 from firetrail.format.names import INVENTORY, LOCK_CONTENT, SCHEDULE_TOPIC
 from firetrail.store import evidence, inventory
@@ -238,6 +239,19 @@ class TestNumbers:
         assert reopened(copy) == before
         assert "looking for its messages in the log" in caplog.text
         assert "rebuilt from the log" not in caplog.text
+
+    def test_a_log_that_lacks_messages_of_the_queue(self, tmp_path: Path) -> None:
+        """Then nothing is changed: the units that are left lead to messages."""
+        root = tmp_path / "store"
+        with pytest.raises(FlushFailedError), ServedStore.open(root, CONFIG) as store:
+            put_some(store, 12)
+            settle(store)
+            store._engine.queues.open("t1", 0).next_offset = 5
+            store.put(Message("t1", b"behind a gap"))
+        before = derived(root)
+        with pytest.raises(StoreDamagedError, match="t1/0 has 2 units, the next message"):
+            ServedStore.open(root, CONFIG)
+        assert derived(root) == before
 
 
 class TestRemovedTopics:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError
-from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.kernels.scan import scan
+from firetrail.format.columns import Check, Stop
 from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, is_queue
-from firetrail.format.unit import decode_unit
+from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.storage.parallel import each
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.system import System
-from firetrail.store.deriving import ROWS_PER_STEP, Deriver, Run
+from firetrail.store.consumequeue import gap_detail
+from firetrail.store.deriving import Derivation, Deriver, Run
 from firetrail.store.evidence import Evidence, positions, topic_names
 from firetrail.store.indexes import Index
 from firetrail.store.inventory import Inventory, InventoryFile, index_sizes
@@ -83,7 +83,7 @@ class Restoration:
     def find_lost(self, *, listed: bool) -> Lost:
         """What lacks files, and what was being derived anew; no queue is opened for it.
 
-        If the inventory is ``listed`` to be relied on, what it names must be there.
+        If the store is as ``listed`` in the inventory, all that it names must be there.
         """
         known = self._known
         if not self._log.segments:
@@ -172,7 +172,7 @@ class Restoration:
         if not lost.queues and not lost.whole_index:
             return
         self._announce(lost)
-        self._check_log(end)
+        self._check_log(lost, deriver, end)
         self._inventory.note_rebuilding(tuple(lost.queues), lost.whole_index)
         for key in lost.queues:
             self._queues.discard(*key)
@@ -201,23 +201,33 @@ class Restoration:
                 queue.append(extent.end, memoryview(b""))
                 self._queues.dirty.add(queue)
 
-    def _check_log(self, end: int) -> None:
-        """StoreDamagedError unless one record follows the other up to ``end``."""
-        columns = Columns(ROWS_PER_STEP)
-        for segment in self._log.segments:
-            at, limit, stop = 0, min(end - segment.base, segment.size), Stop.FULL
-            while stop is Stop.FULL and at < limit:
-                _, at, code = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
-                stop = Stop(code)
-            if at < limit and stop is not Stop.BLANK:
-                raise StoreDamagedError(
-                    str(segment.path),
-                    at,
-                    segment.base + at,
-                    f"queues or index files are missing, and the log cannot be followed beyond "
-                    f"this place ({stop.name}) to derive them again",
-                    LOG_REMEDY,
-                )
+    def _check_log(self, lost: Lost, deriver: Deriver, end: int) -> None:
+        """StoreDamagedError unless all that is lost can be derived from the log up to ``end``."""
+        derivation = Derivation(deriver.delays, keys=False)
+        derivation.wants = lost.queues.__contains__
+        numbers: dict[QueueKey, int] = {}
+        begin = self._log.min_offset
+        for step in derivation.derive_all(list(self._log.segments), begin, end, Check.NONE):
+            for run in step.runs:
+                number = numbers.get(run[:2], run.offset)
+                if run.offset > number:
+                    where = decode_unit(run.units).physical_offset
+                    raise self._damage(where, gap_detail(*run[:2], number, run.offset))
+                numbers[run[:2]] = run.offset + len(run.units) // UNIT_SIZE
+            if step.stop is Stop.EMPTY or step.stop.is_damage:
+                where = step.segment.base + step.position
+                raise self._damage(where, f"the log cannot be followed beyond ({step.stop.name})")
+
+    def _damage(self, where: int, detail: str) -> StoreDamagedError:
+        segment = self._log.find(where)
+        assert segment is not None
+        return StoreDamagedError(
+            str(segment.path),
+            where - segment.base,
+            where,
+            f"queues or index files are missing, and cannot be rebuilt from the log: {detail}",
+            LOG_REMEDY,
+        )
 
     def _announce(self, lost: Lost) -> None:
         if lost.queues:
