@@ -31,7 +31,11 @@ WAITING = [b"later 0", b"later 1", b"later 2"]
 DUE_S = 3600
 """From the send to the delivery of what waits: longer than the test takes."""
 COMPACTED = "+cleanup.policy=COMPACTION"
-STOPS = [pytest.param("v5", signal.SIGKILL), pytest.param("v55", signal.SIGTERM)]
+STOPS = [
+    pytest.param(line, stop, id=f"{line}-{'killed' if stop is signal.SIGKILL else 'closed'}")
+    for line in ("v5", "v55")
+    for stop in (signal.SIGKILL, signal.SIGTERM)
+]
 
 
 @pytest.mark.parametrize(("line", "stop"), STOPS)

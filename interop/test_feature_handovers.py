@@ -6,13 +6,14 @@ One line of :data:`OWNERS` is who begins and how each of them stops.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from interop import commands, ours
-from interop.messages import STORE_V4, message, stored_by
+from interop.messages import STORE_V4, message, plain, stored_by
 from interop.peer import FEW, Java, Json
-from interop.views import java_queues
+from interop.views import QueueName, QueueView, java_queues, queues_of
 
 from firetrail import Store
 
@@ -87,3 +88,46 @@ def test_light_queues(line: str, killed: bool, tmp_path: Path) -> None:
     expected = in_java(after)
     assert [len(expected[name]) for name in ("%LMQ%a", "%LMQ%b", "%LMQ%new")] == [8, 8, 8]
     assert in_firetrail(root, 24) == expected
+
+
+def sizes_of(queues: Mapping[QueueName, QueueView]) -> dict[int, int]:
+    """How many messages each queue of the topic has."""
+    return {queue_id: len(queue.messages) for (_, queue_id), queue in queues.items()}
+
+
+def sizes_in_firetrail(root: Path) -> dict[int, int]:
+    """The same as Firetrail finds it, in a copy."""
+    copy = shutil.copytree(root, root.with_name(f"{root.name}-copy"))
+    with Store.open(copy) as store:
+        found = sizes_of(queues_of(store))
+    code, (report,) = commands.run("fsck", copy, "--json")
+    assert (code, report["problems"]) == (0, [])
+    shutil.rmtree(copy)
+    return found
+
+
+@pytest.mark.parametrize(("line", "killed"), OWNERS)
+def test_missing_queue_files(line: str, killed: bool, tmp_path: Path) -> None:
+    """Firetrail derives a queue again whose files are missing. Java does so only after a kill.
+
+    If it was closed, Java begins with number 0 again, and the messages before are in the log alone,
+    as if the queue had been deleted. Whoever gets the store then cannot tell the difference.
+    """
+    root, java = tmp_path / "store", Java(line)
+    java.session(root, [plain(number) for number in range(20)], sizes=FEW, kill=killed)
+    shutil.rmtree(root / "consumequeue" / "T1" / "1")
+    assert sizes_in_firetrail(root) == {0: 10, 1: 10}
+
+    mine = stored_by(STORE_V4, [plain(number) for number in range(20, 24)])
+    results = ours.write(root, mine, sizes=FEW, kill=killed)
+    assert [result["queue_offset"] for result in results] == [10, 10, 11, 11]
+    assert sizes_in_firetrail(root) == {0: 12, 1: 12}
+
+    shutil.rmtree(root / "consumequeue" / "T1" / "0")
+    before, _, after = java.session(
+        root, "read", [plain(number) for number in range(24, 28)], "read", sizes=FEW, kill=killed
+    )
+    assert sizes_of(java_queues(before)) == ({0: 12, 1: 12} if killed else {1: 12})
+    left = {0: 14, 1: 14} if killed else {0: 2, 1: 14}
+    assert sizes_of(java_queues(after)) == left
+    assert sizes_in_firetrail(root) == left
