@@ -21,6 +21,7 @@ from tests.broker.brokers import Talk, records
 from tests.broker.pops import Popped, ack, ask_pop, popped
 
 from firetrail.broker.broker import Broker
+from firetrail.format.timer import CHECK, SLOT_MS, decode_check
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -45,14 +46,14 @@ def test_timers_compaction_and_pops(tmp_path: Path, line: str, stop: signal.Sign
     killed = stop is signal.SIGKILL
     with our_name_server() as namesrv:
         with java.broker(namesrv, NAME, stop) as address:
-            talking(address, left_by_java)
+            talking(address, lambda talk: left_by_java(talk, tmp_path / NAME / "config" / CHECK))
         options = "--log-json", "--log-file", str(log)
         with java.our_broker(namesrv, NAME, *options, stop=stop) as address:
             talking(address, lambda talk: in_between(talk, killed))
         said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
         assert any("3 messages in RocketMQ's timer (rmq_sys_wheel_timer)" in each for each in said)
         assert any("cleanup.policy=COMPACTION (Newest)" in each for each in said)
-        with java.broker(namesrv, NAME) as address:
+        with java.broker(namesrv, NAME, signal.SIGKILL) as address:  # nobody takes it over
             talking(address, lambda talk: back_in_java(talk, killed))
 
 
@@ -69,8 +70,11 @@ def talking(address: str, test: Any) -> None:
     asyncio.run(run())
 
 
-async def left_by_java(talk: Talk) -> None:
-    """Three timers that wait and one that is delivered, a compacted topic, an open pop."""
+async def left_by_java(talk: Talk, check: Path) -> None:
+    """Three timers that wait and one that is delivered, a compacted topic, an open pop.
+
+    The file ``check`` is where Java notes once a second what its timer has delivered.
+    """
     await new_topic(talk, "Newest", COMPACTED)
     for topic in ("Timed", "P"):
         await new_topic(talk, topic)
@@ -86,7 +90,9 @@ async def left_by_java(talk: Talk) -> None:
     found = await pop_until(talk, b"open", b"done", invisibleTime=5_000)
     assert (await ack(talk, found[b"done"], topic="P")).code == 0
     assert await bodies(talk, "Timed", 1) == {b"soon": 1}
-    await asyncio.sleep(2.5)  # Java notes once a second what its timer has delivered
+    delivered_ms = int(time.time() * 1000) + SLOT_MS
+    while not check.exists() or decode_check(check.read_bytes()).delivered_ms <= delivered_ms:
+        await asyncio.sleep(0.1)
 
 
 async def in_between(talk: Talk, killed: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
-from firetrail.broker.offset_files import OffsetFiles, change_offsets, joined, split
+from firetrail.broker.offset_files import OffsetFiles, Offsets, change_offsets, joined, split
 from firetrail.errors import StoreError
 from firetrail.format import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
@@ -132,17 +132,29 @@ def test_a_broker_saves_the_file_that_java_reads(
     running(second, tmp_path, store=store.replace(light_queues=not light_queues))
 
 
-def test_a_repair_changes_both_files(tmp_path: Path) -> None:
-    write(tmp_path, LMQ_OFFSETS, FROM_JAVA, 2_000_000_000)
-    write(tmp_path, CONSUMER_OFFSETS, WITHOUT_LMQ, 2_000_000_000)
+@pytest.mark.parametrize("newer", [CONSUMER_OFFSETS, LMQ_OFFSETS])
+def test_a_repair_goes_by_the_newer_file(tmp_path: Path, newer: str) -> None:
+    for name, text in ((CONSUMER_OFFSETS, WITHOUT_LMQ), (LMQ_OFFSETS, FROM_JAVA)):
+        write(tmp_path, name, text, 1_000_000_000 + (name == newer))
+    assert change_offsets(System(), tmp_path, lambda offsets: []) == []
+    assert (tmp_path / "config" / LMQ_OFFSETS).read_text() == FROM_JAVA
 
-    def change(offsets: dict[str, dict[int, int]]) -> list[str]:
-        for queues in offsets.values():
-            queues.update(dict.fromkeys(queues, 0))
-        return ["all are 0"]
+    def change(offsets: Offsets) -> list[str]:
+        offsets["T@G"][0] -= 1
+        return [f"T@G is {offsets['T@G'][0]}"]
 
-    assert change_offsets(System(), tmp_path, change) == ["all are 0"]
-    assert content(tmp_path, CONSUMER_OFFSETS)["offsetTable"] == {"T@G": {0: 0}}
-    written = content(tmp_path, LMQ_OFFSETS)
-    assert written["offsetTable"] == {"T@G": {0: 0, 1: 0}}
-    assert written["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 0, "T@%LMQ%g": 0}
+    left = 0 if newer == CONSUMER_OFFSETS else 2
+    assert change_offsets(System(), tmp_path, change) == [f"T@G is {left}"]
+    for name in (CONSUMER_OFFSETS, LMQ_OFFSETS):
+        assert content(tmp_path, name)["offsetTable"]["T@G"][0] == left
+    light = {"%LMQ%a@%LMQ%g": 4, "T@%LMQ%g": 2} if newer == LMQ_OFFSETS else {}
+    assert content(tmp_path, LMQ_OFFSETS)["lmqOffsetTable"] == light
+
+
+def test_a_repair_leaves_alone_what_cannot_be_read(tmp_path: Path) -> None:
+    write(tmp_path, LMQ_OFFSETS, FROM_JAVA[:50], 2_000_000_000)
+    older = write(tmp_path, CONSUMER_OFFSETS, WITHOUT_LMQ, 1_000_000_000)
+    (said,) = change_offsets(System(), tmp_path, lambda offsets: ["changed"])
+    assert said.startswith("the positions in it are left as they are: ")
+    assert LMQ_OFFSETS in said
+    assert older.read_text() == WITHOUT_LMQ

@@ -118,11 +118,16 @@ def change_file(
     try:
         table = file.load(kind)
     except StoreError as error:
-        return [f"the positions in it are left as they are: {error}"]
+        return [left_alone(error)]
     done = change(table)
     if done:
         file.save(table.to_json())
     return [str(line) for line in done]
+
+
+def left_alone(error: StoreError) -> str:
+    """What is said of a file that cannot be read, and so is not changed."""
+    return f"the positions in it are left as they are: {error}"
 
 
 def _sealed(value: dict[str, Any]) -> bytes:

@@ -14,16 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.broker.files import ConfigFile, change_file
+from firetrail.broker.files import ConfigFile, left_alone
 from firetrail.errors import StoreError
 from firetrail.format.human import human_time
-from firetrail.format.light import LIGHT_PREFIX
+from firetrail.format.light import LIGHT_QUEUE_ID, is_light
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.bodies import ConsumerOffsets, LmqConsumerOffsets
 from firetrail.storage.system import System
-
-LIGHT_QUEUE = 0
-"""The only queue of a light topic."""
 
 Offsets = dict[str, dict[int, int]]
 """Queue offsets by ``topic@group`` and queue id."""
@@ -38,6 +35,15 @@ class _Member(NamedTuple):
     is_lmq: bool
     modified_ms: int | None
 
+    def load(self) -> Offsets:
+        if self.is_lmq:
+            return joined(self.file.load(LmqConsumerOffsets))
+        return dict(self.file.load(ConsumerOffsets).offset_table)
+
+    def save(self, offsets: Offsets) -> None:
+        table = split(offsets) if self.is_lmq else ConsumerOffsets(offsets)
+        self.file.save(table.to_json())
+
 
 class OffsetFiles:
     """Reads the newer of the two files, and saves to those that matter."""
@@ -51,10 +57,11 @@ class OffsetFiles:
         light_queues: bool = False,
     ) -> None:
         """``before`` is done before each write; ``light_queues`` is Java's ``enableLmq``."""
-        names = [CONSUMER_OFFSETS, LMQ_OFFSETS]
-        files = [ConfigFile(system, root, name, before) for name in names]
-        plain, lmq = (_Member(file, file is files[1], file.modified_ms()) for file in files)
-        main, other = (lmq, plain) if light_queues else (plain, lmq)
+        plain, lmq = (
+            ConfigFile(system, root, name, before) for name in (CONSUMER_OFFSETS, LMQ_OFFSETS)
+        )
+        both = [_Member(plain, False, plain.modified_ms()), _Member(lmq, True, lmq.modified_ms())]
+        main, other = reversed(both) if light_queues else both
         self._members = [main] if other.modified_ms is None else [main, other]
         # On a tie, the main one, as in Java.
         self._source = max(self._members, key=lambda each: each.modified_ms or 0)
@@ -63,7 +70,7 @@ class OffsetFiles:
 
     def load(self) -> Offsets:
         """The offsets in the newer file; StoreError if it cannot be understood."""
-        offsets = _read(self._source)
+        offsets = self._source.load()
         for other in self._members:
             if other is not self._source:
                 self._say_which(offsets, other)
@@ -76,11 +83,8 @@ class OffsetFiles:
 
     def save(self, value: dict[str, Any]) -> None:
         """Write ``{"offsetTable": …}`` to the files, durably."""
-        for file, is_lmq, _ in self._members:
-            if is_lmq:
-                file.save(split(value["offsetTable"]).to_json())
-            else:
-                file.save(value)
+        for member in self._members:
+            member.save(value["offsetTable"])
 
     def _say_which(self, offsets: Offsets, other: _Member) -> None:
         """Unless the other file says the same, as after a broker that has saved both."""
@@ -89,7 +93,7 @@ class OffsetFiles:
             why = f"there is no {name}"
         else:
             try:
-                if _read(other) == offsets:
+                if other.load() == offsets:
                     return
                 why = f"it is newer than {name} ({human_time(other.modified_ms)})"
             except StoreError as error:
@@ -103,12 +107,6 @@ class OffsetFiles:
         )
 
 
-def _read(member: _Member) -> Offsets:
-    if member.is_lmq:
-        return joined(member.file.load(LmqConsumerOffsets))
-    return dict(member.file.load(ConsumerOffsets).offset_table)
-
-
 def joined(table: LmqConsumerOffsets) -> Offsets:
     """The offsets of all groups in ``lmqConsumerOffset.json``.
 
@@ -116,7 +114,7 @@ def joined(table: LmqConsumerOffsets) -> Offsets:
     """
     offsets = {key: dict(queues) for key, queues in table.offset_table.items()}
     for key, offset in table.lmq_offset_table.items():
-        offsets.setdefault(key, {})[LIGHT_QUEUE] = offset
+        offsets.setdefault(key, {})[LIGHT_QUEUE_ID] = offset
     return offsets
 
 
@@ -125,40 +123,31 @@ def split(offsets: Offsets) -> LmqConsumerOffsets:
     table = LmqConsumerOffsets()
     for key, queues in offsets.items():
         rest = dict(queues)
-        if _is_light_group(key) and LIGHT_QUEUE in rest:
-            table.lmq_offset_table[key] = rest.pop(LIGHT_QUEUE)
+        if _is_light_group(key) and LIGHT_QUEUE_ID in rest:
+            table.lmq_offset_table[key] = rest.pop(LIGHT_QUEUE_ID)
         if rest or not _is_light_group(key):
             table.offset_table[key] = rest
     return table
 
 
 def _is_light_group(key: str) -> bool:
-    return key.partition("@")[2].startswith(LIGHT_PREFIX)
+    return is_light(key.partition("@")[2])
 
 
 def change_offsets(
     system: System, root: Path, change: Callable[[Offsets], Sequence[object]]
 ) -> list[str]:
-    """Change the offsets in both files of a broker that is not running, if they are there.
+    """Change the offsets of a broker that is not running: those in the newer file.
 
-    ``change`` says what it has done (:func:`firetrail.broker.files.change_file`).
+    ``change`` says what it has done, and both files, if they are there, get the result: none of
+    them is stale then.
     """
-
-    def plain(table: ConsumerOffsets) -> Sequence[object]:
-        return change(table.offset_table)
-
-    def light(table: LmqConsumerOffsets) -> Sequence[object]:
-        offsets = joined(table)
-        done = change(offsets)
-        changed = split(offsets)
-        table.offset_table.clear()
-        table.offset_table.update(changed.offset_table)
-        table.lmq_offset_table.clear()
-        table.lmq_offset_table.update(changed.lmq_offset_table)
-        return done
-
-    done = [
-        *change_file(system, root, CONSUMER_OFFSETS, ConsumerOffsets, plain),
-        *change_file(system, root, LMQ_OFFSETS, LmqConsumerOffsets, light),
-    ]
-    return list(dict.fromkeys(done))
+    files = OffsetFiles(system, root)
+    try:
+        offsets = files.load()
+    except StoreError as error:
+        return [left_alone(error)]
+    done = [str(line) for line in change(offsets)]
+    if done:
+        files.save(ConsumerOffsets(offsets).to_json())
+    return done
