@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.helpers import FaultyFiles, crash_image
 from tests.store.checks import checked
-from tests.stores import overwrite
+from tests.stores import log_file, overwrite
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
-from firetrail.errors import DiskFullError
+from firetrail.errors import DiskFullError, StoreDamagedError
 from firetrail.format.record import Record
 from firetrail.storage.system import System
 from firetrail.store.backup import back_up
@@ -136,16 +136,30 @@ def test_a_torn_record_alone_is_no_message(
     assert not warnings(caplog) and not list(root.glob("dropped-*"))
 
 
-def test_without_space_for_them_the_store_is_not_changed(root: Path, stored: list[Record]) -> None:
+def test_without_space_for_them_the_log_is_not_changed(root: Path, stored: list[Record]) -> None:
     zero(root, stored[HIT])
     files = FaultyFiles()
     files.fail("copy_range", 28)
     with pytest.raises(DiskFullError, match="No space left"):
         Store.open(root, CONFIG, system=System(files))
     assert not list(root.glob("dropped-*"))
+    last = stored[-1]
+    path, at = log_file(root, last.physical_offset)
+    assert path.read_bytes()[at + 88 : at + 92] == last.body
     (root / "dropped-20260101T000000000Z.building" / "commitlog").mkdir(parents=True)
     assert bodies(root) == expected(0, HIT)
     assert len(list(root.glob("dropped-*"))) == 1  # what a killed start has left is removed
+
+
+def test_a_start_that_fails_copies_them_once(root: Path, stored: list[Record]) -> None:
+    """Whoever starts it again and again does not fill the disk."""
+    zero(root, stored[HIT])
+    path, at = log_file(root, stored[HIT - 4].physical_offset)
+    overwrite(path, at + 15, b"\1")  # the queue id: the next message of queue 0 does not fit
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match="the log or the queue is damaged"):
+            Store.open(root, CONFIG)
+        assert len(list(root.glob("dropped-*"))) <= 1
 
 
 def test_a_backup_leaves_them_out(root: Path, stored: list[Record], tmp_path: Path) -> None:

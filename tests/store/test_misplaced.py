@@ -143,6 +143,22 @@ def test_a_topic_made_again_is_in_order(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
+def test_queues_of_batches_are_numbered_otherwise(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG) as store:
+        for number in range(4):
+            store.put(Message("T", b"%d" % number))
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    content = bytearray((tmp_path / "commitlog" / f"{0:020}").read_bytes())
+    at = 0
+    for number in (0, 5, 12, 14):
+        content[at + QUEUE_OFFSET] = number
+        at += int.from_bytes(content[at : at + 4], "big")
+    (tmp_path / "commitlog" / f"{0:020}").write_bytes(content)
+    assert len(found(tmp_path)) == 3
+    (tmp_path / "batchconsumequeue" / "T" / "0").mkdir(parents=True)
+    assert found(tmp_path) == []
+
+
 def test_a_message_that_expired_is_not_missed(root: Path) -> None:
     with Store.open(root, CONFIG) as store:
         assert store.delete_expired(forced=True)

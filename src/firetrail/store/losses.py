@@ -166,11 +166,10 @@ def known_end(view: StoreView) -> int:
     Behind the watermark of a store that crashed there may be more: Firetrail leaves no old bytes
     there.
     """
-    if view.watermark is None:
-        return view.end
-    if view.state is StoreState.CRASHED:
-        return max(view.end, view.watermark.durable_offset, view.log.limit)
-    return max(view.end, view.watermark.durable_offset)
+    end = _claimed_end(view)
+    if view.watermark is not None and view.state is StoreState.CRASHED:
+        end = max(end, view.log.limit)
+    return end
 
 
 def good_records(

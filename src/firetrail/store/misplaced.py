@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreError
 from firetrail.format.light import is_light
-from firetrail.format.names import is_queue
+from firetrail.format.names import BATCH_CONSUME_QUEUE, is_queue
 from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.store.deriving import Run, derive_runs
 from firetrail.store.problems import Kind
@@ -74,6 +74,9 @@ class OrderCheck:
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
+        # Java numbers the messages of these topics by batches.
+        batched = view.system.files.names(view.root / BATCH_CONSUME_QUEUE)
+        self._batched = frozenset(batched).difference(view.queues.topics() if batched else ())
         self._queues: dict[QueueKey, _Queue] = {}
         self._damages = 0
         self._found: dict[int, Misplaced] = {}
@@ -87,7 +90,7 @@ class OrderCheck:
         rows = part.rows - 1 if unsure else part.rows
         self._damages += unsure
         for run in derive_runs(part.segment.view, part.columns, rows, _WAITS, light=False):
-            if not is_light(run.topic):
+            if not is_light(run.topic) and run.topic not in self._batched:
                 self._take_run(run)
 
     def finish(self) -> dict[int, Misplaced]:

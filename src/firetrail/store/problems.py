@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from firetrail.format.columns import Stop
-from firetrail.format.names import COMMIT_LOG
+from firetrail.format.names import COMMIT_LOG, CONFIG
 
 _FILES_NAMED = 3
 """So many files are named in an advice; the others are counted."""
@@ -122,18 +122,20 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
         shown = ", ".join(by_hand[:_FILES_NAMED])
         more = f" and {len(by_hand) - _FILES_NAMED} more" if len(by_hand) > _FILES_NAMED else ""
         return f"put right by hand, or put back from a copy, and check again: {shown}{more}"
-    if any(_is_of_log(problem) for problem in found):
+    if any(_is_in(COMMIT_LOG, problem) for problem in found):
         return (
             f"'firetrail salvage {store} --into DIR' makes a new store of every good message; "
             f"'firetrail fsck {store} --repair truncate-log' gives up all from the first damage on"
         )
-    if found:
+    if any(not _is_in(CONFIG, problem) for problem in found):
         return f"'firetrail fsck {store} --repair rebuild-derived' makes queues and index again"
+    if found:
+        return "put the files of the broker back from a copy"
     return None
 
 
-def _is_of_log(problem: Problem) -> bool:
-    return problem.file.startswith(f"{COMMIT_LOG}/")
+def _is_in(folder: str, problem: Problem) -> bool:
+    return problem.file.startswith(f"{folder}/")
 
 
 def _is_for_hands(problem: Problem) -> bool:
@@ -141,7 +143,7 @@ def _is_for_hands(problem: Problem) -> bool:
     if problem.kind is Kind.FILE_UNREADABLE:
         return True
     remedies = (CUT_IT, MOVE_IT)
-    return _is_of_log(problem) and any(remedy in problem.detail for remedy in remedies)
+    return _is_in(COMMIT_LOG, problem) and any(remedy in problem.detail for remedy in remedies)
 
 
 KIND_OF_STOP = {

@@ -120,11 +120,11 @@ class Recovery:
                 self._note_last(watermark, start)
             end, stop = self._scan(start)
             self._refuse_damage(end, stop, clean, watermark, checkpoint)
-            if not clean:
-                self._keep_dropped(end, stop, stale_tails=watermark is None)
             if clean:
                 mark_unclean(Watermark(False, end, start, self._last_record, self._last_store_time))
             self._dispatch_again(start, end, clean, watermark is not None)
+            if not clean:  # right before the tail is cleared: who fails and tries again copies once
+                self._keep_dropped(end, stop, stale_tails=watermark is None)
         truncated = self._log.truncate(end)
         return RecoveryReport(
             clean, start, end, self._messages, truncated, self._last_record, self._last_store_time
