@@ -131,6 +131,23 @@ def test_messages_with_a_life_of_their_own(spark: SparkSession, root: Path, targ
     assert copies[b"committed"].sys_flag == 0
 
 
+def test_compressed_messages_stay_between_others(
+    spark: SparkSession, root: Path, target: Path
+) -> None:
+    """Producers compress large bodies only, so a queue often has both kinds."""
+    with Store.open(root, small_config()) as store:
+        for number in range(24):
+            flag = (0, 0, 0x1, 0x301)[number % 4]
+            store.put(Message("T", b"%d" % number, queue_id=number % 3 % 2, sys_flag=flag))
+    run(spark, root, target, where="true")
+    for queue_id in (0, 1):
+        copies, messages = (
+            [(r.body, r.sys_flag) for r in records(store) if r.queue_id == queue_id]
+            for store in (target, root)
+        )
+        assert copies == messages
+
+
 def test_a_store_of_java(spark: SparkSession, tmp_path: Path, target: Path) -> None:
     source = copy_of("v5-propcrc", tmp_path / "java")
     done = run(spark, source, target, where="true", topic="T")

@@ -236,19 +236,27 @@ class _Replay:
                 return
 
     def _pieces(self, chosen: list[_Found], target: Target) -> Iterator[Piece]:
-        """The copies, by queue and by how they are compressed, and each queue's in order."""
-        waiting: dict[tuple[str, int, int], list[BatchItem]] = {}
-        sizes: dict[tuple[str, int, int], int] = {}
+        """The copies by queue, and each queue's in order.
 
-        def close(key: tuple[str, int, int]) -> Piece:
+        A piece has one kind of compression, so it ends where another kind begins.
+        """
+        waiting: dict[tuple[str, int], list[BatchItem]] = {}
+        sizes: dict[tuple[str, int], int] = {}
+        kinds: dict[tuple[str, int], int] = {}
+
+        def close(key: tuple[str, int]) -> Piece:
             del sizes[key]
-            return Piece(key[0], key[1], encode_batch(waiting.pop(key)), key[2])
+            return Piece(*key, encode_batch(waiting.pop(key)), kinds.pop(key))
 
         for offset, size in chosen:
             record = self._read(offset, size)
             if target.is_home(str(record.store_host)) and self._is_copy(record):
                 continue
-            key = self._topic or record.topic, record.queue_id, record.sys_flag & _COMPRESSION
+            key = self._topic or record.topic, record.queue_id
+            kind = record.sys_flag & _COMPRESSION
+            if kinds.setdefault(key, kind) != kind:
+                yield close(key)
+                kinds[key] = kind
             items = waiting.setdefault(key, [])
             items.append(BatchItem(record.flag, record.body, _properties(record)))
             sizes[key] = sizes.get(key, 0) + size
