@@ -284,12 +284,31 @@ def test_a_close_that_is_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatc
     asyncio.run(test())
 
 
+def test_a_call_that_is_cancelled_and_fails_at_once_is_cancelled() -> None:
+    async def test() -> None:
+        calls = Calls("Producer")
+
+        async def call() -> None:
+            with calls.one():
+                await asyncio.sleep(60)
+
+        calling = asyncio.ensure_future(call())
+        await asyncio.sleep(0)
+        ending = asyncio.ensure_future(calls.end(0.0))
+        while calls.running and not calling.cancelling():
+            await asyncio.sleep(0)
+        calling.cancel()
+        await ending
+        assert calling.cancelled()
+
+    asyncio.run(test())
+
+
 def test_a_timeout_of_the_call_itself_stays_one() -> None:
     async def test() -> None:
         calls = Calls("Producer")
-        with pytest.raises(TimeoutError, match=r"^slow$"):
-            async with calls.one():
-                raise TimeoutError("slow")
+        with pytest.raises(TimeoutError, match=r"^slow$"), calls.one():
+            raise TimeoutError("slow")
         await calls.end(60)
 
     asyncio.run(test())

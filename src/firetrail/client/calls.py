@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any
 
 from firetrail.errors import ClientClosedError
 
@@ -16,51 +15,78 @@ FAIL_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class _Call(NamedTuple):
-    task: asyncio.Task[Any] | None
-    limit: asyncio.Timeout
+class _Call:
+    """A call, as a context manager around what it does in its task; cheap, as each send is one."""
+
+    __slots__ = ("_calls", "_cancelling", "_failed", "ended", "task")
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._failed = False
+        self.ended: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "calls are made in tasks"
+        self.task: asyncio.Task[Any] = task
+        self._cancelling = task.cancelling()
+        self._calls.running.add(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._calls.running.discard(self)
+        if self.ended is not None:
+            self.ended.set_result(None)
+        if not self._failed:
+            return
+        is_ours = self.task.uncancel() <= self._cancelling  # else it stays cancelled
+        if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            what = "was closed before this call ended; it may have taken effect"
+            raise ClientClosedError(f"{self._calls.owner} {what}") from None
+
+    def fail(self) -> None:
+        """Let it raise ClientClosedError where it waits."""
+        self._failed = True
+        self.task.cancel()
 
 
 class Calls:
     """The calls of one client. ``owner`` is its class, for messages."""
 
     def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._running: dict[asyncio.Future[None], _Call] = {}
+        self.owner = owner
+        self.running: set[_Call] = set()
 
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    def one(self) -> _Call:
         """Make a call. ClientClosedError if the client is closed and the call does not end."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        limit = asyncio.timeout(None)
-        try:
-            async with limit:
-                self._running[ended] = _Call(asyncio.current_task(), limit)
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            what = f"{self._owner} was closed before this call ended; it may have taken effect"
-            raise ClientClosedError(what) from None
-        finally:
-            self._running.pop(ended, None)
-            ended.set_result(None)
+        return _Call(self)
 
     async def end(self, within_s: float) -> None:
         """Wait for all calls but the one that this is part of; those that take longer fail."""
         me = asyncio.current_task()
-        others = {ended: call for ended, call in self._running.items() if call.task is not me}
-        if others:
-            await asyncio.wait(others, timeout=within_s)
-        late = [ended for ended in others if not ended.done()]
+        others = [call for call in self.running if call.task is not me]
+        if not others:
+            return
+        await self._wait(others, within_s)
+        late = [call for call in others if call in self.running]
         if not late:
             return
         _log.warning(
             "%s: %d calls did not end within %g s of the close and fail",
-            self._owner,
+            self.owner,
             len(late),
             within_s,
         )
-        for ended in late:
-            others[ended].limit.reschedule(0.0)
-        await asyncio.wait(late, timeout=FAIL_S)
+        for call in late:
+            call.fail()
+        await self._wait(late, FAIL_S)
+
+    async def _wait(self, calls: list[_Call], within_s: float) -> None:
+        create_future = asyncio.get_running_loop().create_future
+        for call in calls:
+            call.ended = call.ended or create_future()
+        await asyncio.wait({call.ended for call in calls if call.ended}, timeout=within_s)

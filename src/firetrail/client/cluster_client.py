@@ -32,7 +32,7 @@ def finished_by_close(
 
     @wraps(method)
     async def call(client: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        async with client._calls.one():
+        with client._calls.one():
             return await method(client, *args, **kwargs)
 
     return call
