@@ -59,6 +59,9 @@ ADDRESS: tuple[Any, ...] = (None, 5, "", "host", "host:port", "host:0", b"h:1")
 MESSAGE: tuple[Any, ...] = (
     *(None, b"body", "T", [Message("T", b"")]),
     *(Message("a b", b""), Message("T", "text")),  # type: ignore[arg-type]
+    *(Message("T", b"", delay_level=-1), Message("T", b"", keys=["a", ""])),
+    Message("T", b"", keys=[1]),  # type: ignore[list-item]
+    Message("T", b"", properties={"a": 1}),  # type: ignore[dict-item]
     *(Message("T", b"", flag=2**31), Message("T", b"", raw_properties=b"a\x01\xff\x02")),
 )
 QUEUES: tuple[Any, ...] = (
@@ -322,7 +325,10 @@ def test_it_is_refused(
 
 
 ALIASES = {
-    "message": ("topic", "body", "flag", "raw_properties", "messages of transactions", "message"),
+    "message": (
+        *("topic", "body", "flag", "keys", "property 'a'", "delay_level", "raw_properties"),
+        "messages of transactions",
+    ),
     "messages": ("batch", "message"),
     "message_id": ("message id",),
     "offset_message_id": ("message id",),

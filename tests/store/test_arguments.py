@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import gc
 import inspect
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import Machine
 
-from firetrail import Message, Store
+from firetrail import Batch, Message, Store
+from firetrail.errors import ConfigError, FormatError, IllegalMessageError
 from firetrail.format.kernels import draft
 from firetrail.format.whole import whole
 
@@ -78,7 +81,7 @@ def test_calls_of_a_store(call: str, store: Store) -> None:
     for bad in NOT_WHOLE:
         with pytest.raises(TypeError, match=f"^{name} = .*: expected a whole number$"):
             CALLS[call](store, bad)
-    CALLS[call](store, 0)
+    CALLS[call](store, 1 if name == "max_count" else 0)
     CALLS[call](store, Numpy())
 
 
@@ -104,8 +107,138 @@ class TestQueryLimits:
         assert [m.body for m in messages] == [b"%d" % n for n in range(99, 99 - found, -1)]
 
     def test_less_than_nothing(self, many: Store) -> None:
-        with pytest.raises(ValueError, match=r"^max_count: -1 is no number of messages$"):
+        with pytest.raises(ValueError, match=r"^max_count = -1: expected 0 or more$"):
             many.query("T", "k", max_count=-1)
+        for count in (0, -1):
+            with pytest.raises(ValueError, match=rf"^max_count = {count}: expected 1 or more$"):
+                many.get("T", max_count=count)
+
+
+TEXT: tuple[Any, ...] = (None, 5, b"T", ["T"])
+TAGS: tuple[Any, ...] = (5, b"a", [5], ["a", None])
+OFFSET: tuple[Any, ...] = NOT_WHOLE
+SECONDS: tuple[Any, ...] = ("1", True, nan, inf, -1)
+MESSAGE: tuple[Any, ...] = (None, b"", "T", Message)
+WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
+    "open": {
+        "path": (None, 5, b"folder", ""),
+        "config": (5, {}, "broker.conf"),
+        "system": (5, {}),
+    },
+    "close": {"within_s": SECONDS},
+    "put": {"message": MESSAGE},
+    "try_put": {"message": MESSAGE},
+    "put_async": {"message": MESSAGE},
+    "put_batch": {
+        "batch": (
+            *(None, Message("T", b""), (each for each in [Message("T", b"")]), "T", [5], []),
+            [Message("T", "text")],  # type: ignore[arg-type]
+        )
+    },
+    "try_put_batch": {"batch": (None, [Message("T", b"")])},
+    "get": {
+        **{"topic": TEXT, "queue_id": OFFSET, "offset": OFFSET, "tags": TAGS},
+        "max_count": (*OFFSET, 0, -1),
+    },
+    "read": {"topic": TEXT, "queue_id": OFFSET, "offset": OFFSET, "tags": TAGS},
+    "follow": {
+        **{"topic": TEXT, "queue_id": OFFSET, "offset": OFFSET, "tags": TAGS},
+        "timeout": SECONDS,
+    },
+    "by_id": {"message_id": (None, 5, b"id", "xyz")},
+    "at": {"physical_offset": OFFSET},
+    "query": {
+        **{"topic": TEXT, "key": TEXT, "begin": OFFSET, "end": OFFSET},
+        "max_count": (*OFFSET, -1),
+    },
+    "offset_at": {
+        **{"topic": TEXT, "queue_id": OFFSET, "time_ms": OFFSET, "boundary": (None, "lower")},
+    },
+    "queues": {"topic": TEXT},
+    "min_offset": {"topic": TEXT, "queue_id": OFFSET},
+    "max_offset": {"topic": TEXT, "queue_id": OFFSET},
+    "wait_dispatched": {"timeout": (None, *SECONDS)},
+    "delete_expired": {"forced": (None, 0, "no")},
+    "on_arrival": {"listener": (None, 5)},
+}
+GOOD: dict[str, Any] = {"topic": "T", "key": "k", "queue_id": 0, "time_ms": 0}
+ALIASES = {"batch": ("batch", "messages", "body"), "message_id": ("message id", "message_id")}
+
+
+def test_the_table_is_complete() -> None:
+    found = {
+        (name, parameter)
+        for name, method in inspect.getmembers(Store, callable)
+        if not name.startswith("_")
+        for parameter in inspect.signature(method).parameters
+        if parameter != "self"
+    }
+    assert found == {(name, each) for name, wrong in WRONG.items() for each in wrong}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, each) for name, given in WRONG.items() for each in given]
+)
+def test_wrong_arguments(name: str, wrong: str, store: Store, tmp_path: Path) -> None:
+    """They are refused by the call itself, with an error that names the argument."""
+    method = getattr(store, name)
+    needed = {
+        each.name: GOOD.get(each.name, tmp_path / "other")
+        for each in inspect.signature(method).parameters.values()
+        if each.default is each.empty
+    }
+    for value in WRONG[name][wrong]:
+        with pytest.raises((ConfigError, IllegalMessageError, FormatError)) as raised:
+            returned = method(**(needed | {wrong: value}))
+            if inspect.iscoroutine(returned):
+                asyncio.run(returned)
+            pytest.fail(f"{value!r} was taken")
+        assert str(raised.value).startswith(ALIASES.get(wrong, wrong)), f"{value!r}: {raised.value}"
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("topic", (None, 5, b"T", "", "a b")),
+        ("body", (None, "text", 5)),
+        ("tags", (5, b"a", ["a"], 0)),
+        ("keys", ("k", 5, [1], ["a", ""], ["a b"], b"ab", (each for each in "ab"))),
+        ("properties", ("ab", [("a", "b")], {"a": 1}, {1: "a"}, {"a": None}, {"a": ""})),
+        ("queue_id", (-1, 2**31, 2**70, 10**5000)),
+        ("delay_level", (-1, 2**70)),
+        ("flag", (2**31, 2**70)),
+        ("born_host", ("127.0.0.1", ("127.0.0.1", 1))),
+        ("raw_properties", ("a", 5, bytearray(b"a"))),
+        ("wait_for_flush", (None, 0, "no")),
+    ],
+)
+def test_messages(field: str, values: tuple[Any, ...], store: Store) -> None:
+    """What a message cannot have is refused when it is made, or when it is put."""
+    named = field.removesuffix("ies").removesuffix("s")
+    for value in values:
+        with pytest.raises((TypeError, ConfigError, IllegalMessageError), match=named):
+            store.put(Message(**({"topic": "T", "body": b""} | {field: value})))
+            pytest.fail(f"{value!r:.40} was taken")
+    assert store.log_range == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(
+            ("topic", 5),
+            ("body", "text"),
+            ("queue_id", 1.5),
+            ("queue_id", 2**31),
+            ("sys_flag", "1"),
+        ),
+        *(("born_time", True), ("born_host", "host"), ("reconsume_times", None)),
+        *(("shared_properties", "a"), ("wait_for_flush", 1)),
+    ],
+)
+def test_batches(field: str, value: object) -> None:
+    with pytest.raises((ConfigError, IllegalMessageError), match=f"^{field}"):
+        Batch(**({"topic": "T", "body": b""} | {field: value}))  # type: ignore[arg-type]
 
 
 class TestDropped:

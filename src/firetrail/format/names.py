@@ -157,6 +157,8 @@ def check_topic(name: str) -> None:
 
     The pattern leaves no room for a path separator, a dot or a control character.
     """
+    if not isinstance(name, str):
+        raise IllegalMessageError("topic", f"a str is needed, not {type(name).__name__}")
     if not name:
         raise IllegalMessageError("topic", "is empty")
     if not _TOPIC.fullmatch(name):

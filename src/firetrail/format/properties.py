@@ -94,7 +94,10 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     in either.
     """
     count = len(properties)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    try:
+        text = "".join([name + NAME_END + value + VALUE_END for name, value in properties.items()])
+    except TypeError:
+        raise _reason(properties) from None
     if (
         text.count(NAME_END) != count
         or text.count(VALUE_END) != count
@@ -173,7 +176,9 @@ def _reason(properties: Mapping[str, str]) -> IllegalMessageError:
     raise AssertionError("no property is at fault")
 
 
-def _fault(text: str) -> str | None:
+def _fault(text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"has to be a str, not {text!r:.40}"
     if not text:
         return "is empty"
     for separator in (NAME_END, VALUE_END):

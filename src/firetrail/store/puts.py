@@ -12,7 +12,9 @@ from firetrail.errors import (
     PropertiesTooLongError,
     StoreClosedError,
     StoreError,
+    WrongTypeError,
 )
+from firetrail.format.arguments import instance
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.storage.system import SyncError
@@ -94,6 +96,8 @@ class Puts:
         return result
 
     def _append(self, message: Message) -> PutResult:
+        if not isinstance(message, Message):
+            raise WrongTypeError("message", message, "expected a Message")
         refusal = self._gate.refusal or self._dispatcher.starved
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
@@ -160,6 +164,7 @@ class Puts:
         return Draft(waiting, queue.encoded_topic, self._rules), queue
 
     def _append_batch(self, batch: Batch) -> PutResult:
+        instance("batch", batch, Batch)
         refusal = self._gate.refusal or self._dispatcher.starved
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)

@@ -13,7 +13,8 @@ from typing import Self
 
 from firetrail.errors import FormatError, IllegalMessageError
 from firetrail.format import layout
-from firetrail.format.batch import BatchItem, decode_batch, encode_batch
+from firetrail.format.arguments import instance, number, several, truth
+from firetrail.format.batch import INT32_MAX, BatchItem, decode_batch, encode_batch
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import measure_batch
@@ -38,6 +39,7 @@ from firetrail.format.properties import (
     replace_properties,
     without_crc,
 )
+from firetrail.format.whole import whole
 from firetrail.store.commitlog import BatchDraft
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
@@ -47,6 +49,8 @@ HAS_WAITED = -1
 """The delay level of a message with raw properties that name the level it has waited for.
 
 Java leaves that property in what it delivers, where consumers read it."""
+
+INT32_MIN = -INT32_MAX - 1
 
 _DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
@@ -71,11 +75,25 @@ class Batch:
     shared_properties: bytes = b""
     wait_for_flush: bool = True
 
+    def __post_init__(self) -> None:
+        instance("topic", self.topic, str)
+        for name in ("queue_id", "sys_flag", "reconsume_times"):
+            number(name, getattr(self, name), INT32_MIN, INT32_MAX)
+        if self.born_time is not None:
+            whole("born_time", self.born_time)
+        if self.born_host is not None:
+            instance("born_host", self.born_host, Host)
+        _check_body(self.body)
+        instance("shared_properties", self.shared_properties, bytes)
+        truth("wait_for_flush", self.wait_for_flush)
+
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Self:
         """The batch of these messages, which must agree on what a batch has only once."""
-        if not messages:
+        if not several("messages", messages, Message):
             raise IllegalMessageError("batch", "it holds no message")
+        for message in messages:
+            _check_body(message.body)
         first = messages[0]
         for name in ("topic", "queue_id", "sys_flag", "born_time", "born_host", "reconsume_times"):
             if any(getattr(message, name) != getattr(first, name) for message in messages):
@@ -95,6 +113,11 @@ class Batch:
             first.reconsume_times,
             wait_for_flush=all(message.wait_for_flush for message in messages),
         )
+
+
+def _check_body(body: object) -> None:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise IllegalMessageError("body", f"bytes are needed, not {type(body).__name__}")
 
 
 class Drafter:

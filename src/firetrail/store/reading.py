@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from firetrail.errors import StoreDamagedError
+from firetrail.errors import StoreDamagedError, WrongTypeError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.select import ELSEWHERE, Selection
@@ -355,8 +355,17 @@ def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
     """Hashes for :meth:`Reader.get` of ``"A || B"`` or several tags; None for all (``"*"``)."""
     if tags is None:
         return None
-    names = tags.split("||") if isinstance(tags, str) else list(tags)
-    stripped = [name.strip() for name in names]
-    if "*" in stripped:
+    names = tag_names(tags)
+    if "*" in names:
         return None
-    return frozenset(java_hash(name) for name in stripped if name)
+    return frozenset(java_hash(name) for name in names if name)
+
+
+def tag_names(tags: str | Iterable[str]) -> list[str]:
+    """The tags in ``"A || B"``, or several tags; WrongTypeError for anything else."""
+    try:
+        names = tags.split("||") if isinstance(tags, str) else [name + "" for name in tags]
+    except TypeError:
+        allowed = 'expected tags, such as "A || B" or ["A", "B"]'
+        raise WrongTypeError("tags", tags, allowed) from None
+    return [name.strip() for name in names]

@@ -16,11 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from firetrail.errors import (
+    ConfigError,
     FlushFailedError,
     FormatError,
     StoreClosedError,
     StoreDamagedError,
+    WrongTypeError,
 )
+from firetrail.format.arguments import function, instance, number, seconds, truth
 from firetrail.format.record import Record, decode_message
 from firetrail.format.whole import whole
 from firetrail.storage.system import System
@@ -31,7 +34,7 @@ from firetrail.store.engine import Engine
 from firetrail.store.flush import ThreadWaiter
 from firetrail.store.logread import record_offset
 from firetrail.store.puts import Puts
-from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes
+from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.recovery import RecoveryReport
 from firetrail.store.results import GetResult
 from firetrail.store.stats import Snapshot
@@ -61,7 +64,13 @@ class Store(Puts):
         File sizes of an existing store are taken from its files, whatever the configuration says.
         Raises NotAStoreError, StoreLockedError or StoreDamagedError, and has changed nothing then.
         """
-        return cls(Engine(Path(path), config or StoreConfig(), system or System()))
+        if not isinstance(path, str | Path):
+            raise WrongTypeError("path", path, "expected a str or a Path")
+        if path == "":
+            raise ConfigError("path", path, "is empty; '.' is the current folder")
+        config = StoreConfig() if config is None else instance("config", config, StoreConfig)
+        system = System() if system is None else instance("system", system, System)
+        return cls(Engine(Path(path), config, system))
 
     def close(self, within_s: float | None = None) -> None:
         """Make everything durable and close the store; raises if that was not possible.
@@ -69,6 +78,8 @@ class Store(Puts):
         With ``within_s``, what takes longer is left to the next opening, which then recovers:
         queues and index may not have the last messages yet, which are in the log and on disk.
         """
+        if within_s is not None:
+            seconds("within_s", within_s)
         if not self._closed:
             self._closed = True
             self._engine.stop(within_s)
@@ -110,9 +121,11 @@ class Store(Puts):
         ``tags`` (``"A || B"`` or several) are compared by hash, as RocketMQ's broker does; a
         message with another tag of the same hash may be among the answer.
         """
-        if not type(queue_id) is type(offset) is type(max_count) is int:
+        if not type(queue_id) is type(offset) is type(max_count) is int or max_count < 1:
             queue_id, offset = whole("queue_id", queue_id), whole("offset", offset)
-            max_count = whole("max_count", max_count)
+            max_count = number("max_count", max_count, 1)
+        if type(topic) is not str:
+            instance("topic", topic, str)
         wanted = None if tags is None else tag_hashes(tags)
         return self._statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
 
@@ -124,6 +137,12 @@ class Store(Puts):
         tags: str | Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """The messages of a queue, from ``offset`` (or the first one) on, up to now."""
+        _check_read(topic, queue_id, offset, tags)
+        return self._read(topic, queue_id, offset, tags)
+
+    def _read(
+        self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
+    ) -> Iterator[Record]:
         for messages, _ in self._pages(topic, queue_id, offset, tags):
             yield from messages
 
@@ -136,7 +155,7 @@ class Store(Puts):
         """
         self._catch_up()
         wanted = tag_hashes(tags)
-        names = None if wanted is None else _tag_names(tags)
+        names = None if wanted is None or tags is None else set(tag_names(tags))
         first = self.min_offset(topic, queue_id)
         position = first if offset is None else whole("offset", offset)
         while True:
@@ -158,12 +177,12 @@ class Store(Puts):
         result: GetResult,
     ) -> Iterator[Record]:
         """The messages that a get from ``position`` has found; StoreDamagedError at a bad one."""
-        for number, buffer in enumerate(result.buffers):
+        for place, buffer in enumerate(result.buffers):
             try:
                 yield decode_message(buffer)
             except FormatError as error:
                 reader = self._engine.reader
-                raise reader.damage(topic, queue_id, position, number, wanted) from error
+                raise reader.damage(topic, queue_id, position, place, wanted) from error
 
     def follow(
         self,
@@ -177,6 +196,19 @@ class Store(Puts):
 
         With a ``timeout``, end when for so many seconds nothing has arrived in the queue.
         """
+        _check_read(topic, queue_id, offset, tags)
+        if timeout is not None:
+            seconds("timeout", timeout)
+        return self._follow(topic, queue_id, offset, tags, timeout)
+
+    def _follow(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int | None,
+        tags: str | Sequence[str] | None,
+        timeout: float | None,
+    ) -> Iterator[Record]:
         arrivals, clock = self._engine.arrivals, self._engine.system.clock
         first = self.min_offset(topic, queue_id)
         position = first if offset is None else whole("offset", offset)
@@ -197,7 +229,7 @@ class Store(Puts):
 
     def by_id(self, message_id: str) -> Record | None:
         """The message with this offset message id."""
-        buffer = self._engine.reader.by_id(message_id)
+        buffer = self._engine.reader.by_id(instance("message_id", message_id, str))
         return None if buffer is None else self._decoded(buffer)
 
     def at(self, physical_offset: int) -> Record | None:
@@ -219,10 +251,10 @@ class Store(Puts):
         than ``max_query_count``.
         """
         begin, end = whole("begin", begin), whole("end", end)
+        instance("topic", topic, str)
+        instance("key", key, str)
         if max_count is not None:
-            max_count = whole("max_count", max_count)
-            if max_count < 0:
-                raise ValueError(f"max_count: {max_count} is no number of messages")
+            max_count = number("max_count", max_count)
         self._catch_up()
         if max_count == 0:
             return []
@@ -251,6 +283,8 @@ class Store(Puts):
     ) -> int:
         """Queue offset that a store time (ms) stands for."""
         queue_id, time_ms = whole("queue_id", queue_id), whole("time_ms", time_ms)
+        instance("topic", topic, str)
+        instance("boundary", boundary, Boundary)
         return self._engine.reader.offset_at(topic, queue_id, time_ms, boundary)
 
     # -- what is there ------------------------------------------------------------------------
@@ -281,16 +315,19 @@ class Store(Puts):
 
     def queues(self, topic: str) -> list[int]:
         """The queue ids of a topic, in order."""
+        instance("topic", topic, str)
         return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Queue offset of the oldest message there is; 0 for a missing queue."""
-        queue = self._engine.queues.find(topic, whole("queue_id", queue_id))
+        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        queue = self._engine.queues.find(topic, queue_id)
         return queue.min_offset(self._log.min_offset) if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """Queue offset that the next message gets to see; 0 for a missing queue."""
-        queue = self._engine.queues.find(topic, whole("queue_id", queue_id))
+        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        queue = self._engine.queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     @property
@@ -325,6 +362,7 @@ class Store(Puts):
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Wait until everything put so far is in queues and index; False at the timeout."""
+        seconds("timeout", timeout)
         return self._wait_dispatched(self._log.max_offset, timeout)
 
     def _wait_dispatched(self, end: int, timeout: float) -> bool:
@@ -351,13 +389,21 @@ class Store(Puts):
 
         ``forced``, also those that have not expired, but never the active one.
         """
-        return self._engine.retention.delete(forced=forced)
+        return self._engine.retention.delete(forced=truth("forced", forced))
 
     def on_arrival(self, listener: Callable[[list[Arrival]], None]) -> None:
         """Call ``listener`` in the dispatching thread whenever messages became readable."""
+        function("listener", listener, "def on_arrival(arrivals)")
         self._dispatcher.listeners.append(listener)
 
 
-def _tag_names(tags: str | Sequence[str] | None) -> set[str]:
-    names = tags.split("||") if isinstance(tags, str) else list(tags or ())
-    return {name.strip() for name in names}
+def _check_read(
+    topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
+) -> None:
+    """Refuse wrong arguments in the call itself, and not only when the first message is read."""
+    instance("topic", topic, str)
+    whole("queue_id", queue_id)
+    if offset is not None:
+        whole("offset", offset)
+    if tags is not None:
+        tag_names(tags)

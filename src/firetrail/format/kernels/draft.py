@@ -6,7 +6,7 @@ Both are made once for every put, which is why they are here. The attributes' C 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import SupportsIndex
 
 try:
@@ -14,7 +14,7 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.errors import IllegalMessageError, PropertiesTooLongError
+from firetrail.errors import IllegalMessageError, PropertiesTooLongError, WrongTypeError
 from firetrail.format import layout
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.encode import with_crc_room
@@ -93,7 +93,7 @@ class Message:
         reconsume_times: SupportsIndex = 0,
         prepared_offset: SupportsIndex = 0,
         raw_properties: bytes | None = None,
-        wait_for_flush: cython.bint = True,
+        wait_for_flush: object = True,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -109,7 +109,9 @@ class Message:
         self.reconsume_times = _whole("reconsume_times", reconsume_times)
         self.prepared_offset = _whole("prepared_offset", prepared_offset)
         self.raw_properties = raw_properties
-        self.wait_for_flush = wait_for_flush
+        if wait_for_flush is not True and wait_for_flush is not False:
+            raise WrongTypeError("wait_for_flush", wait_for_flush, "expected True or False")
+        self.wait_for_flush: bool = wait_for_flush
 
     def __repr__(self) -> str:
         return f"Message({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"
@@ -127,9 +129,15 @@ class Message:
         Raises IllegalMessageError for what the format has no way to hold.
         """
         if self.raw_properties is not None:
+            if type(self.raw_properties) is not bytes:
+                raise IllegalMessageError("raw_properties", _not("bytes", self.raw_properties))
             return self.raw_properties
         text: str = ""
         items: cython.Py_ssize_t = 0
+        if self.tags is not None and not isinstance(self.tags, str):
+            raise IllegalMessageError("tags", _not("a str", self.tags))
+        if self.delay_level < 0:
+            raise IllegalMessageError("delay_level", f"{self.delay_level} is negative")
         if self.keys:
             text = f"KEYS\x01{_join_keys(self.keys)}\x02"
             items = 1
@@ -149,6 +157,8 @@ class Message:
             encode_properties({name: value for name, value in values.items() if value})
         if not self.properties:
             return encoded
+        if type(self.properties) is not dict and not isinstance(self.properties, Mapping):
+            raise IllegalMessageError("properties", _not("a dict", self.properties))
         self._refuse_twice(KEYS, self.keys)
         self._refuse_twice(TAGS, self.tags)
         self._refuse_twice(DELAY, self.delay_level)
@@ -165,9 +175,17 @@ class Message:
 @cython.exceptval(-1, check=True)
 def _whole(field: str, value: object) -> cython.longlong:
     """The number in an argument; C's own conversion would cut one that is not whole."""
-    if type(value) is int:
-        return value
+    if cython.compiled and type(value) is int:
+        try:
+            return value
+        except OverflowError:
+            pass  # the error of whole() names the field
     return whole(field, value)
+
+
+@cython.cfunc
+def _not(wanted: str, value: object) -> str:
+    return f"{wanted} is needed, not {type(value).__name__}"
 
 
 @cython.cfunc
@@ -187,7 +205,14 @@ def _separators(encoded: bytes) -> cython.Py_ssize_t:
 def _join_keys(keys: Sequence[str]) -> str:
     if isinstance(keys, str):
         raise IllegalMessageError("keys", f'a list is needed, such as ["{keys}"]')
-    joined: str = KEY_SEPARATOR.join(keys)
+    if type(keys) is not list and not isinstance(keys, Collection):
+        raise IllegalMessageError("keys", _not("a list", keys))
+    try:
+        joined: str = KEY_SEPARATOR.join(keys)
+    except TypeError:
+        raise IllegalMessageError("keys", f"every key has to be a str: {list(keys)!r}") from None
+    if "" in keys:
+        raise IllegalMessageError("keys", f"a key is empty: {list(keys)!r}")
     if joined.count(KEY_SEPARATOR) != len(keys) - 1:
         raise IllegalMessageError("keys", f"a key holds no space: {list(keys)!r}")
     return joined
@@ -231,6 +256,8 @@ class Draft:
         if message.born_host is None:
             self.born_host = rules.store_host
         else:
+            if not isinstance(message.born_host, Host):
+                raise IllegalMessageError("born_host", _not("a Host", message.born_host))
             self.born_host = encode_host(message.born_host)
         self.sys_flag = message.sys_flag & ~_HOST_FLAGS | rules.store_flags
         if len(self.born_host) == _HOST_V6_SIZE:
