@@ -20,9 +20,8 @@ from firetrail.format.javahash import java_text
 from firetrail.format.light import is_light, numbered_queues
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.gaps import queue_gap
+from firetrail.store.gaps import queue_gaps
 from firetrail.store.logread import record_at
-from firetrail.store.problems import Problem
 from firetrail.store.tail import TailKind, read_tail
 from firetrail.store.view import StoreState, StoreView
 from firetrail.store.walk import Batch, Damage
@@ -146,8 +145,9 @@ class Dump:
         """The messages of some queues of a topic, merged in the order of the log."""
         columns = Columns(1)
         queues = [self._units(self._view.queues.open(topic, number), start) for number in queue_ids]
-        for queue_id in queue_ids:
-            self._report_gap(queue_gap(self._view, topic, queue_id))
+        for gap in queue_gaps(self._view, topic, queue_ids):
+            self.problems += 1
+            say(f"{gap.file} at {gap.offset}: {gap.detail}; check the store: firetrail fsck")
         for unit, offset, queue_id in heapq.merge(*queues):
             record = record_at(self._view.log, unit.physical_offset)
             row = row_of(record, unit.physical_offset, columns) if record is not None else None
@@ -166,11 +166,6 @@ class Dump:
             unit = queue.unit(offset)
             if unit is not None and unit.size != PRE_BLANK.size:
                 yield unit, offset, queue.queue_id
-
-    def _report_gap(self, gap: Problem | None) -> None:
-        if gap is not None:
-            self.problems += 1
-            say(f"{gap.file} at {gap.offset}: {gap.detail}; check the store: firetrail fsck")
 
     def _report_unit(self, topic: str, queue_id: int, offset: int, unit: ConsumeQueueUnit) -> None:
         view = self._view

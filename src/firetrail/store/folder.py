@@ -106,6 +106,14 @@ def check_not_in_use(system: System, root: Path) -> None:
         raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
 
 
+def was_javas(system: System, root: Path) -> bool:
+    """Whether the Java store was the last to have a store open that nobody has open now."""
+    try:
+        return system.files.read(root / LOCK).startswith(LOCK_CONTENT)
+    except FileNotFoundError:
+        return False
+
+
 class FolderLock:
     """The exclusive right to write a store, shared with the Java store's understanding of it."""
 

@@ -9,18 +9,20 @@ compares everything with the log.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
-from firetrail.format.index import decode_index_slot, entry_at, slot_at
+from firetrail.format.index import entry_at, slot_at
 from firetrail.format.kernels.single import KeyQuestion
-from firetrail.format.layout import INDEX_ENTRY
+from firetrail.format.layout import INDEX_ENTRY, INDEX_SLOT
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.queue import SegmentQueue
+from firetrail.store.folder import was_javas
 from firetrail.store.indexfile import IndexFile
 from firetrail.store.inventory import read_inventory
 from firetrail.store.problems import Kind, Problem
+from firetrail.store.queues import Extent, QueueKey
 from firetrail.store.reading import TIME_MAX
 from firetrail.store.view import StoreState, StoreView
 
@@ -34,37 +36,33 @@ _STEP = 1 << 20
 # -- queues -----------------------------------------------------------------------------------
 
 
-def queue_gap(view: StoreView, topic: str, queue_id: int) -> Problem | None:
-    """What says that a queue has more messages than are found in it; None if nothing does.
+def queue_gaps(view: StoreView, topic: str, queue_ids: Iterable[int]) -> Iterator[Problem]:
+    """What says that queues of a topic have more messages than are found in them.
 
     A gap that is not at the end shows by itself, as units without a message.
     """
-    tail = view.tails.get((topic, queue_id))
-    if tail is None or view.state is StoreState.OPEN:  # who writes it is ahead of us
-        return None
-    place = tail.max_offset * UNIT_SIZE
-    noted = _noted_end(view, topic, queue_id)
-    if noted is not None and noted > tail.max_offset:
-        detail = f"the queue ends at {tail.max_offset}, but had {noted} messages when it was closed"
-        return _queue_problem(view, topic, queue_id, place, detail)
-    if _has_data_behind(view, topic, queue_id, place):
-        detail = f"the queue ends at {tail.max_offset} with zeros, but more units follow them"
-        return _queue_problem(view, topic, queue_id, place, detail)
-    return None
+    if view.state is StoreState.OPEN:  # who writes it is ahead of us
+        return
+    noted = _noted_extents(view)
+    for queue_id in queue_ids:
+        tail = view.tails.get((topic, queue_id))
+        if tail is None:
+            continue
+        there, place = tail.max_offset, tail.max_offset * UNIT_SIZE
+        extent = noted.get((topic, queue_id))
+        if extent is not None and extent.end > there:
+            detail = f"the queue ends at {there}, but had {extent.end} messages before"
+            yield _queue_problem(view, topic, queue_id, place, detail)
+        elif _has_data_behind(view, topic, queue_id, place):
+            detail = f"the queue ends at {there} with zeros, but more units follow them"
+            yield _queue_problem(view, topic, queue_id, place, detail)
 
 
-def _noted_end(view: StoreView, topic: str, queue_id: int) -> int | None:
-    """What the last owner has noted, if that was Firetrail and has closed the store."""
-    watermark, known = view.watermark, read_inventory(view.system, view.root)
-    if (
-        view.state is not StoreState.CLOSED
-        or watermark is None
-        or not watermark.clean
-        or watermark.durable_offset != known.durable_offset
-    ):
-        return None
-    extent = known.queues.get((topic, queue_id))
-    return extent.end if extent is not None else None
+def _noted_extents(view: StoreView) -> Mapping[QueueKey, Extent]:
+    """What the last owner has noted about queues, if that was Firetrail."""
+    known = read_inventory(view.system, view.root)
+    is_current = known.is_current(view.state is StoreState.CLOSED, view.watermark)
+    return known.queues if is_current and not was_javas(view.system, view.root) else {}
 
 
 def _has_data_behind(view: StoreView, topic: str, queue_id: int, place: int) -> bool:
@@ -119,13 +117,13 @@ def _broken_chain(file: IndexFile, key_hash: int) -> Gap | None:
     """A link that leads to something which is no entry of the chain."""
     slot, view = key_hash % file.slots, file.segment.view
     at = slot_at(slot)
-    number = decode_index_slot(view, at)
+    (number,) = INDEX_SLOT.struct.unpack_from(view, at)
     limit = file.header.next_entry + 1  # after the slot: who has the store open goes on
     for _ in range(CHAIN_MAX):
         if number == 0:
             return None
-        if number >= limit:
-            detail = f"slot {slot} leads to entry {number}, but there are only {limit - 1}"
+        if not 0 < number < limit:
+            detail = f"slot {slot} leads to {number}, which is no number of an entry before {limit}"
             return at, Kind.INDEX_CHAIN, detail
         at = entry_at(file.slots, number)
         entry = INDEX_ENTRY.struct.unpack_from(view, at)

@@ -33,6 +33,7 @@ from firetrail.format.names import (
     GROUPS_JSON,
     INDEX,
     INVENTORY,
+    LMQ_OFFSETS,
     TOPICS_JSON,
     parse_index_name,
 )
@@ -48,6 +49,7 @@ CONFIG_FILES = {
     TOPICS_JSON: "topics have default settings, and those without messages are gone",
     GROUPS_JSON: "consumer groups have default settings",
     CONSUMER_OFFSETS: "every consumer group starts over, where its consumers say",
+    LMQ_OFFSETS: "consumer groups go on where consumerOffset.json says, or start over",
     DELAY_OFFSETS: "delayed messages that are still in the log are delivered again",
 }
 """The files of a broker that are missed, and what it means for a broker to start without one."""
