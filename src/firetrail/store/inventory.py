@@ -125,10 +125,10 @@ def read_inventory(system: System, root: Path) -> Inventory:
         return Inventory()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _LOGGER.warning(
-            "%s is damaged and is ignored (%s); files that are missing are found only as far as "
-            "the log shows it, 'firetrail fsck' finds them all",
+            "%s cannot be read (%s) and is ignored; files that are missing are noticed only as far "
+            "as the log shows it, 'firetrail fsck' finds them all",
             path,
-            type(error).__name__,
+            error.strerror if isinstance(error, OSError) else "it is damaged",
         )
         return Inventory()
 
