@@ -16,6 +16,7 @@ from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.format.layout import TRANSACTION_PREPARED
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.store import dispatch
+from firetrail.store.deriving import Arrival
 from firetrail.store.served import ServedStore
 
 BEHIND_MAX = 4
@@ -126,6 +127,22 @@ def test_what_waits_for_the_disk_holds_nobody_up(tmp_path: Path) -> None:
         asyncio.run(put_many(store))
         assert store.wait_dispatched(PATIENCE_S)
         assert made(tmp_path / "store") == 3 * BEHIND_MAX
+
+
+def test_a_listener_that_puts_is_not_held_up(open_store: OpenStore, root: Path) -> None:
+    """Dispatch goes on only when it has returned."""
+    store = open_store(log=1 << 16)
+    results: list[PutResult] = []
+
+    def copy(arrivals: list[Arrival]) -> None:
+        if arrivals[0].topic == "T":
+            for number in range(3 * BEHIND_MAX):
+                results.append(store.try_put(Message(f"t{number}", b"x")))
+
+    store.on_arrival(copy)
+    store.put(Message("T", b"x"))
+    eventually(lambda: made(root) == 3 * BEHIND_MAX)
+    assert all(result.ok for result in results)
 
 
 class TestBytes:

@@ -56,6 +56,7 @@ class Dispatcher:
         self._quiet_rounds = QUIET_ROUNDS
         self._is_over: Callable[[], bool] | None = None
         self._stepping = threading.Lock()  # over steps: the thread's, and those of who helps
+        self._announcing = 0  # the thread that listeners run in
         self._new_queues: deque[tuple[ConsumeQueue, int]] = deque(maxlen=NEW_QUEUES_BEHIND_MAX)
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
@@ -144,7 +145,12 @@ class Dispatcher:
             self._wait_while(lambda: self.behind > BEHIND_MAX)
 
     def _wait_while(self, holds: Callable[[], bool]) -> bool:
-        """Let the dispatcher get on, as it does best while nobody else runs; False if in vain."""
+        """Let the dispatcher get on, as it does best while nobody else runs; False if in vain.
+
+        A listener that puts is not held up: dispatch waits for it.
+        """
+        if self._announcing == threading.get_ident():
+            return True
         clock = self._log.queue.system.clock
         over_at = clock.monotonic() + PATIENCE_S
         while holds() and not self.starved:
@@ -241,8 +247,10 @@ class Dispatcher:
 
     def _announce(self, arrivals: list[Arrival]) -> None:
         """Tell the listeners; one that fails is no reason to stop dispatching."""
+        self._announcing = threading.get_ident()
         for listener in self.listeners:
             try:
                 listener(arrivals)
             except Exception:
                 _LOGGER.exception("a listener for arriving messages failed: %r", listener)
+        self._announcing = 0
