@@ -147,7 +147,8 @@ class BulkChecker(Checker):
             history.survive_power_loss = least
             go_on = source.random() < chain_share
             process = self._run_again(image, history, least, record=go_on)
-            for again in source.sample(process.moments, 2) if go_on else ():
+            moments = process.moments if go_on else []  # none if all was there already
+            for again in source.sample(moments, min(2, len(moments))):
                 self.check_moment(again, process.history, source, chain_share=0)
         except AssertionError as error:
             error.add_note(f"before {moment.snapshot.label}, {how}")

@@ -214,6 +214,9 @@ class _Threading:
     def Condition(self) -> _Condition:
         return _Condition(self._world)
 
+    def get_ident(self) -> int:
+        return threading.get_ident()
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the simulated threading module has no {name} yet")
 
