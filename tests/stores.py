@@ -1,5 +1,6 @@
 """Stores for the tests of those who look into one: the golden ones, and copies with damage."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,19 @@ def copy_of(name: str, target: Path) -> Path:
     """A copy of a golden store that may be changed."""
     shutil.copytree(GOLDEN / name, target / name)
     return target / name
+
+
+def list_topics(
+    root: Path,
+    *names: str,
+    changed_ms: int = 4_000_000_000_000,
+    attributes: dict[str, dict[str, str]] | None = None,
+) -> None:
+    """A broker's list of topics: changed after all messages were stored, unless told otherwise."""
+    table = {name: {"attributes": (attributes or {}).get(name, {})} for name in names}
+    content = {"topicConfigTable": table, "dataVersion": {"counter": 1, "timestamp": changed_ms}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(json.dumps(content))
 
 
 def records(root: Path) -> list[Record]:

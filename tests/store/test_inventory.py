@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import small_config
 from tests.store.checks import checked
-from tests.stores import copy_of, derived, flip, overwrite, truncate
+from tests.stores import copy_of, derived, flip, list_topics, overwrite, records, truncate
 
 from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, StoreDamagedError
@@ -196,11 +196,38 @@ class TestStoresOfJava:
     ) -> None:
         """The broker deleted it: its queues are not derived again from the whole log."""
         root = copy_of("v5-clean", tmp_path)
-        (root / "config").mkdir()
-        (root / "config/topics.json").write_text('{"topicConfigTable": {"T6": {}}}')
+        list_topics(root, "T6")
         shutil.rmtree(root / "consumequeue" / "T1")
         Store.open(root).close()
         assert "rebuilt from the log" not in caplog.text
+
+    @pytest.mark.parametrize("name", ["v4-clean", "v5-clean"])
+    def test_the_last_messages_of_a_topic_that_java_deleted_do_not_come_back(
+        self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """They stand behind all that the queues know of, and Java itself derives them again."""
+        root = copy_of(name, tmp_path)
+        newest = records(root)[-1].topic
+        others = {path.name for path in (root / "consumequeue").iterdir()} - {newest}
+        list_topics(root, *others)
+        shutil.rmtree(root / "consumequeue" / newest)
+        with Store.open(root) as store:
+            assert newest not in store.topics()
+            store.put(Message(newest, b"new life"))
+            assert [message.body for message in store.read(newest)] == [b"new life"]
+        assert f"does not list their topics, which were deleted: {newest}" in caplog.text
+        assert checked(root).ok
+
+    @pytest.mark.parametrize("changed_ms", [0, 1])
+    def test_a_list_of_topics_that_is_older_than_the_messages_says_nothing(
+        self, changed_ms: int, tmp_path: Path
+    ) -> None:
+        root = copy_of("v5-clean", tmp_path)
+        before = derived(root)[0]
+        list_topics(root, changed_ms=changed_ms)
+        shutil.rmtree(root / "consumequeue" / records(root)[-1].topic)
+        reopened(root)
+        assert derived(root)[0] == before
 
     @pytest.mark.parametrize("killed", [False, True])
     def test_queues_of_batches_get_no_others_beside_them(
@@ -225,9 +252,7 @@ class TestStoresOfJava:
         self, closed: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Firetrail's list is older than what Java has done to the store since."""
-        (closed / "config").mkdir()
-        table = {"topicConfigTable": {"t0": {}, "t2": {}}}
-        (closed / "config/topics.json").write_text(json.dumps(table))
+        list_topics(closed, "t0", "t2")
         shutil.rmtree(closed / "consumequeue" / "t1")
         (closed / "lock").write_bytes(LOCK_CONTENT)  # as a Java broker leaves it
         with Store.open(closed) as store:

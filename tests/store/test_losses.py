@@ -107,7 +107,7 @@ def test_a_rebuild_gives_up_nothing(root: Path, capsys: pytest.CaptureFixture[st
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run"]) == 0
     assert "gives up no message" in capsys.readouterr().out
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"loss": None}
+    assert json.loads(capsys.readouterr().out) == {"loss": None, "left_out": []}
     assert not list(root.glob("repair-*"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.crash.simulation import scratch
 from tests.helpers import small_config
 from tests.store.checks import checked
-from tests.stores import copy_of, derived, truncate
+from tests.stores import copy_of, derived, list_topics, truncate
 
 from firetrail import Message
 from firetrail.errors import FlushFailedError, StoreDamagedError
@@ -315,9 +315,7 @@ class TestStoresOfJava:
         root = tmp_path / "store"
         with ServedStore.open(root, CONFIG) as store:
             put_some(store)
-        (root / "config").mkdir()
-        table = {"topicConfigTable": {"t0": {}, "t2": {}}}
-        (root / "config/topics.json").write_text(json.dumps(table))
+        list_topics(root, "t0", "t2")
         shutil.rmtree(root / "consumequeue/t1")  # as the Java broker deletes a topic
         (root / "lock").write_bytes(LOCK_CONTENT)
         with ServedStore.open(root, CONFIG) as store:

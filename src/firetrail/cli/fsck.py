@@ -17,8 +17,10 @@ from firetrail.storage.system import System
 from firetrail.store.folder import check_not_in_use
 from firetrail.store.fsck.check import check_store
 from firetrail.store.fsck.report import CheckReport
+from firetrail.store.lives import LeftOut
 from firetrail.store.losses import Loss, loss_behind
 from firetrail.store.problems import Problem
+from firetrail.store.rebuild import find_left_out
 from firetrail.store.repair import Repair, check_log, damage_to_cut, repair_store
 from firetrail.store.view import StoreView
 
@@ -109,18 +111,24 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
     if args.repair is None:
         raise FiretrailError("--dry-run needs --repair")
     check_not_in_use(System(), args.store)
-    loss = None
+    loss: Loss | None = None
+    left_out: tuple[LeftOut, ...] = ()
     with open_view(args.store) as view:
         if Repair(args.repair) is Repair.TRUNCATE_LOG:
             loss = loss_behind(view, damage_to_cut(view))
         else:
             check_log(view)
+            left_out = find_left_out(view, args.delay_levels)
     if args.json:
-        print(json.dumps({"loss": loss.as_json() if loss is not None else None}))
-    elif loss is None:
-        print("rebuild-derived makes queues and index from the log and gives up no message")
-    else:
+        told = {"loss": loss.as_json() if loss is not None else None}
+        print(json.dumps(told | {"left_out": [each._asdict() for each in left_out]}))
+    elif loss is not None:
         print("\n".join(loss_lines(loss, "would give up")))
+    elif left_out:
+        print("rebuild-derived makes queues and index from the log:")
+        print("\n".join(map(str, left_out)))
+    else:
+        print("rebuild-derived makes queues and index from the log and gives up no message")
     return ExitCode.OK
 
 

@@ -51,9 +51,10 @@ def run(args: argparse.Namespace) -> ExitCode:
 def tell(args: argparse.Namespace, place: Path, made: Rebuilt) -> None:
     """Say what was made, and where."""
     if args.json:
-        print(json.dumps({"into": str(place), **made._asdict()}))
+        print(json.dumps({"into": str(place), **made.as_json()}))
     else:
         print(
             f"{place}: {counted(made.queues, 'queue')} and "
             f"{counted(made.index_files, 'index file')} of {counted(made.messages, 'message')}"
         )
+        print("".join(f"{each}\n" for each in made.left_out), end="")

@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             "saved": saved.kept,
             "left_out": saved.left_out,
             "misplaced": [record._asdict() for record in saved.misplaced],
+            "deleted": saved.deleted,
             "positions": broker.done,
             "check": report.as_json(),
         }
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         )
         if saved.left_out:
             print(f"{counted(saved.left_out, 'note')} of pops and transactions left out")
+        if saved.deleted:
+            print(f"{counted(saved.deleted, 'message')} of deleted topics left out")
         print("\n".join([*_notes(saved.misplaced), *broker.done, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
 

@@ -36,6 +36,7 @@ from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.geometry import adopt_sizes
+from firetrail.store.lives import begins_anew
 from firetrail.store.losses import GoodRecord
 from firetrail.store.putting import without_crcs
 from firetrail.store.queues import QueueKey
@@ -168,7 +169,8 @@ class BulkAppend:
     def add_record(self, record: GoodRecord) -> int:
         """Append a record of another store as it is, but for its places; its new queue offset.
 
-        One that is in no queue keeps the queue offset that it has.
+        One that is in no queue keeps the queue offset that it has. One that begins a new life of
+        its queue does so here as well.
         """
         content = record.content
         size = len(content)
@@ -177,6 +179,8 @@ class BulkAppend:
             segment = self._roll(segment)
         key = (record.topic, record.queue_id)
         number = self._next.get(key, 0) if record.in_queue else record.queue_offset
+        if record.in_queue and begins_anew(record.queue_offset, number):
+            number = 0
         moved = move_record(content, segment.base + segment.wrote, number)
         self._place(segment, moved)
         if record.in_queue:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import Queue
 from typing import NamedTuple
 
@@ -19,11 +19,13 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
 from firetrail.format.kernels.scan import scan
-from firetrail.format.layout import UNIT
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.storage.segment import Segment
+from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.indexes import Index
-from firetrail.store.queues import QueueKey, QueueTable
+from firetrail.store.lives import Lives, begins_anew
+from firetrail.store.queues import QueueTable
 
 ROWS_PER_STEP = 4096
 ROWS_PER_STEP_MAX = 1 << 16
@@ -53,6 +55,21 @@ class Run(NamedTuple):
     queue_id: int
     offset: int
     units: memoryview
+
+    @property
+    def length(self) -> int:
+        """How many units there are."""
+        return len(self.units) // UNIT_SIZE
+
+    @property
+    def first(self) -> int:
+        """Physical offset of the first unit's record."""
+        return decode_unit(self.units).physical_offset
+
+    @property
+    def newest(self) -> int:
+        """Physical offset of the last unit's record."""
+        return decode_unit(self.units, len(self.units) - UNIT_SIZE).physical_offset
 
 
 LeavesOut = Callable[[Run], bool]
@@ -108,17 +125,18 @@ class Step:
 
         Raises OutOfTime if the time for it ``is_over`` before.
 
-        If queues are derived ``anew``, one that begins with number 0 again loses what it has: its
-        topic was deleted and made again. A queue that lacks messages before those stays as it is if
-        ``leaves_out`` says so.
+        If queues are derived ``anew``, the range may begin before what they have, and may hold
+        several lives of a queue: see :func:`_enters`. A queue that lacks messages before those
+        stays as it is if ``leaves_out`` says so.
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
                 raise OutOfTime
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            if anew and run.offset == 0 and queue.max_offset:
-                queue.begin_anew()
+            if anew and not _enters(queue, run):
+                self._run += 1
+                continue
             light = is_light(run.topic)
             has_gap = run.offset > queue.max_offset and not light
             if has_gap and leaves_out is not None and leaves_out(run):
@@ -129,7 +147,7 @@ class Step:
                 end = queue.max_offset
             else:
                 written = queue.append(run.offset, run.units)
-                end = run.offset + len(run.units) // UNIT.size
+                end = run.offset + run.length
             queues.dirty.add(queue)  # also if nothing: want of memory may have come between them
             if written:
                 self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
@@ -141,6 +159,29 @@ class Step:
                 self._entry = index.append(entries, self._entry, count)
             self._chunk += 1
             self._entry = 0
+
+
+def note_runs(runs: Iterable[Run], lives: Lives) -> None:
+    """Tell ``lives`` about runs."""
+    for run in runs:
+        lives.note(run[:2], run.offset, run.length, run.first, run.newest)
+
+
+def _enters(queue: ConsumeQueue, run: Run) -> bool:
+    """Make room for a new life of a queue; whether the run is news to the queue.
+
+    If it stands in the log before the last unit, the queue has it, or gave it up when a new life
+    began.
+    """
+    last = queue.last_unit
+    if last is None:
+        return True
+    known_to = -1 if last == PRE_BLANK else last.physical_offset
+    if run.newest <= known_to:
+        return False
+    if run.first > known_to and begins_anew(run.offset, queue.max_offset):
+        queue.begin_anew()
+    return True
 
 
 class Derivation:
@@ -166,8 +207,8 @@ class Derivation:
         self.queues_from = 0
         self.index_from = 0
         """Records before these physical offsets are left out: queues and index have them."""
-        self.wants: Callable[[QueueKey], bool] | None = None
-        """Which queues are derived, if not all."""
+        self.wants: Callable[[Run], bool] | None = None
+        """Which units are derived, if not all."""
 
     def _make_room(self, rows: int) -> None:
         """Let a step be of so many records."""
@@ -204,7 +245,7 @@ class Derivation:
             if segment.base + position > self.queues_from:
                 step.runs = derive_runs(view, self._columns, rows, self._waits, light=self.light)
                 if self.wants is not None:
-                    step.runs = [run for run in step.runs if self.wants(run[:2])]
+                    step.runs = list(filter(self.wants, step.runs))
             if self._keys and segment.base + position > self.index_from:
                 step.entries = list(self._index_entries(view, rows, step.first))
             short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
@@ -242,7 +283,7 @@ def derive_runs(
             java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
             queue_ids[row],
             queue_offsets[row],
-            content[start : start + count * UNIT.size],
+            content[start : start + count * UNIT_SIZE],
         )
         for row, count, start in runs
     ]
@@ -270,10 +311,10 @@ class Deriver(Derivation):
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None
-        self.anew = False
-        """Whether queues are derived from their first message on, see :meth:`Step.apply`."""
         self.leaves_out: LeavesOut | None = None
         """Told of messages whose queue lacks those before them, see :meth:`Step.apply`."""
+        self.lives = Lives()
+        """What :meth:`steps` has derived."""
 
     def step(
         self,
@@ -321,7 +362,8 @@ class Deriver(Derivation):
             while (step := ahead.get()) is not None:
                 if isinstance(step, BaseException):
                     raise step
-                step.apply(self._queues, self._index, anew=self.anew, leaves_out=self.leaves_out)
+                step.apply(self._queues, self._index, anew=True, leaves_out=self.leaves_out)
+                note_runs(step.runs, self.lives)
                 yield step
         finally:
             ended.set()

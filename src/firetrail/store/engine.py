@@ -19,8 +19,9 @@ from pathlib import Path
 from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import BATCH_CONSUME_QUEUE, INDEX
+from firetrail.format.names import INDEX
 from firetrail.storage.system import NO_SPACE, System
+from firetrail.store.catalog import Catalog
 from firetrail.store.commitlog import CommitLog
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.deriving import Deriver, LeavesOut
@@ -33,11 +34,13 @@ from firetrail.store.geometry import adopt_sizes
 from firetrail.store.housekeeping import Housekeeper
 from firetrail.store.indexes import Index
 from firetrail.store.inventory import InventoryFile, missing_config, take_stock
+from firetrail.store.lives import Lives
+from firetrail.store.logread import store_time_at
 from firetrail.store.putting import Drafter, LightNumbers
 from firetrail.store.queues import QueueTable
 from firetrail.store.reading import Reader
 from firetrail.store.recovery import EVERYTHING, Recovery, RecoveryReport
-from firetrail.store.restoration import Lost, Restoration
+from firetrail.store.restoration import Lost, RecoveredRuns, Restoration
 from firetrail.store.retention import Retention
 from firetrail.store.settings import take_over
 from firetrail.store.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
@@ -107,10 +110,11 @@ class Engine:
         self.log.queue.load()
         self.queues.torn = not clean
         self.queues.list_folders()
+        self._catalog = catalog = self._take_catalog()
         restoration = Restoration(
-            self.system, self.root, self.log.queue, self.queues, self.index, self.inventory
+            self.system, self.root, self.log.queue, self.queues, self.index, self.inventory, catalog
         )
-        batched = self.batched = self._batched_topics()
+        batched = self.batched = catalog.batches
         lost = restoration.find_lost(listed=listed).without(batched)
         self._is_listed = clean and listed and lost == Lost()
         if clean and listed:
@@ -118,7 +122,7 @@ class Engine:
         report = self._run_recovery(clean, watermark, lost, restoration.note_gap)
         if not (clean and listed):
             lost = lost.and_also(restoration.find_more(report, self._deriver)).without(batched)
-        self._deriver.wants = (lambda key: key[0] not in batched) if batched else None
+        self._deriver.wants = (lambda run: run.topic not in batched) if batched else None
         restoration.derive(lost, self._deriver, report.end)
         self.queues.lost = frozenset()
         return replace(report, restored_queues=len(lost.queues), restored_index=lost.whole_index)
@@ -139,13 +143,14 @@ class Engine:
             light=self.config.light_queues or self.queues.may_lack_light_queues,
         )
         deriver.leaves_out = leaves_out
-        batched = self.batched
-        if lost.queues or batched:
-            deriver.wants = lambda key: key[0] not in batched and lost.lacks(key)
+        chosen = RecoveredRuns(self._catalog, lost.queues, clean=clean)
+        deriver.wants = chosen.wants if chosen.may_leave_out else None
         deriver.index_from = 0 if index is not None else EVERYTHING
         recovery = Recovery(self.log.queue, self.queues, index, deriver, self._check(watermark))
         checkpoint = read_checkpoint(self.system, self.root)
         report = recovery.run(clean, watermark, checkpoint, self._mark_unclean)
+        chosen.finish(self.root, self.queues, deriver.lives)
+        deriver.lives = Lives()
         deriver.index_from = min(deriver.index_from, report.end)
         deriver.leaves_out = None
         return report
@@ -159,13 +164,14 @@ class Engine:
             return Check.SEALED  # all behind the watermark was written by who was stopped
         return Check.RECORD if self.config.property_crc else Check.BODY
 
-    def _batched_topics(self) -> frozenset[str]:
-        """Topics with queues of batches only: Java does not start with ordinary ones beside them.
-
-        Their messages are not read, and none are taken.
-        """
-        names = self.system.files.names(self.root / BATCH_CONSUME_QUEUE)
-        return frozenset(names).difference(self.queues.topics() if names else ())
+    def _take_catalog(self) -> Catalog:
+        return Catalog(
+            self.system.files,
+            self.root,
+            self.queues.pairs(),
+            partial(store_time_at, self.log.queue),
+            removed=self.inventory.noted.removed,
+        )
 
     def _mark_unclean(self, watermark: Watermark) -> None:
         """Have the next opening recover from ``watermark``, whatever happens to this one."""

@@ -24,7 +24,6 @@ from firetrail.format.names import (
     DELAY_OFFSETS,
     LMQ_OFFSETS,
     SCHEDULE_TOPIC,
-    TOPICS_JSON,
     is_queue,
 )
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
@@ -86,7 +85,9 @@ class Evidence:
         """
         found: set[QueueKey] = set()
         derivation = Derivation(self._delays, keys=False)
-        derivation.wants = lambda key: key not in found and (suspects is None or key in suspects)
+        derivation.wants = lambda run: (
+            run[:2] not in found and (suspects is None or run[:2] in suspects)
+        )
         begin = self._log.min_offset
         for step in derivation.derive_all(list(self._log.segments), begin, self._end, Check.NONE):
             found.update(run[:2] for run in step.runs if self._lacks(run))
@@ -126,12 +127,6 @@ class Evidence:
             at = find_record(last, max(limit - SAMPLED_BYTES, 0))
             if at is not None and at < limit:
                 yield many.derive(last, at, limit, Check.NONE)
-
-
-def topic_names(system: System, root: Path) -> frozenset[str] | None:
-    """The topics in the broker's ``topics.json``; None if there is none to go by."""
-    table = _table(system, root, TOPICS_JSON, "topicConfigTable")
-    return None if table is None else frozenset(map(str, table))
 
 
 def positions(system: System, root: Path) -> dict[QueueKey, int]:

@@ -108,6 +108,8 @@ def check_not_in_use(system: System, root: Path) -> None:
 
 def was_javas(system: System, root: Path) -> bool:
     """Whether the Java store was the last to have a store open that nobody has open now."""
+    if is_held_here(root):
+        return False  # and looking at the file would give the lock up
     try:
         return system.files.read(root / LOCK).startswith(LOCK_CONTENT)
     except FileNotFoundError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +11,10 @@ from typing import NamedTuple
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Check
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.javahash import java_text
+from firetrail.store.deriving import derive_runs, note_runs
+from firetrail.store.lives import Lives, begins_anew
 from firetrail.store.misplaced import Misplaced, OrderCheck, as_damage
 from firetrail.store.problems import Kind
 from firetrail.store.queues import QueueKey
@@ -207,7 +211,10 @@ def loss_behind(view: StoreView, damage: Damage) -> Loss:
             )
             if first < queue.max_offset:
                 loss.queues.append(QueueLoss(*pair, first, queue.max_offset))
-    for record in count_records(loss, good_records(view.log, begin, known_end(view))):
+    absent = absent_queues(view)
+    records = good_records(view.log, begin, known_end(view))
+    kept = (r for r in records if not r.in_queue or (r.topic, r.queue_id) not in absent)
+    for record in count_records(loss, kept):
         loss.end = record.physical_offset + len(record.content)
     loss.end = max(loss.end, _claimed_end(view))
     return loss
@@ -222,21 +229,40 @@ def _claimed_end(view: StoreView) -> int:
 def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRecord]:
     """Pass records on, and count them as lost."""
     queues = {(queue.topic, queue.queue_id): queue for queue in loss.queues}
+    known = {key: (queue.first_offset, queue.end_offset) for key, queue in queues.items()}
     for record in records:
         if record.in_queue:
-            _count(queues, record)
+            _count(queues, known, record)
         else:
             loss.others += 1
         yield record
     loss.queues = [queues[pair] for pair in sorted(queues)]
 
 
-def _count(queues: dict[QueueKey, QueueLoss], record: GoodRecord) -> None:
-    """A message that can be read, and that its queue may not have had yet."""
-    key = (record.topic, record.queue_id)
+def absent_queues(view: StoreView) -> Container[QueueKey]:
+    """Queues with records in the log that went with their topic when it was deleted."""
+    lives, light = Lives(), view.queues.may_lack_light_queues
+    waits = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
+    for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
+        if isinstance(part, Batch):
+            runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
+            note_runs(runs, lives)
+    return lives.absent(view.catalog())
+
+
+def _count(
+    queues: dict[QueueKey, QueueLoss],
+    known: Mapping[QueueKey, tuple[int, int]],
+    record: GoodRecord,
+) -> None:
+    """A message that can be read, and that its queue may not have had yet.
+
+    If it begins a new life of its queue, only what the queue is ``known`` to have counts before it.
+    """
+    key, number = (record.topic, record.queue_id), record.queue_offset
     queue = queues.get(key)
-    if queue is None:
-        queue = queues[key] = QueueLoss(*key, record.queue_offset, record.queue_offset)
+    if queue is None or (queue.readable and begins_anew(number, queue.end_offset)):
+        queue = queues[key] = QueueLoss(*key, *known.get(key, (number, number)))
     queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
     queue.readable += 1
     if queue.first_stored is None:

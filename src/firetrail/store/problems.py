@@ -74,6 +74,8 @@ class Kind(StrEnum):
     RECORDS_DROPPED = "records-dropped"
     EMPTY_FILE = "empty-file"
     QUEUE_RESTART = "queue-restart"
+    TOPIC_DELETED = "topic-deleted"
+    BATCH_QUEUES = "batch-queues"
     NO_INDEX = "no-index"
     INDEX_REPEATED = "index-repeated"
     CHECKPOINT_MISSING = "checkpoint-missing"
@@ -87,6 +89,8 @@ WARNINGS = frozenset(
         Kind.RECORDS_DROPPED,
         Kind.EMPTY_FILE,
         Kind.QUEUE_RESTART,
+        Kind.TOPIC_DELETED,
+        Kind.BATCH_QUEUES,
         Kind.NO_INDEX,
         Kind.INDEX_REPEATED,
         Kind.CHECKPOINT_MISSING,

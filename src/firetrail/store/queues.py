@@ -57,8 +57,8 @@ class QueueTable:
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
         """How many of them are light ones, which records of other topics are in."""
-        self.told: Mapping[QueueKey, Extent] = {}
-        """What the queues held at the last clean stop, where that is known."""
+        self.told: Mapping[QueueKey, Extent] | None = None
+        """What the queues held at the last clean stop; None if that is not known."""
         self.lost: frozenset[QueueKey] = frozenset()
         """Queues that lack files, to be derived anew: nobody else looks at them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
@@ -144,7 +144,7 @@ class QueueTable:
             for key, queue in list(self.loaded.items())
             if queue.max_offset
         }
-        known = {key: extent for key, extent in self.told.items() if key in self._known}
+        known = {key: extent for key, extent in (self.told or {}).items() if key in self._known}
         return known | found
 
     def discard(self, topic: str, queue_id: int) -> None:
@@ -235,13 +235,21 @@ class QueueTable:
         if not keys:
             return  # nor is any name made into a path that is not a folder's already
         for key in keys:
-            queue = self.open(*key)
-            with self._guard:
-                self.loaded.pop(key, None)
-                self._known.pop(key, None)
-                self.light_queues -= is_light(topic)
-            self.dirty.discard(queue)
-            queue.files.destroy()
+            self.remove_queue(*key)
+
+    def remove_queue(self, topic: str, queue_id: int) -> None:
+        """Remove a queue with its files, and the folder of its topic with the last one.
+
+        Nobody may append to it meanwhile.
+        """
+        key = (topic, queue_id)
+        queue = self.open(*key)
+        with self._guard:
+            self.loaded.pop(key, None)
+            self._known.pop(key, None)
+            self.light_queues -= is_light(topic)
+        self.dirty.discard(queue)
+        queue.files.destroy()
         self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
 
     def all(self) -> Iterator[ConsumeQueue]:

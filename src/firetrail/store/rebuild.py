@@ -7,8 +7,9 @@ files are named after the time of their creation, whoever makes them).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from firetrail.format.index import IndexGeometry
 from firetrail.format.names import LOCK
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import Files, System
+from firetrail.store.catalog import Catalog
 from firetrail.store.consumequeue import QueueGapError
-from firetrail.store.deriving import Deriver
+from firetrail.store.deriving import Derivation, Deriver, Run, Step, note_runs
 from firetrail.store.indexes import Index
+from firetrail.store.lives import LeftOut, Lives
 from firetrail.store.queues import QueueTable
 from firetrail.store.tagentries import has_tag_entries
 from firetrail.store.view import StoreView
@@ -35,6 +38,12 @@ class Rebuilt(NamedTuple):
     messages: int
     queues: int
     index_files: int
+    left_out: tuple[LeftOut, ...] = ()
+    """Messages of the log that are in none of the queues."""
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for scripts."""
+        return self._asdict() | {"left_out": [each._asdict() for each in self.left_out]}
 
 
 def rebuild(
@@ -114,21 +123,18 @@ def _build(
     tags = has_tag_entries(view.index, view.log) or False
     light = view.queues.may_lack_light_queues
     deriver = Deriver(queues, index, delays, tags=tags, light=light)
-    begin = position = view.log.min_offset
-    messages = 0
+    catalog = view.catalog()
+    deriver.wants = partial(_wants, catalog)
+    steps = deriver.steps(without_gap(view), view.log.min_offset, view.end, Check.NONE)
     try:
-        for step in deriver.steps(without_gap(view), begin, view.end, Check.NONE):
-            messages += step.rows
-            position = step.segment.base + step.position
-            if step.stop is Stop.BLANK:
-                position = step.segment.base + view.log.segment_size
-            on_progress(position - begin)
-        if position < view.end:
-            raise damage_at(view, position, "no good record here, so the log cannot be followed")
+        messages = _follow(view, steps, lambda step, done: on_progress(done))
+        for key in deriver.lives.absent(catalog):
+            queues.remove_queue(*key)
         queues.flush()
         if index.files:
             index.flush()
-        return Rebuilt(messages, len(queues.pairs()), len(index.files))
+        left_out = deriver.lives.left_out(catalog)
+        return Rebuilt(messages, len(queues.pairs()), len(index.files), left_out)
     except QueueGapError as error:
         # A queue cannot take a message because the one before it is not in the log.
         assert error.physical_offset is not None
@@ -136,6 +142,35 @@ def _build(
     finally:
         queues.close()
         index.close()
+
+
+def _wants(catalog: Catalog, run: Run) -> bool:
+    return run.topic not in catalog.batches
+
+
+def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int], None]) -> int:
+    """Take all steps over the log; how many messages it has."""
+    begin = position = view.log.min_offset
+    messages = 0
+    for step in steps:
+        messages += step.rows
+        position = step.segment.base + step.position
+        if step.stop is Stop.BLANK:
+            position = step.segment.base + view.log.segment_size
+        on_step(step, position - begin)
+    if position < view.end:
+        raise damage_at(view, position, "no good record here, so the log cannot be followed")
+    return messages
+
+
+def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
+    """The messages of the log that a rebuild would leave out. Raises as a rebuild does."""
+    derivation = Derivation(delays, keys=False, light=view.queues.may_lack_light_queues)
+    catalog, lives = view.catalog(), Lives()
+    derivation.wants = partial(_wants, catalog)
+    steps = derivation.derive_all(without_gap(view), view.log.min_offset, view.end, Check.NONE)
+    _follow(view, steps, lambda step, done: note_runs(step.runs, lives))
+    return lives.left_out(catalog)
 
 
 def without_gap(view: StoreView) -> list[Segment]:

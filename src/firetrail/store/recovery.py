@@ -149,12 +149,13 @@ class Recovery:
     def _ends_as_told(self, watermark: Watermark) -> bool:
         """Whether the log ends, with its last record, where a clean stop has left it.
 
-        Not without queues: who removes them all wants them derived again, as with the Java store.
+        Not without queues, unless there were none: who removes them all wants them derived again,
+        as with the Java store.
         """
         end = watermark.durable_offset
         if not watermark.clean or watermark.last_record_offset < self._log.min_offset:
             return False
-        if not self._queues.pairs():
+        if not self._queues.pairs() and self._queues.told != {}:
             return False
         segment = self._log.find(watermark.last_record_offset)
         if segment is None or segment is not self._log.segments[-1] or end > segment.end:

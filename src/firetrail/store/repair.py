@@ -15,6 +15,7 @@ a repair takes its lock. Interrupted at any point, it can be started again.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from enum import Enum
@@ -24,7 +25,7 @@ from typing import Protocol
 
 from firetrail.errors import FormatError, StoreDamagedError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from firetrail.format.columns import Check, Stop
+from firetrail.format.columns import Check
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import (
     ABORT,
@@ -41,12 +42,16 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.system import System
 from firetrail.store.consumequeue import ConsumeQueue
 from firetrail.store.folder import FolderLock, check_is_store, stamped_folder
-from firetrail.store.losses import LogFaults, Loss, find_faults, loss_behind
+from firetrail.store.inventory import read_inventory, take_stock, write_inventory
+from firetrail.store.lives import LeftOut, Reason
+from firetrail.store.logread import store_time_at
+from firetrail.store.losses import LogFaults, Loss, find_faults, known_end, loss_behind
 from firetrail.store.problems import LOG_REMEDY
-from firetrail.store.queues import QueueKey, QueueTable
+from firetrail.store.queues import Extent, QueueKey, QueueTable
 from firetrail.store.rebuild import Rebuilt, rebuild
 from firetrail.store.view import StoreView
 from firetrail.store.walk import Damage
+from firetrail.store.watermark import Watermark, WatermarkFile
 
 MADE = "made"
 """Where queues and index are made, in the folder of the repair."""
@@ -113,6 +118,9 @@ class _Work:
         self._make = make
         self._kept = stamped_folder(system, root, REPAIR_PREFIX)
         self._done: list[str] = []
+        self._behind: frozenset[QueueKey] = frozenset()
+        """Queues that begin behind the damage where the log was cut."""
+        self._removed = read_inventory(system, root).removed
 
     def run(
         self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
@@ -131,7 +139,31 @@ class _Work:
             self._correct_checkpoint(view)
         if damage is not None:
             self._keep(self._root / ABORT)  # nothing is left to recover
+        self._note_end()
         return self._done
+
+    def _note_end(self) -> None:
+        """Note, as a clean stop does, which queues there are.
+
+        Or the next start would take those for lost that went with a deleted topic.
+        """
+        if (self._root / ABORT).exists() or not (self._root / CHECKPOINT).exists():
+            return
+        with self._view() as view:
+            queues = {
+                pair: Extent(tail.bases[0], tail.max_offset)
+                for pair, tail in view.tails.items()
+                if tail.max_offset
+            }
+            time = store_time_at(view.log, view.last_record) or 0
+            mark = Watermark(True, view.end, view.end, view.last_record, time)
+            begin = view.log.min_offset
+            stock = take_stock(self._system, self._root, begin, view.queues, view.index)
+            removed = {topic: min(end, view.end) for topic, end in self._removed.items()}
+            stock = stock._replace(durable_offset=view.end, queues=queues, removed=removed)
+        write_inventory(self._system, self._root, stock)
+        with closing(WatermarkFile(self._system, self._root)) as file:
+            file.write(mark)
 
     @contextmanager
     def _view(self) -> Iterator[StoreView]:
@@ -152,6 +184,7 @@ class _Work:
         """Move the files behind the damage away; copy the one that holds it, and zero its rest."""
         self._forget_watermark()
         log, end = view.log, damage.physical_offset
+        self._behind = frozenset(pair for pair in view.tails if _begins_behind(view, pair, end))
         for segment in reversed(log.segments):
             if segment.base >= end and segment is not log.first:
                 self._keep(segment.path)
@@ -187,6 +220,7 @@ class _Work:
             if not self._done:
                 self._kept.rmdir()  # nothing was changed
             raise
+        self._remove_former(view, made_in)
         self._carry_over(view, made_in)
         # With it gone, a repair that is interrupted from here on leaves a store that is derived
         # anew when it is opened, not one that is taken for complete.
@@ -198,6 +232,26 @@ class _Work:
             f"made anew from the {made.messages} messages of the log: queues {made.queues}, "
             f"index files {made.index_files}"
         )
+        self._done += map(str, made.left_out)
+
+    def _remove_former(self, view: StoreView, made_in: Path) -> None:
+        """Remove queues of a topic that was deleted, and created again behind the damage.
+
+        That is so where the log still has messages of a queue that begins behind the damage.
+        """
+        made = QueueTable(self._system, made_in, view.queue_file_size)
+        made.list_folders()
+        known, there = set(made.pairs()), set(view.queues.pairs())
+        topics = {topic for topic, _ in self._behind & known}
+        left_out: Counter[str] = Counter()
+        with closing(made):
+            for key in sorted(known):
+                if key[0] in topics and (key in self._behind or key not in there):
+                    queue = made.open(*key)
+                    left_out[key[0]] += queue.max_offset - queue.min_offset(view.log.min_offset)
+                    made.remove_queue(*key)
+        for topic, count in left_out.items():
+            self._done.append(str(LeftOut(topic, Reason.FORMER, count)))
 
     def _put_in_place(self, path: Path, made: Path) -> None:
         """Let ``made`` take the place of ``path``, which is kept; at no moment is neither there."""
@@ -248,8 +302,7 @@ class _Work:
             old = decode_checkpoint(self._files.read(path))
         except (FileNotFoundError, FormatError):
             old = Checkpoint()
-        stop, columns = view.log.scan_one(view.last_record, Check.NONE)
-        newest = columns.row(0)["store_time"] if stop is Stop.LIMIT else 0
+        newest = store_time_at(view.log, view.last_record) or 0
         times = {name: min(getattr(old, name), newest) for name in Checkpoint._fields[:3]}
         new = old._replace(
             **times,
@@ -307,6 +360,15 @@ def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
     if damage is None:
         raise StoreError(f"{view.root}: the log is good to its end, there is nothing to cut")
     return damage
+
+
+def _begins_behind(view: StoreView, pair: QueueKey, place: int) -> bool:
+    """Whether a queue has its message 0, and all others, at or behind a place of the log."""
+    with closing(view.open_queue(*pair)) as queue:
+        unit = queue.unit(0)
+        if unit is None or not place <= unit.physical_offset < known_end(view):
+            return False
+        return queue.first_where(0, queue.max_offset, lambda u: u.physical_offset >= place) == 0
 
 
 def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:

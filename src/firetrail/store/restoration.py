@@ -8,8 +8,8 @@ stop or where a Java broker has been, what the log and the positions of groups s
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Container
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,23 +17,25 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, is_queue
-from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.format.unit import decode_unit
 from firetrail.storage.parallel import each
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.system import System
+from firetrail.store.catalog import TOPICS_FILE, Catalog
 from firetrail.store.consumequeue import gap_detail
 from firetrail.store.deriving import Derivation, Deriver, Run
-from firetrail.store.evidence import Evidence, positions, topic_names
+from firetrail.store.evidence import Evidence, positions
 from firetrail.store.indexes import Index
 from firetrail.store.inventory import Inventory, InventoryFile, index_sizes
+from firetrail.store.lives import Lives
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.progress import Progress
 from firetrail.store.queues import Extent, QueueKey, QueueTable
 from firetrail.store.recovery import RecoveryReport
 
 _LOGGER = logging.getLogger(__name__)
-NAMED_QUEUES = 5
-"""So many queues are named in a line of the log; the others are counted."""
+NAMED_MAX = 5
+"""So many queues or topics are named in a line of the log; the others are counted."""
 
 
 class Lost(NamedTuple):
@@ -42,10 +44,6 @@ class Lost(NamedTuple):
     queues: frozenset[QueueKey] = frozenset()
     whole_index: bool = False
 
-    def lacks(self, key: QueueKey) -> bool:
-        """Whether a queue is not among them."""
-        return key not in self.queues
-
     def and_also(self, more: Lost) -> Lost:
         """Both together."""
         return Lost(self.queues | more.queues, self.whole_index or more.whole_index)
@@ -53,6 +51,49 @@ class Lost(NamedTuple):
     def without(self, topics: Container[str]) -> Lost:
         """The same but for the queues of some topics."""
         return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
+
+
+class RecoveredRuns:
+    """Which units recovery derives from the end of the log.
+
+    Not those of queues that are derived from the whole log anyway. After a ``clean`` stop the end
+    of the log is that of queues, too, but for topics that were deleted since: they stay deleted,
+    unlike in the Java store, which derives their last messages again.
+    """
+
+    def __init__(self, catalog: Catalog, lost: frozenset[QueueKey], *, clean: bool) -> None:
+        self._catalog = catalog
+        self._lost = lost
+        self._clean = clean
+        self._deleted: Counter[str] = Counter()
+
+    @property
+    def may_leave_out(self) -> bool:
+        """False if all are derived for sure."""
+        return self._clean or bool(self._lost or self._catalog.batches)
+
+    def wants(self, run: Run) -> bool:
+        """Whether units are derived."""
+        if run.topic in self._catalog.batches or run[:2] in self._lost:
+            return False
+        if self._clean and self._catalog.is_deleted(run.topic, run.newest):
+            self._deleted[run.topic] += run.length
+            return False
+        return True
+
+    def finish(self, root: Path, queues: QueueTable, lives: Lives) -> None:
+        """Remove queues of former topics that were derived, and log what is left out."""
+        for key in lives.former(self._catalog):
+            queues.remove_queue(*key)
+        if self._deleted:
+            _LOGGER.warning(
+                "%s: %d messages at the end of the log are not derived again, because %s does not "
+                "list their topics, which were deleted: %s",
+                root,
+                self._deleted.total(),
+                TOPICS_FILE,
+                _some_of(sorted(self._deleted)),
+            )
 
 
 class Restoration:
@@ -66,6 +107,7 @@ class Restoration:
         queues: QueueTable,
         index: Index | None,
         inventory: InventoryFile,
+        catalog: Catalog,
     ) -> None:
         self._system = system
         self._root = root
@@ -73,6 +115,7 @@ class Restoration:
         self._queues = queues
         self._index = index
         self._inventory = inventory
+        self._catalog = catalog
         self._known = inventory.noted
         self._had_index = bool(index_sizes(system, root))
         self._had_queues = queues.count > 0
@@ -120,14 +163,10 @@ class Restoration:
             self._gaps.add(run[:2])
         return is_gap
 
-    @cached_property
-    def _topics(self) -> frozenset[str] | None:
-        return topic_names(self._system, self._root)
-
     def _is_missed(self, topic: str, offset: int) -> bool:
-        """Whether records of a topic have to be in queues: it was not deleted since."""
-        known = self._topics is None or topic in self._topics
-        return known and offset >= self._known.removed.get(topic, 0)
+        """Whether a record of a topic has to be in a queue: it was not deleted since."""
+        is_removed = offset < self._known.removed.get(topic, 0)
+        return not is_removed and not self._catalog.is_deleted(topic, offset)
 
     def find_more(self, report: RecoveryReport, deriver: Deriver) -> Lost:
         """What else is missing, in queues that were brought up to the end of the log."""
@@ -139,7 +178,7 @@ class Restoration:
         if not self._had_queues and report.scanned_from > begin:
             _LOGGER.warning("%s: there is no queue; looking for some in the log", self._root)
             queues |= evidence.confirmed(None)
-        suspects = {key for key in self._overrun() - queues if self._is_missed(key[0], report.end)}
+        suspects = {key for key in self._overrun() - queues if self._catalog.may_have(key[0])}
         if suspects:
             _LOGGER.warning(
                 "%s: a group or delay level is beyond the end of %s; looking for its messages in "
@@ -180,12 +219,16 @@ class Restoration:
         if index is not None:
             index.clear()
         anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
-        anew.wants, anew.anew = lost.queues.__contains__, True
+        topics = {topic for topic, _ in lost.queues}  # whose other queues lose and get nothing
+        anew.wants = lambda run: run.topic in topics
         start = self._log.min_offset
         progress = Progress(self._system.clock, "rebuilding queues or index", start, end)
         for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
-        self._keep_numbers(lost.queues)
+        former = set(anew.lives.former(self._catalog))
+        for key in former:
+            self._queues.remove_queue(*key)
+        self._keep_numbers(lost.queues - former)
         self._queues.number_on()
         self._queues.flush()
         if index is not None and index.files:
@@ -204,16 +247,15 @@ class Restoration:
     def _check_log(self, lost: Lost, deriver: Deriver, end: int) -> None:
         """StoreDamagedError unless all that is lost can be derived from the log up to ``end``."""
         derivation = Derivation(deriver.delays, keys=False)
-        derivation.wants = lost.queues.__contains__
+        derivation.wants = lambda run: run[:2] in lost.queues
         numbers: dict[QueueKey, int] = {}
         begin = self._log.min_offset
         for step in derivation.derive_all(list(self._log.segments), begin, end, Check.NONE):
             for run in step.runs:
                 number = numbers.get(run[:2], run.offset)
                 if run.offset > number:
-                    where = decode_unit(run.units).physical_offset
-                    raise self._damage(where, gap_detail(*run[:2], number, run.offset))
-                numbers[run[:2]] = run.offset + len(run.units) // UNIT_SIZE
+                    raise self._damage(run.first, gap_detail(*run[:2], number, run.offset))
+                numbers[run[:2]] = run.offset + run.length
             if step.stop is Stop.EMPTY or step.stop.is_damage:
                 where = step.segment.base + step.position
                 raise self._damage(where, f"the log cannot be followed beyond ({step.stop.name})")
@@ -245,6 +287,9 @@ class Restoration:
 
 
 def _named(queues: Collection[QueueKey]) -> str:
-    named = [f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)]
-    more = f" and {len(named) - NAMED_QUEUES} more" if len(named) > NAMED_QUEUES else ""
-    return ", ".join(named[:NAMED_QUEUES]) + more
+    return _some_of([f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)])
+
+
+def _some_of(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -22,7 +22,7 @@ from firetrail.store.backup import copy_files
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.config import StoreConfig
 from firetrail.store.folder import check_not_in_use
-from firetrail.store.losses import GoodRecord, find_faults, good_records, known_end
+from firetrail.store.losses import GoodRecord, absent_queues, find_faults, good_records, known_end
 from firetrail.store.misplaced import Misplaced
 from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import built, check_outside
@@ -47,6 +47,8 @@ class Numbering:
     def note(self, key: QueueKey, old: int, new: int) -> None:
         """The message at a queue offset has another one now."""
         runs = self._runs.setdefault(key, [])
+        if new == 0:
+            runs.clear()  # a new life of the queue, whose readers know no offset of the former one
         if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):
             runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
         else:
@@ -74,6 +76,8 @@ class Salvaged(NamedTuple):
     """Good messages behind the damage."""
     left_out: int
     """Good records that were not wanted."""
+    deleted: int
+    """Good messages of topics that were deleted."""
     misplaced: list[Misplaced]
     """Records out of order in their queues. Those that have no number there were left out."""
     cut_at: int
@@ -139,6 +143,8 @@ class _Source:
         self.misplaced = misplaced
         self.begin = begin
         self.log_begin = view.log.min_offset
+        self.absent = absent_queues(view)
+        """Queues that went with their topic when it was deleted."""
 
     def records(self) -> Iterator[GoodRecord]:
         """The good ones of them, with the queue offsets that they had."""
@@ -160,10 +166,13 @@ def _append(
 ) -> Salvaged:
     """Append the good records behind the damage to the new store."""
     numbering = Numbering()
-    kept = left_out = 0
+    kept = left_out = deleted = 0
     with BulkAppend(folder, config, system=system) as bulk:
         for record in source.records():
             on_progress(record.physical_offset - source.log_begin)
+            if record.in_queue and (record.topic, record.queue_id) in source.absent:
+                deleted += 1
+                continue
             if not wanted(record, numbering):
                 left_out += 1
                 continue
@@ -172,4 +181,5 @@ def _append(
                 numbering.note((record.topic, record.queue_id), record.queue_offset, number)
             kept += 1
         bulk.commit()
-    return Salvaged(kept, left_out, list(source.misplaced.values()), source.begin, numbering)
+    misplaced = list(source.misplaced.values())
+    return Salvaged(kept, left_out, deleted, misplaced, source.begin, numbering)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -44,13 +45,16 @@ from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.parallel import each
 from firetrail.storage.queue import usual_size
 from firetrail.storage.system import System
+from firetrail.store.catalog import Catalog
 from firetrail.store.config import StoreConfig
 from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.folder import AbortFile, check_is_store, lock_owner
+from firetrail.store.folder import AbortFile, check_is_store, lock_owner, was_javas
 from firetrail.store.foreign import foreign_names
 from firetrail.store.indexes import Index
 from firetrail.store.indexfile import IndexFile
+from firetrail.store.inventory import read_inventory
 from firetrail.store.logend import Claim, EndSearch, LogEnd, newest_known
+from firetrail.store.logread import store_time_at
 from firetrail.store.problems import Kind, Problem
 from firetrail.store.queues import QueueKey, QueueTable
 from firetrail.store.reading import Reader
@@ -408,6 +412,18 @@ class StoreView:
         except (StoreError, OSError):
             return False
         return unit is not None and unit.physical_offset == physical_offset
+
+    def catalog(self) -> Catalog:
+        """What the broker's files say about the topics."""
+        known = read_inventory(self.system, self.root)
+        ours = not was_javas(self.system, self.root)
+        closed = ours and self.state is StoreState.CLOSED and known.durable_offset == self.end
+        complete = closed and known.is_current(True, self.watermark)
+        queues = {*self.queues.pairs(), *(known.queues if complete else ())}
+        removed = known.removed if ours else {}
+        time_at = partial(store_time_at, self.log)
+        files = self.system.files
+        return Catalog(files, self.root, queues, time_at, complete=complete, removed=removed)
 
     # -- what there is to read ----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.helpers import Machine, put_all, small_config, tree
+from tests.lives import Shop, not_empty, seen_in
 from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
 from tests.stores import CLEAN, CRASHED, LIGHT, copy_of, derived, flip, records, state
 
@@ -180,9 +181,44 @@ class TestTheSameFiles:
             assert rebuild(spark, tmp_path / "store", tmp_path / "new").messages == 50
             opened.put(Message("T", b"more"))
 
+    def test_topics_that_were_deleted_and_created_again(
+        self, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        shop = Shop(tmp_path / "store")
+        for count in (6, 2):
+            shop.put("T", 0, count)
+            shop.put("T", 1, count)
+            shop.put("U", 0, 3, "%LMQ%L")
+            if count == 6:
+                shop.delete("T")
+                shop.delete("%LMQ%L")
+        shop.put("Gone", 0, 2)
+        shop.delete("Gone")
+        shop.close()
+        made = rebuild(spark, shop.root, tmp_path / "new")
+        assert derived(tmp_path / "new") == derived(shop.root)
+        assert made == by_one_process(shop.root, tmp_path / "expected")
+        assert [(each.topic, each.messages) for each in made.left_out] == [
+            ("%LMQ%L", 3),
+            ("Gone", 2),
+            ("T", 12),
+        ]
+        before = derived(shop.root)
+        assert rebuild(spark, shop.root) == made
+        assert derived(shop.root) == before and not_empty(seen_in(shop.root)) == shop.seen
+
+    def test_queues_of_batches_are_left_alone(self, tmp_path: Path, spark: SparkSession) -> None:
+        root = copy_of("v5-clean", tmp_path)
+        (root / "batchconsumequeue").mkdir()
+        (root / "consumequeue" / "T1").rename(root / "batchconsumequeue" / "T1")
+        made = rebuild(spark, root, tmp_path / "new")
+        assert derived(tmp_path / "new") == derived(root)
+        assert made == by_one_process(root, tmp_path / "expected")
+        assert [each.topic for each in made.left_out] == ["T1"]
+
     def test_nothing_in_the_log(self, tmp_path: Path, spark: SparkSession) -> None:
         (tmp_path / "store" / "commitlog").mkdir(parents=True)
-        assert rebuild(spark, tmp_path / "store", tmp_path / "new") == (0, 0, 0)
+        assert rebuild(spark, tmp_path / "store", tmp_path / "new") == (0, 0, 0, ())
         assert list((tmp_path / "new").iterdir()) == []
 
     def test_records_that_no_put_would_make(self, tmp_path: Path, spark: SparkSession) -> None:

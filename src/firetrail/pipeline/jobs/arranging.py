@@ -15,7 +15,10 @@ from firetrail.format.names import index_name, queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.assembling import Entries, IndexFiles, QueueFiles, Units
 from firetrail.pipeline.jobs.pieces import Piece, Staged, StagedFiles
+from firetrail.store.catalog import Catalog
 from firetrail.store.consumequeue import gap_detail
+from firetrail.store.lives import Lives
+from firetrail.store.queues import QueueKey
 from firetrail.store.rebuild import damage_at
 from firetrail.store.view import StoreView
 
@@ -34,42 +37,47 @@ class _Gap(NamedTuple):
     detail: str
 
 
-def queue_files(view: StoreView, staged: list[Staged]) -> Iterator[QueueFiles]:
-    """The files of all queues.
+def queue_files(
+    view: StoreView, staged: list[Staged], catalog: Catalog, lives: Lives
+) -> Iterator[QueueFiles]:
+    """The files of all queues; ``lives`` counts what is not in them.
 
     As the live dispatcher has it: a queue begins with its first message in the log, a message
-    with a number that was there before is passed over, and none may be missing.
+    with a number that was there before is passed over, and none may be missing. As recovery has
+    it, number 0 behind others begins a new life, and what is before it is given up.
     """
-    queues: dict[tuple[str, int], list[tuple[str, Piece]]] = {}
+    queues: dict[QueueKey, list[tuple[str, Piece]]] = {}
+    gaps: dict[QueueKey, _Gap] = {}
     for part in staged:
         for piece in part.pieces:
-            found = queues.setdefault((piece.topic, piece.queue_id), [])
-            if is_light(piece.topic) and found:  # one behind the other, whatever their numbers
+            key = (piece.topic, piece.queue_id)
+            if piece.topic in catalog.batches:
+                continue
+            end = lives.end(key)
+            found = queues.setdefault(key, [])
+            if lives.note(key, piece.offset, piece.length, piece.physical_offset, piece.newest):
+                found.clear()
+            elif is_light(piece.topic) and found:  # one behind the other, whatever their numbers
                 before = found[-1][1]
                 piece = piece._replace(offset=before.offset + before.length)
+            elif end is not None and piece.offset > end:
+                detail = gap_detail(*key, end, piece.offset)
+                gaps.setdefault(key, _Gap(piece.physical_offset, detail))
             found.append((part.units, piece))
-    gaps = [gap for found in queues.values() if (gap := _find_gap(found)) is not None]
     if gaps:
-        first = min(gaps)
+        first = min(gaps.values())
         raise damage_at(view, first.physical_offset, first.detail)
+    absent = lives.absent(catalog)
     files_per_range = max(RANGE_BYTES // view.queue_file_size, 1)
     for (topic, queue_id), found in queues.items():
         queue_folder(topic, queue_id)  # or it cannot be a queue
+        if (topic, queue_id) in absent:
+            continue
         ranges: dict[int, list[Units]] = {}
         for units in _new_units(found):
             _cut(units, files_per_range * view.queue_file_size // UNIT_SIZE, ranges)
         for units_of_range in ranges.values():
             yield QueueFiles(topic, queue_id, view.queue_file_size, units_of_range)
-
-
-def _find_gap(found: list[tuple[str, Piece]]) -> _Gap | None:
-    end = found[0][1].offset
-    for _, piece in found:
-        if piece.offset > end:
-            detail = gap_detail(piece.topic, piece.queue_id, end, piece.offset)
-            return _Gap(piece.physical_offset, detail)
-        end = max(end, piece.offset + piece.length)
-    return None
 
 
 def _new_units(found: list[tuple[str, Piece]]) -> Iterator[Units]:

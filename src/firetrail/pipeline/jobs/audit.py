@@ -42,6 +42,7 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import make_shared
 from firetrail.storage.system import allow_many_files
 from firetrail.store.fsck.check import check_tail, judged_to, make_report
+from firetrail.store.fsck.homeless import Homeless
 from firetrail.store.fsck.log import StoreTimes
 from firetrail.store.fsck.marks import MarkCheck
 from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
@@ -231,12 +232,20 @@ class _Work:
     def _queue_tasks(self, parts: list[LogChecked]) -> list[QueueTask]:
         there = self._view.queues.pairs()
         pieces: dict[QueueKey, list[tuple[str, Piece]]] = {key: [] for key in there}
+        homeless = Homeless(self._view)
         for part in parts:
             for piece in part.staged.pieces:
                 key = (piece.topic, piece.queue_id)
-                pieces.setdefault(key, []).append((part.staged.units, piece))
+                places = (piece.physical_offset, piece.newest)
+                if homeless.admits(key, piece.offset, piece.length, *places):
+                    pieces.setdefault(key, []).append((part.staged.units, piece))
+        homeless.finish(self._findings)
         present = set(there)
-        work = [QueueWork(key, key in present, found) for key, found in pieces.items()]
+        work = [
+            QueueWork(key, key in present, found)
+            for key, found in pieces.items()
+            if key not in homeless.queues
+        ]
         slots = self._spark.sparkContext.defaultParallelism
         return [
             QueueTask(self._subject([queue.key for queue in share]), list(self._damaged), share)

@@ -35,6 +35,8 @@ class Piece(NamedTuple):
     length: int
     physical_offset: int
     """Of the first unit's record."""
+    newest: int
+    """Physical offset of the last unit's record."""
     position: int
 
 
@@ -119,9 +121,11 @@ class Stage:
         position = 0
         with open(self._units_path, "wb") as file:
             for topic, queue_id, piece in self._pieces:
-                first = decode_unit(piece.units).physical_offset
                 length = len(piece.units) // UNIT_SIZE
-                pieces.append(Piece(topic, queue_id, piece.offset, length, first, position))
+                first = decode_unit(piece.units).physical_offset
+                newest = decode_unit(piece.units, (length - 1) * UNIT_SIZE).physical_offset
+                place = (piece.offset, length, first, newest, position)
+                pieces.append(Piece(topic, queue_id, *place))
                 position += file.write(piece.units)
         self._entries.flush()
         return Staged(str(self._units_path), str(self._entries_path), pieces, self._chunks)

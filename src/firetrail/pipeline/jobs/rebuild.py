@@ -33,6 +33,7 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment
 from firetrail.storage.system import Files, System
+from firetrail.store.lives import Lives
 from firetrail.store.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
 from firetrail.store.repair import Repair, repair_store
 from firetrail.store.tagentries import has_tag_entries
@@ -101,8 +102,9 @@ def make(
         derived = _derive(spark, view, pieces, delays, on_progress)
         staged = [part.staged for part in derived]
         geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
+        catalog, lives = view.catalog(), Lives()
         wanted: list[QueueFiles | IndexFiles] = [
-            *queue_files(view, staged),
+            *queue_files(view, staged, catalog, lives),
             *index_files(staged, geometry, view.system.clock.now_ms()),
         ]
         slots = spark.sparkContext.defaultParallelism
@@ -111,7 +113,8 @@ def make(
         queues, index = _gather(files, building, made)
         shutil.rmtree(pieces)
         shutil.rmtree(parts)
-    return Rebuilt(sum(part.messages for part in derived), queues, index)
+    messages = sum(part.messages for part in derived)
+    return Rebuilt(messages, queues, index, lives.left_out(catalog))
 
 
 def _derive(

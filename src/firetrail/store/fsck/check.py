@@ -7,6 +7,7 @@ from collections.abc import Callable
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.store.fsck.entries import IndexCheck
+from firetrail.store.fsck.homeless import Homeless
 from firetrail.store.fsck.log import LogCheck, StoreTimes, note_problem, note_torn
 from firetrail.store.fsck.marks import MarkCheck, check_config
 from firetrail.store.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
@@ -55,6 +56,7 @@ class Checker:
         parts = (view, self._findings, self._damaged, judged_to(view))
         self._log = LogCheck(*parts, self._compare)
         self._queues = QueueChecks(*parts)
+        self._homeless = Homeless(view)
         self._index = IndexCheck(*parts)
         self._marks = MarkCheck(view, self._findings)
 
@@ -65,7 +67,8 @@ class Checker:
         log.run(view.walk(), on_progress)
         torn = log.torn or check_tail(view, findings, self._damaged)
         log.times.note(view, findings)
-        self._queues.finish(view.queues.pairs())
+        self._queues.finish(view.queues.pairs(), self._homeless.queues)
+        self._homeless.finish(findings)
         self._index.finish()
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(log.times.newest, end, damaged=len(self._damaged) > 0)
@@ -74,7 +77,7 @@ class Checker:
         return make_report(view, findings, torn, log.times, *counted)
 
     def _compare(self, view: memoryview, columns: Columns, rows: int) -> None:
-        self._queues.feed(view, columns, rows, self._delays)
+        self._queues.feed(view, columns, rows, self._delays, self._homeless)
         self._index.feed(view, columns, rows)
 
 

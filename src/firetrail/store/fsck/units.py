@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import closing
 from struct import iter_unpack
 from typing import NamedTuple
@@ -22,8 +22,10 @@ from firetrail.format.names import is_queue, queue_folder, segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.segment import Segment, any_data
 from firetrail.store.deriving import derive_runs
+from firetrail.store.fsck.homeless import Homeless
 from firetrail.store.fsck.openfiles import OpenFiles
 from firetrail.store.fsck.report import DamagedRanges, Findings
+from firetrail.store.lives import begins_anew
 from firetrail.store.problems import Kind, Problem
 from firetrail.store.queues import QueueKey
 from firetrail.store.view import StoreState, StoreView
@@ -31,6 +33,7 @@ from firetrail.store.viewlog import misfits, segment_sizes
 
 EXTENSIONS = "consumequeue_ext"
 _INT32_MIN = -(2**31)
+_ABOUT_UNITS = (Kind.UNIT_WRONG, Kind.UNIT_MISSING, Kind.UNIT_STRAY)
 
 
 class Run(NamedTuple):
@@ -59,12 +62,21 @@ class QueueChecks:
         self.units = 0
         self._queues: dict[QueueKey, QueueCheck | None] = {}
 
-    def feed(self, view: memoryview, columns: Columns, rows: int, delays: DelayLevels) -> None:
+    def feed(
+        self,
+        view: memoryview,
+        columns: Columns,
+        rows: int,
+        delays: DelayLevels,
+        homeless: Homeless,
+    ) -> None:
         """Compare the units of some records."""
         waits = array("q", delays.waits_ms)
         light = self.view.queues.may_lack_light_queues
         for run in derive_runs(view, columns, rows, waits, light=light):
-            self.take(run.topic, run.queue_id, run.offset, bytearray(run.units))
+            key = (run.topic, run.queue_id)
+            if homeless.admits(key, run.offset, run.length, run.first, run.newest):
+                self.take(*key, run.offset, bytearray(run.units))
 
     def take(self, topic: str, queue_id: int, offset: int, units: bytearray) -> None:
         """Compare consecutive units of a queue, the first of which should be ``offset``."""
@@ -89,14 +101,18 @@ class QueueChecks:
         )
         return None
 
-    def finish(self, there: Iterable[QueueKey]) -> None:
-        """The log is done: look at what is left in the queues that are ``there``."""
+    def finish(self, there: Iterable[QueueKey], absent: Container[QueueKey] = ()) -> None:
+        """The log is done: look at what is left in the queues that are ``there``.
+
+        Queues are rightly ``absent`` that went with their topic.
+        """
         for key in there:
             if self._queues.get(key) is None:
                 self._queues[key] = QueueCheck(self, *key)
-        for check in self._queues.values():
-            if check is not None:
+        for key, check in self._queues.items():
+            if check is not None and key not in absent:
                 check.finish()
+                self.units += check.units
         self.files.close()
 
 
@@ -117,8 +133,10 @@ class QueueCheck:
             for problem in misfits(self._folder, self._sizes, self._file_size)
         ]
         self._unreadable: set[int] = set()
+        self.units = 0
         self._first: int | None = None
         self._next = 0
+        self._numbered = 0  # behind the last number that a record of a light queue has
         self._damage_known = 0
         self._missing: Run | None = None
         self._stray: Run | None = None
@@ -129,7 +147,7 @@ class QueueCheck:
     def feed(self, offset: int, units: bytearray) -> None:
         """Compare the units of consecutive messages, the first of which says it is ``offset``."""
         if is_light(self.topic):
-            self._feed_light(units)
+            self._feed_light(offset, units)
             return
         expected = self._expected_first() if self._first is None else self._next
         if offset != expected:
@@ -161,7 +179,7 @@ class QueueCheck:
             # A log that begins at 0 has every message of every queue; others do not.
             if self._checks.log_min == 0 and offset != 0 and not damage:
                 self._note_record(record, f"is message {offset} of its queue, not 0")
-        elif offset == 0:
+        elif begins_anew(offset, expected):
             self._restart(record, expected)
         elif offset > expected and damage:
             self._look_at_unclaimed(expected, offset)
@@ -176,7 +194,7 @@ class QueueCheck:
             "deleted and made again"
         )
         self._note_record(record, detail, Kind.QUEUE_RESTART)
-        self._found = [problem for problem in self._found if problem.kind is not Kind.UNIT_WRONG]
+        self._found = [problem for problem in self._found if problem.kind not in _ABOUT_UNITS]
         self._missing = None
         self._first = 0
 
@@ -202,7 +220,7 @@ class QueueCheck:
             else:
                 self._end_missing()
             done += size
-        self._checks.units += len(units) // UNIT_SIZE
+        self.units += len(units) // UNIT_SIZE
 
     def _compare_one(self, offset: int, unit: bytearray, found: memoryview | None) -> None:
         expected = decode_unit(unit)
@@ -230,7 +248,7 @@ class QueueCheck:
 
     # -- light queues -------------------------------------------------------------------------
 
-    def _feed_light(self, units: bytearray) -> None:
+    def _feed_light(self, offset: int, units: bytearray) -> None:
         """Compare the units of messages of other topics that should be in this queue.
 
         They stand one behind the other, whatever number Java has given to them. RocketMQ 4.9 puts
@@ -238,6 +256,10 @@ class QueueCheck:
         """
         if self._first is None:
             self._first = self._next = self._expected_first()
+        elif begins_anew(offset, self._numbered):
+            self._restart(decode_unit(units).physical_offset, self._numbered)
+            self._next = 0
+        self._numbered = offset + len(units) // UNIT_SIZE
         for at in range(0, len(units), UNIT_SIZE):
             expected = decode_unit(units, at)
             self._pass_over(expected.physical_offset)
@@ -247,7 +269,7 @@ class QueueCheck:
                 continue
             self._compare_one(self._next, units[at : at + UNIT_SIZE], found)
             self._next += 1
-        self._checks.units += len(units) // UNIT_SIZE
+        self.units += len(units) // UNIT_SIZE
 
     def _pass_over(self, end: int) -> None:
         """Go on behind the units of records before ``end``, which should be in the log."""
@@ -335,7 +357,8 @@ class QueueCheck:
             begin = self._bases[0] // UNIT_SIZE if self._bases else 0
             end = (self._bases[-1] + self._sizes[-1][1]) // UNIT_SIZE if self._bases else 0
             if is_light(self.topic):
-                self._feed_light(bytearray())
+                if self._first is None:
+                    self._first = self._next = self._expected_first()
                 self._pass_over(self._checks.view.end)
             if self._first is None:
                 self._look_at_unclaimed(begin, end)
