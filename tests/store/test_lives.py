@@ -187,6 +187,19 @@ def test_queues_that_an_older_version_derived_wrongly_are_mended(shop: Shop) -> 
     assert not_empty(seen_in(shop.root)) == shop.seen
 
 
+def test_a_single_message_that_is_left_of_a_deleted_topic(tmp_path: Path) -> None:
+    """It is not taken for a record of another queue, whose topic is damaged."""
+    shop = Shop(tmp_path / "store")
+    for topic, count in (("D", 2), ("U", 17), ("D", 1), ("U", 3)):
+        shop.put(topic, 0, count)
+    shop.delete("D")
+    shop.expire()
+    shop.close()
+    assert [record.queue_offset for record in records(shop.root) if record.topic == "D"] == [2]
+    repair_store(System(), shop.root, Repair.REBUILD_DERIVED, DELAYS)
+    assert not_empty(seen_in(shop.root)) == shop.seen
+
+
 class TestDamage:
     def test_the_log_is_cut_behind_the_new_beginning(self, shop: Shop) -> None:
         shop.close()

@@ -84,6 +84,10 @@ class Catalog:
         stored = self._store_time(newest)
         return stored is not None and stored < self._listed.changed_ms
 
+    def was_removed(self, topic: str, offset: int) -> bool:
+        """Whether a topic is known to have been deleted after its record at ``offset``."""
+        return offset < self._removed.get(topic, 0)
+
     def may_have(self, topic: str) -> bool:
         """Whether there may be a topic: it is listed, or there is no list."""
         return not self._listed.names or topic in self._listed.names
@@ -97,7 +101,7 @@ class Catalog:
         """
         if key in self._queues:
             return False
-        if self._complete or newest < self._removed.get(key[0], 0):
+        if self._complete or self.was_removed(key[0], newest):
             return True
         return key[0] in self._with_queues and newest < created
 

@@ -95,9 +95,12 @@ class OrderCheck:
 
     def finish(self) -> dict[int, Misplaced]:
         """The records that are out of order, by their physical offsets."""
+        catalog = self._view.catalog()
         for key, queue in self._queues.items():
             if queue.doubtful is not None:
                 self._settle_by_unit(key, queue, queue.doubtful)
+            elif catalog.was_removed(key[0], queue.last):
+                continue
             elif queue.records == 1 and queue.next > 1 and self._is_unknown(key):
                 self._note_foreign(key, _Single(queue.last, queue.next - 1))
         return dict(sorted(self._found.items()))
