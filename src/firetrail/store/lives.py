@@ -34,11 +34,11 @@ class Reason(StrEnum):
 
 
 _SENTENCES = {
-    Reason.FORMER: "{count} of topic {topic}, which was deleted and created again since, are left "
-    "out",
-    Reason.DELETED: "{count} of topic {topic} are left out: it was deleted, for "
+    Reason.FORMER: "{count} of topic {topic}, which was deleted and created again since, {are} "
+    "left out",
+    Reason.DELETED: "{count} of topic {topic} {are} left out: it was deleted, for "
     f"{TOPICS_FILE} is newer and does not list it",
-    Reason.REPEATED: "{count} of topic {topic} are left out: other messages have their queue "
+    Reason.REPEATED: "{count} of topic {topic} {are} left out: other messages have their queue "
     "offsets",
     Reason.BATCHES: "topic {topic} is left alone: it has queues of batches, which only RocketMQ "
     "reads",
@@ -54,8 +54,10 @@ class LeftOut(NamedTuple):
     """None if they were not counted."""
 
     def __str__(self) -> str:
-        count = "1 message" if self.messages == 1 else f"{self.messages} messages"
-        return _SENTENCES[self.reason].format(count=count, topic=self.topic)
+        count, are = (
+            ("1 message", "is") if self.messages == 1 else (f"{self.messages} messages", "are")
+        )
+        return _SENTENCES[self.reason].format(count=count, topic=self.topic, are=are)
 
 
 class Lives:
