@@ -8,7 +8,7 @@ FUZZ := .venv-fuzz
 FUZZ_S ?= 60
 MINUTES ?= 5
 
-KERNELS := $(wildcard src/firetrail/format/kernels/*.py src/firetrail/format/kernels/*.pxd)
+KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test torture lint bench interop fuzz clean
@@ -38,7 +38,7 @@ demo: setup ## See it work: write, read, query and check a store
 
 test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
-	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/format/kernels
+	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/*/kernels
 
 torture: setup ## Kill, starve and break brokers for MINUTES; SEED= repeats a round, PART= picks a kind
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part '$(PART)')
@@ -67,5 +67,5 @@ fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers se
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/firetrail/format/kernels/*.so
+	rm -f src/firetrail/*/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

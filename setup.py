@@ -1,9 +1,9 @@
 """Compiles the kernels; everything else about the package is declared in pyproject.toml.
 
-The modules in ``format/kernels/`` are ordinary Python that Cython can also compile. Each one is an
-optional extension: where no C compiler is found the build goes on without it, and the ``.py`` file
-of the same name (always installed beside it) runs instead. ``FIRETRAIL_NO_KERNELS=1`` skips the
-compilation altogether.
+The modules in the ``kernels`` folders are ordinary Python that Cython can also compile. Each one is
+an optional extension: where no C compiler is found the build goes on without it, and the ``.py``
+file of the same name (always installed beside it) runs instead. ``FIRETRAIL_NO_KERNELS=1`` skips
+the compilation altogether.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = Path("src/firetrail/format/kernels")
+SOURCES = Path("src")
 
 
 def kernel_extensions() -> list[Extension]:
@@ -23,11 +23,11 @@ def kernel_extensions() -> list[Extension]:
     extensions: list[Extension] = cythonize(
         [
             Extension(
-                f"firetrail.format.kernels.{path.stem}",
+                ".".join(path.relative_to(SOURCES).with_suffix("").parts),
                 [path.as_posix()],
                 extra_compile_args=["-O3"],
             )
-            for path in sorted(KERNELS.glob("[!_]*.py"))
+            for path in sorted(SOURCES.glob("firetrail/*/kernels/[!_]*.py"))
         ],
         build_dir="build/cython",
         include_path=["src"],

@@ -20,7 +20,7 @@ from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import PullHeader, SendHeaderV2
-from firetrail.storage.system import allow_many_files
+from firetrail.system import allow_many_files
 
 TIMEOUT_S = 60.0
 HEARTBEAT_S = 1.0

@@ -11,7 +11,7 @@ from benchmarks.sparking import timed
 from firetrail import Message, Store
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
-from firetrail.storage.system import allow_many_files
+from firetrail.system import allow_many_files
 
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 

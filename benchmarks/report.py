@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.bench import Scale
 from benchmarks.contestants import ROOT
 from benchmarks.figures import Line
-from firetrail.format.kernels import COMPILED
+from firetrail.kernels import COMPILED
 
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- begin {part}: written by python -m benchmarks --write -->"

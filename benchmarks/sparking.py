@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 from benchmarks.load import TOPIC
 from benchmarks.putting import Figures
 from firetrail import StoreView
-from firetrail.pipeline.jobs.archive import archive
-from firetrail.pipeline.jobs.rebuild import rebuild
+from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.rebuild.job import rebuild
 from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.session import active_session, session
 from firetrail.pipeline.source.batches import read_split

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.storage.system import Clock, System
+from firetrail.system import Clock, System
 
 DAY_MS = 86_400_000
 SEGMENT = 32 << 20

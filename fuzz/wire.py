@@ -16,8 +16,9 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["firetrail"]):
-    from firetrail.broker import attributes, sqlfilter
-    from firetrail.client import inflating
+    from firetrail.broker.filter import sql92
+    from firetrail.broker.state import attributes
+    from firetrail.client import compression
     from firetrail.errors import (
         ConfigError,
         FormatError,
@@ -27,7 +28,6 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.format import config_json
     from firetrail.format.batch import decode_batch
     from firetrail.format.java_properties import parse_properties
-    from firetrail.format.kernels.wire import JsonWriter, read_json_header
     from firetrail.format.properties import decode_properties
     from firetrail.remoting import (
         admin_bodies,
@@ -43,6 +43,7 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.remoting.command import Command
     from firetrail.remoting.frames import FrameReader, decode_frame, encode_frame
     from firetrail.remoting.header import Header
+    from firetrail.remoting.kernels.wire import JsonWriter, read_json_header
     from firetrail.remoting.receipts import Receipt, decode_places
     from firetrail.remoting.registration import decode_registration
 
@@ -148,14 +149,14 @@ def header(data: bytes) -> None:
 def sql(data: bytes) -> None:
     """A filter over properties, applied to some."""
     text, _, properties = data.partition(b"\n")
-    wanted = sqlfilter.parse(text.decode("utf-8", "replace"))
+    wanted = sql92.parse(text.decode("utf-8", "replace"))
     wanted.matches(decode_properties(properties))
 
 
 def compressed(data: bytes) -> None:
     """A compressed body."""
     if data:
-        inflating.inflated(data[1:], data[0] % 8 << 8 | 1)
+        compression.inflated(data[1:], data[0] % 8 << 8 | 1)
 
 
 def text(function: Callable[[str], object]) -> Target:

@@ -32,7 +32,7 @@ from firetrail.format.layout import (
     Layout,
 )
 from firetrail.format.record import decode_message
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
 
 COUNT, VICTIM = 30, 9
 TOPIC, TAG = "T", "TagA"
@@ -260,7 +260,7 @@ def _messages(answers: list[Json]) -> list[object]:
 def _firetrail(name: str, *, sealed: bool = False) -> Side:
     def write(root: Path, sizes: Sizes) -> list[int]:
         config = sizes.config(flush=FlushMode.SYNC, property_crc=sealed)
-        with ServedStore.open(root, config) as store:
+        with BrokerStore.open(root, config) as store:
             return [
                 store.put(
                     Message(
@@ -283,7 +283,7 @@ def _firetrail(name: str, *, sealed: bool = False) -> Side:
 def _served(root: Path, config: object) -> Served:
     served = Served()
     try:
-        with ServedStore.open(root, config) as store:  # type: ignore[arg-type]
+        with BrokerStore.open(root, config) as store:  # type: ignore[arg-type]
             served.messages, served.errors = _walked(store, None)
             served.tagged, _ = _walked(store, TAG)
             for key in KEYS:
@@ -298,7 +298,7 @@ def _served(root: Path, config: object) -> Served:
     return served
 
 
-def _walked(store: ServedStore, tags: str | None) -> tuple[list[object], int]:
+def _walked(store: BrokerStore, tags: str | None) -> tuple[list[object], int]:
     """The messages of the queue as a consumer goes through it, and how many reads failed."""
     found: list[object] = []
     errors = 0

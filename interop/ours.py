@@ -25,7 +25,7 @@ from firetrail import Batch, FlushMode, Message, PutResult, Store
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import parse_host
 from firetrail.format.properties import encode_properties
-from firetrail.storage.system import Clock, System
+from firetrail.system import Clock, System
 
 _ROOT = Path(__file__).parent.parent
 _numbers = itertools.count()

@@ -23,7 +23,7 @@ from tests.torture.load import TOPICS
 from tests.torture.process import CONF, BrokerProcess, Refused
 from tests.torture.scene import scene_of
 
-from firetrail.client.sending import AUTO_CREATE_TOPIC
+from firetrail.client.send import AUTO_CREATE_TOPIC
 from firetrail.client.session import Session
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.headers import CreateTopicHeader

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from tests.jvm import start_quickly
 
-from firetrail.format import kernels
+from firetrail import kernels
 
 # The same examples in every run, so that a failure is never somebody else's.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -48,7 +48,8 @@ def _stale_kernels() -> list[str]:
         return []
     extensions = [
         path
-        for path in Path(kernels.__path__[0]).iterdir()
+        for folder in kernels.kernel_folders()
+        for path in Path(folder).iterdir()
         if path.name.endswith(tuple(EXTENSION_SUFFIXES))
     ]
     return [

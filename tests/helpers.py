@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.storage.system import Clock, Files, System
+from firetrail.system import Clock, Files, System
 
 NEVER_MS = 3_600_000
 """An interval that no test waits for."""

@@ -11,8 +11,8 @@ from tests.stores import list_topics
 
 from firetrail import Message, Store
 from firetrail.format.names import LOCK_CONTENT
-from firetrail.store.queues import QueueKey
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.queues.table import QueueKey
 
 CONFIG = small_config(log=2048, units=5, entries=32, light_queues=True)
 Seen = dict[QueueKey, list[bytes]]
@@ -25,7 +25,7 @@ class Shop:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._opened = Store.open(root, CONFIG)
-        self.store = ServedStore(self._opened._engine)
+        self.store = BrokerStore(self._opened._engine)
         self.seen: Seen = {}
         self.topics: set[str] = set()
         self._serial = 0

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 import firetrail
-from firetrail.format import kernels
+from firetrail import kernels
 
 ROOT = Path(__file__).parent.parent
-KERNELS = "firetrail/format/kernels"
 
 
 @pytest.fixture
@@ -47,12 +46,18 @@ def build(source: Path, kind: str, **environment: str) -> Path:
 
 
 def kernel_sources() -> set[str]:
-    folder = Path(kernels.__path__[0])
-    return {path.name for path in folder.iterdir() if path.suffix in (".py", ".pxd")}
+    return {
+        path.relative_to(ROOT / "src").as_posix()
+        for folder in kernels.kernel_folders()
+        for path in Path(folder).iterdir()
+        if path.suffix in (".py", ".pxd")
+    }
 
 
-def names_below(folder: str, names: list[str]) -> set[str]:
-    return {name.split(f"{folder}/", 1)[1] for name in names if f"{folder}/" in name} - {""}
+def kernels_in(names: list[str]) -> set[str]:
+    """The files of kernels in a distribution, from the package's folder on."""
+    found = {name[name.index("firetrail/") :] for name in names if "/kernels/" in name}
+    return {name for name in found if not name.endswith("/")}
 
 
 def test_installed_version() -> None:
@@ -64,7 +69,7 @@ def test_wheel_has_the_kernels_sources(source: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert names_below(KERNELS, names) == kernel_sources()
+    assert kernels_in(names) == kernel_sources()
     assert "firetrail/py.typed" in names
 
 
@@ -81,7 +86,7 @@ def test_wheel_has_what_spark_looks_for(source: Path) -> None:
 def test_sdist_has_the_kernels_sources(source: Path) -> None:
     with tarfile.open(build(source, "sdist", FIRETRAIL_NO_KERNELS="1")) as archive:
         names = archive.getnames()
-    assert names_below(KERNELS, names) == kernel_sources()
+    assert kernels_in(names) == kernel_sources()
     assert any(name.endswith("/setup.py") for name in names)
 
 

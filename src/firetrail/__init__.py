@@ -16,14 +16,14 @@ from firetrail.format.hosts import Host
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record
 from firetrail.store.config import FlushMode, StoreConfig
-from firetrail.store.deriving import Arrival
-from firetrail.store.putting import Batch
-from firetrail.store.reading import Boundary
-from firetrail.store.recovery import RecoveryReport
+from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.recovery import RecoveryReport
+from firetrail.store.put.draft import Batch
+from firetrail.store.reader import Boundary
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
 from firetrail.store.stats import Snapshot
 from firetrail.store.store import Store
-from firetrail.store.view import StoreView
 
 __version__ = "0.1.0"
 

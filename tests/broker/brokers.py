@@ -10,11 +10,11 @@ from typing import Any
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, Version
 from firetrail.remoting.command import Command
+from firetrail.remoting.handlers import Handler
 from firetrail.store.config import StoreConfig
 
 SMALL = StoreConfig(

@@ -9,12 +9,12 @@ import pytest
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.fixtures import rocketmq
 from firetrail.errors import StoreLockedError
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.store.store import Store
+from firetrail.testing import rocketmq
 
 __all__ = ["rocketmq"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}

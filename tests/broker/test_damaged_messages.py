@@ -29,9 +29,10 @@ from firetrail.client import (
 )
 from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.store import reading, served
+from firetrail.store import broker_store
+from firetrail.store import reader as reading
+from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetStatus
-from firetrail.store.served import ServedStore
 
 COUNT, VICTIM = 5, 2
 ALL = [b"body %d" % number for number in range(COUNT)]
@@ -176,9 +177,9 @@ def test_one_read_passes_over_some_damaged_units_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is looked through for each: many at once would keep all others waiting."""
-    monkeypatch.setattr(served, "PASSED_OVER_MAX", 2)
+    monkeypatch.setattr(broker_store, "PASSED_OVER_MAX", 2)
     monkeypatch.setattr(reading, "search", lambda *place: None)
-    with ServedStore.open(tmp_path, SMALL) as store:
+    with BrokerStore.open(tmp_path, SMALL) as store:
         for body in ALL:
             store.put(StoredMessage("T", body))
         assert store.wait_dispatched()

@@ -11,11 +11,11 @@ from tests.broker.brokers import SMALL, Talk, running
 
 from firetrail import Message, Store
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.files import ConfigFile
-from firetrail.broker.topics import TopicTable
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.topics import TopicTable
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.storage.system import System
+from firetrail.system import System
 
 
 async def delete(talk: Talk, topic: str) -> None:

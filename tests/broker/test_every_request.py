@@ -20,7 +20,6 @@ import pytest
 from tests.broker.brokers import Talk, running
 
 import firetrail.remoting
-from firetrail.remoting.answering import answer_to
 from firetrail.remoting.bodies import (
     CheckClientBody,
     ConsumerData,
@@ -36,6 +35,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
+from firetrail.remoting.handlers import answer_to
 from firetrail.remoting.header import Header, _plan
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
 from firetrail.store.store import Store

@@ -27,8 +27,8 @@ from firetrail.format.checkpoint import CHECKPOINT
 from firetrail.format.index import entry_at, slot_at
 from firetrail.format.layout import INDEX_ENTRY
 from firetrail.format.record import Record
-from firetrail.store.problems import WARNINGS, Kind
-from firetrail.store.watermark import SLOT_SIZE
+from firetrail.store.inspect.problems import WARNINGS, ProblemKind
+from firetrail.store.lifecycle.watermark import SLOT_SIZE
 
 SLOTS = 20
 CONFIG = StoreConfig().for_files(
@@ -183,7 +183,7 @@ class Lost(NamedTuple):
 
 
 class Case(NamedTuple):
-    kind: Kind
+    kind: ProblemKind
     damage: Callable[[Path], None]
     hit: tuple[int, ...] | Lost = ()
     """The messages that cannot be delivered after a salvage."""
@@ -202,74 +202,82 @@ class Case(NamedTuple):
 
 LOG, INDEX, UNITS = "commitlog", "index", "consumequeue/T1/0"
 CASES = {
-    "a short log file": Case(Kind.FILE_SIZE, with_file(f"{LOG}/1", shorten), Lost(1, 2000)),
-    "a long log file": Case(Kind.FILE_SIZE, with_file(f"{LOG}/1", lengthen)),
+    "a short log file": Case(ProblemKind.FILE_SIZE, with_file(f"{LOG}/1", shorten), Lost(1, 2000)),
+    "a long log file": Case(ProblemKind.FILE_SIZE, with_file(f"{LOG}/1", lengthen)),
     "a short queue file": Case(
-        Kind.FILE_SIZE, with_file(f"{UNITS}/0", lambda p: p.write_bytes(bytes(100)))
+        ProblemKind.FILE_SIZE, with_file(f"{UNITS}/0", lambda p: p.write_bytes(bytes(100)))
     ),
-    "a lost log file": Case(Kind.FILE_MISSING, with_file(f"{LOG}/1", Path.unlink), Lost(1)),
+    "a lost log file": Case(ProblemKind.FILE_MISSING, with_file(f"{LOG}/1", Path.unlink), Lost(1)),
     "a lost file of the broker": Case(
-        Kind.FILE_MISSING, lambda root: (root / "config" / "topics.json").unlink()
+        ProblemKind.FILE_MISSING, lambda root: (root / "config" / "topics.json").unlink()
     ),
-    "an overlap": Case(Kind.FILE_OVERLAP, with_file(f"{LOG}/1", double)),
-    "an unreadable file": Case(Kind.FILE_UNREADABLE, with_file(f"{INDEX}/0", make_folder)),
-    "magic": Case(Kind.RECORD_MAGIC, spoil(4), (HIT,)),
-    "magic of the first": Case(Kind.RECORD_MAGIC, spoil(4, hit=0), (0,)),
-    "magic of the last": Case(Kind.RECORD_MAGIC, spoil(4, hit=COUNT - 1), (COUNT - 1,)),
-    "size": Case(Kind.RECORD_SIZE, write(0, b"\0\0\0\1"), (HIT,)),
-    "cut": Case(Kind.RECORD_CUT, write(0, b"\x7f\xff\xff\xff"), (HIT,)),
-    "offset": Case(Kind.RECORD_OFFSET, spoil(35), (HIT,)),
-    "body length": Case(Kind.RECORD_BODY_LENGTH, write(84, b"\x7f\xff\xff\xff"), (HIT,)),
-    "topic length": Case(Kind.RECORD_TOPIC_LENGTH, write(BODY + 4, b"\x7f"), (HIT,)),
-    "properties length": Case(Kind.RECORD_PROPERTIES_LENGTH, write(BODY + 7, b"\x7f\xff"), (HIT,)),
-    "no topic": Case(Kind.RECORD_QUEUE, in_topic(b"./"), (HIT,)),
-    "negative queue": Case(Kind.RECORD_QUEUE, spoil(QUEUE_ID, 7), (HIT,)),
-    "body": Case(Kind.BODY_CRC, spoil(BODY), (HIT,)),
-    "sealed": Case(Kind.PROPERTY_CRC, spoil(QUEUE_OFFSET + 7), (HIT,)),
-    "another topic": Case(Kind.QUEUE_OFFSET, in_topic(b"U1"), (HIT,)),
-    "another known topic": Case(Kind.QUEUE_OFFSET, in_topic(b"T2"), (HIT,)),
-    "the next queue": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_ID + 3), (HIT,)),
+    "an overlap": Case(ProblemKind.FILE_OVERLAP, with_file(f"{LOG}/1", double)),
+    "an unreadable file": Case(ProblemKind.FILE_UNREADABLE, with_file(f"{INDEX}/0", make_folder)),
+    "magic": Case(ProblemKind.RECORD_MAGIC, spoil(4), (HIT,)),
+    "magic of the first": Case(ProblemKind.RECORD_MAGIC, spoil(4, hit=0), (0,)),
+    "magic of the last": Case(ProblemKind.RECORD_MAGIC, spoil(4, hit=COUNT - 1), (COUNT - 1,)),
+    "size": Case(ProblemKind.RECORD_SIZE, write(0, b"\0\0\0\1"), (HIT,)),
+    "cut": Case(ProblemKind.RECORD_CUT, write(0, b"\x7f\xff\xff\xff"), (HIT,)),
+    "offset": Case(ProblemKind.RECORD_OFFSET, spoil(35), (HIT,)),
+    "body length": Case(ProblemKind.RECORD_BODY_LENGTH, write(84, b"\x7f\xff\xff\xff"), (HIT,)),
+    "topic length": Case(ProblemKind.RECORD_TOPIC_LENGTH, write(BODY + 4, b"\x7f"), (HIT,)),
+    "properties length": Case(
+        ProblemKind.RECORD_PROPERTIES_LENGTH, write(BODY + 7, b"\x7f\xff"), (HIT,)
+    ),
+    "no topic": Case(ProblemKind.RECORD_QUEUE, in_topic(b"./"), (HIT,)),
+    "negative queue": Case(ProblemKind.RECORD_QUEUE, spoil(QUEUE_ID, 7), (HIT,)),
+    "body": Case(ProblemKind.BODY_CRC, spoil(BODY), (HIT,)),
+    "sealed": Case(ProblemKind.PROPERTY_CRC, spoil(QUEUE_OFFSET + 7), (HIT,)),
+    "another topic": Case(ProblemKind.QUEUE_OFFSET, in_topic(b"U1"), (HIT,)),
+    "another known topic": Case(ProblemKind.QUEUE_OFFSET, in_topic(b"T2"), (HIT,)),
+    "the next queue": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3), (HIT,)),
     "the next queue, last": Case(
-        Kind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, hit=COUNT - 4), [COUNT - 4]
+        ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, hit=COUNT - 4), [COUNT - 4]
     ),
-    "a queue before": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 1, HIT + 2), (HIT + 2,)),
-    "an unknown queue": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 5), (HIT,)),
-    "a higher number": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6)),
-    "a lower number": Case(Kind.QUEUE_OFFSET, write(QUEUE_OFFSET + 7, b"\3")),
-    "the number of the first": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6, hit=0)),
-    "the number of the last": Case(Kind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6, hit=COUNT - 1)),
-    "prepared": Case(Kind.QUEUE_OFFSET, spoil(39, 2), (HIT,)),
-    "hole": Case(Kind.LOG_HOLE, write(0, bytes(100)), (HIT,)),
-    "lost end": Case(Kind.LOG_END, lose_the_end, Lost(-1)),
-    "full file": Case(Kind.FILE_END, with_file(f"{LOG}/0", fill_up)),
-    "wrong unit": Case(Kind.UNIT_WRONG, with_file(f"{UNITS}/0", lambda p: flip(p, 43))),
+    "a queue before": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 1, HIT + 2), (HIT + 2,)),
+    "an unknown queue": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 5), (HIT,)),
+    "a higher number": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6)),
+    "a lower number": Case(ProblemKind.QUEUE_OFFSET, write(QUEUE_OFFSET + 7, b"\3")),
+    "the number of the first": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6, hit=0)),
+    "the number of the last": Case(
+        ProblemKind.QUEUE_OFFSET, spoil(QUEUE_OFFSET + 6, hit=COUNT - 1)
+    ),
+    "prepared": Case(ProblemKind.QUEUE_OFFSET, spoil(39, 2), (HIT,)),
+    "hole": Case(ProblemKind.LOG_HOLE, write(0, bytes(100)), (HIT,)),
+    "lost end": Case(ProblemKind.LOG_END, lose_the_end, Lost(-1)),
+    "full file": Case(ProblemKind.FILE_END, with_file(f"{LOG}/0", fill_up)),
+    "wrong unit": Case(ProblemKind.UNIT_WRONG, with_file(f"{UNITS}/0", lambda p: flip(p, 43))),
     "missing unit": Case(
-        Kind.UNIT_MISSING, with_file(f"{UNITS}/0", lambda p: overwrite(p, 40, bytes(20)))
+        ProblemKind.UNIT_MISSING, with_file(f"{UNITS}/0", lambda p: overwrite(p, 40, bytes(20)))
     ),
     "stray unit": Case(
-        Kind.UNIT_STRAY, with_file(f"{UNITS}/0", lambda p: overwrite(p, 385, b"\1"))
+        ProblemKind.UNIT_STRAY, with_file(f"{UNITS}/0", lambda p: overwrite(p, 385, b"\1"))
     ),
-    "no index file": Case(Kind.INDEX_FILE, with_file(f"{INDEX}/0", lambda p: flip(p, 0, 7))),
-    "header": Case(Kind.INDEX_HEADER, with_file(f"{INDEX}/0", lambda p: flip(p, 7))),
-    "slot": Case(Kind.INDEX_SLOT, with_file(f"{INDEX}/0", flip_slot)),
-    "chain": Case(Kind.INDEX_CHAIN, with_file(f"{INDEX}/0", flip_entry("previous"))),
-    "entry": Case(Kind.INDEX_ENTRY, with_file(f"{INDEX}/0", flip_entry("seconds"))),
-    "lost index file": Case(Kind.INDEX_MISSING, with_file(f"{INDEX}/1", Path.unlink)),
-    "stray index file": Case(Kind.INDEX_STRAY, add_entry),
-    "no checkpoint": Case(Kind.CHECKPOINT_UNREADABLE, lambda root: flip(root / "checkpoint", 8, 7)),
+    "no index file": Case(ProblemKind.INDEX_FILE, with_file(f"{INDEX}/0", lambda p: flip(p, 0, 7))),
+    "header": Case(ProblemKind.INDEX_HEADER, with_file(f"{INDEX}/0", lambda p: flip(p, 7))),
+    "slot": Case(ProblemKind.INDEX_SLOT, with_file(f"{INDEX}/0", flip_slot)),
+    "chain": Case(ProblemKind.INDEX_CHAIN, with_file(f"{INDEX}/0", flip_entry("previous"))),
+    "entry": Case(ProblemKind.INDEX_ENTRY, with_file(f"{INDEX}/0", flip_entry("seconds"))),
+    "lost index file": Case(ProblemKind.INDEX_MISSING, with_file(f"{INDEX}/1", Path.unlink)),
+    "stray index file": Case(ProblemKind.INDEX_STRAY, add_entry),
+    "no checkpoint": Case(
+        ProblemKind.CHECKPOINT_UNREADABLE, lambda root: flip(root / "checkpoint", 8, 7)
+    ),
     "checkpoint ahead": Case(
-        Kind.CHECKPOINT_AHEAD,
+        ProblemKind.CHECKPOINT_AHEAD,
         lambda root: flip(root / "checkpoint", CHECKPOINT.offsets["physic_timestamp"] + 1, 3),
     ),
-    "checkpoint behind": Case(Kind.CHECKPOINT_BEHIND, lambda root: older(root / "checkpoint")),
+    "checkpoint behind": Case(
+        ProblemKind.CHECKPOINT_BEHIND, lambda root: older(root / "checkpoint")
+    ),
     "watermark": Case(
-        Kind.WATERMARK_TORN, lambda root: flip(root / "firetrail.watermark", SLOT_SIZE + 30)
+        ProblemKind.WATERMARK_TORN, lambda root: flip(root / "firetrail.watermark", SLOT_SIZE + 30)
     ),
 }
 
 
 def test_no_kind_is_left_out() -> None:
-    assert {case.kind for case in CASES.values()} == set(Kind) - WARNINGS
+    assert {case.kind for case in CASES.values()} == set(ProblemKind) - WARNINGS
 
 
 # -- repairs ----------------------------------------------------------------------------------
@@ -327,7 +335,7 @@ def test_what_is_advised_works(
     name: str, stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, damage, _ = CASES[name]
-    good = stores.sealed if kind is Kind.PROPERTY_CRC else stores.plain
+    good = stores.sealed if kind is ProblemKind.PROPERTY_CRC else stores.plain
     damaged = shutil.copytree(good, tmp_path / "damaged")
     damage(damaged)
     capsys.readouterr()

@@ -25,8 +25,8 @@ from firetrail.format.layout import PROPERTY_CRC_MARK
 from firetrail.format.record import Record
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.store.bulk import BulkAppend
-from firetrail.store.fsck.check import check_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
 
 SEALED = SOON.replace(property_crc=True)
 FIRST = ConsumeFromWhere.FIRST_OFFSET

@@ -26,7 +26,7 @@ from firetrail import Message, Store
 from firetrail.format.hosts import format_host
 from firetrail.format.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from firetrail.format.record import Record
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
 
 FIELDS = [
     *("physical_offset", "size", "magic", "topic", "queue_id", "queue_offset", "sys_flag", "flag"),

@@ -16,9 +16,9 @@ from firetrail.format.index import entry_at, slot_at
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import INVENTORY, WATERMARK
-from firetrail.store.gaps import key_gaps, queue_gaps
-from firetrail.store.problems import Kind
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.gaps import key_gaps, queue_gaps
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.view import StoreView
 
 PAGE = 4096
 KEYS = 50
@@ -51,7 +51,7 @@ def file_in(folder: Path) -> Path:
     return path
 
 
-def gaps(root: Path) -> Iterator[tuple[Kind, str]]:
+def gaps(root: Path) -> Iterator[tuple[ProblemKind, str]]:
     """What is noticed about any of the keys."""
     with StoreView.open(root) as view:
         for number in range(KEYS):
@@ -164,13 +164,13 @@ class TestIndex:
         path = file_in(root / "index")
         good = path.read_bytes()
         overwrite(path, entry_at(5000, 958), bytes(20))  # of k7: 8, 58, … 958
-        assert [kind for kind, _ in gaps(root)] == [Kind.INDEX_CHAIN]
+        assert [kind for kind, _ in gaps(root)] == [ProblemKind.INDEX_CHAIN]
         path.write_bytes(good)
         slot = KeyQuestion("T", "k7", 0, 1).key_hash % 5000
         for wrong in (b"\x80\0\0\1", b"\x7f\0\0\1"):
             overwrite(path, slot_at(slot), wrong)
-            assert [kind for kind, _ in gaps(root)] == [Kind.INDEX_CHAIN]
+            assert [kind for kind, _ in gaps(root)] == [ProblemKind.INDEX_CHAIN]
         path.write_bytes(good)
         overwrite(path, 0, bytes(40))
-        expected = (Kind.INDEX_HEADER, "the header counts no entries, but there are some")
+        expected = (ProblemKind.INDEX_HEADER, "the header counts no entries, but there are some")
         assert set(gaps(root)) == {expected}

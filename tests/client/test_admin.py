@@ -10,7 +10,7 @@ from tests.client.clusters import clustered, fill, read_all, until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.topics import CHECKED_OFTEN_TOPIC
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC
 from firetrail.client import (
     Admin,
     Message,

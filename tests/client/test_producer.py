@@ -19,15 +19,15 @@ from firetrail.client import (
     Received,
 )
 from firetrail.client.producer import BUSY_S
-from firetrail.client.sending import SendStatus
+from firetrail.client.send import SendStatus
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.ids import decode_message_id, decode_unique_id
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import Server
 

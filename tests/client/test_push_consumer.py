@@ -10,7 +10,7 @@ import pytest
 from tests.client.clusters import Heard, buried, clustered, fill, until
 
 from firetrail.client import MessageQueue, PullConsumer, PushConsumer, Received
-from firetrail.client.assigned import Assigned
+from firetrail.client.process_queue import ProcessQueue
 from firetrail.client.subscription import by_tags
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
 
@@ -223,7 +223,7 @@ def test_what_is_consumed_during_a_commit_is_in_the_next() -> None:
     async def test() -> None:
         consumer = PushConsumer("127.0.0.1:1", "G", Heard(), {"T": "*"})
         queue = MessageQueue("T", "broker-a", 0)
-        taken = consumer.assigned[queue] = Assigned(queue, by_tags("T"), 5, 1)
+        taken = consumer.assigned[queue] = ProcessQueue(queue, by_tags("T"), 5, 1)
         told: list[int] = []
 
         async def commit(group: str, queue: MessageQueue, offset: int) -> None:

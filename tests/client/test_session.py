@@ -29,7 +29,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import Server
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
 
 
 def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
@@ -86,7 +86,7 @@ class TestNameServerThatHasJustStarted:
     ) -> None:
         """That nobody knows the topic yet does not make it one that was made later."""
         monkeypatch.setattr("firetrail.client.push_consumer.TOPIC_S", 0.05)
-        monkeypatch.setattr(ServedStore, "is_recent", lambda *_: False)  # as of a large topic
+        monkeypatch.setattr(BrokerStore, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
 
         async def test() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.client.clusters import clustered, read_all
 
-from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer, inflating
-from firetrail.client.sending import Draft, batch_of, check_frame, draft_of
+from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer, compression
+from firetrail.client.send import OutgoingMessage, batch_of, check_frame, draft_of
 from firetrail.errors import PropertiesTooLongError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import COMPRESSED
@@ -23,7 +23,7 @@ MESSAGE_MAX = 4 << 20
 RANDOM = os.urandom(MESSAGE_MAX)
 
 
-def drafted(body: bytes) -> Draft:
+def drafted(body: bytes) -> OutgoingMessage:
     return draft_of(Message("T", body), iter(["id"]))
 
 
@@ -48,9 +48,9 @@ class TestBodies:
         clustered(test)
 
     def test_the_largest_one_that_consumers_inflate(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inflating, "INFLATED_MAX", 100_000)
+        monkeypatch.setattr(compression, "INFLATED_MAX", 100_000)
         draft = drafted(bytes(100_000))
-        assert len(inflating.inflated(draft.body, draft.sys_flag)) == 100_000
+        assert len(compression.inflated(draft.body, draft.sys_flag)) == 100_000
         with pytest.raises(IllegalMessageError) as raised:
             drafted(bytes(100_001))
         assert str(raised.value) == (
@@ -98,8 +98,8 @@ class TestFrames:
     def test_the_last_one_that_fits(self) -> None:
         """To the byte, with the longest number that a request can have."""
 
-        def frame(size: int) -> tuple[Draft, bytes]:
-            draft = Draft("T", "", "", bytes(size), 0, 0, False, born_ms=0)
+        def frame(size: int) -> tuple[OutgoingMessage, bytes]:
+            draft = OutgoingMessage("T", "", "", bytes(size), 0, 0, False, born_ms=0)
             fields = draft.header("G", 0).encode()
             command = Command(
                 RequestCode.SEND_MESSAGE_V2,

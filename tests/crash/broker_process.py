@@ -15,10 +15,10 @@ from firetrail import StoreConfig
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.delay import DelayLevels
-from firetrail.remoting.answering import answer_to, outcome_of
 from firetrail.remoting.client import Client
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import answer_to, outcome_of
 from firetrail.remoting.server import Server
 
 BROKER = BrokerConfig(

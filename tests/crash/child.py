@@ -28,7 +28,7 @@ from typing import Any
 from tests.crash.simulation import Producer, tiny_config
 
 from firetrail import Message, PutResult, Store
-from firetrail.storage.system import Files, System
+from firetrail.system import Files, System
 
 ROOT = Path(__file__).parents[2]
 

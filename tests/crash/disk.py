@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tests.crash.threads import Abandoned, World, WorldClock
 
-from firetrail.storage.system import Files, System
+from firetrail.system import Files, System
 
 SECTOR = 512
 PAGE = 4096

@@ -33,8 +33,9 @@ from tests.crash.oracle import (
 from tests.crash.threads import World
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
-from firetrail.storage import residents
-from firetrail.store import engine, folder, inventory
+from firetrail.storage import open_files
+from firetrail.store import engine
+from firetrail.store.lifecycle import folder, inventory
 
 SLOTS = 8
 TINY: dict[str, Any] = {
@@ -81,11 +82,11 @@ def scratch() -> Iterator[Path]:
 @contextmanager
 def few_open_files() -> Iterator[None]:
     """No more than two files of queues may be open: the others rest, and come back all the time."""
-    least, residents.LEAST = residents.LEAST, 2
+    least, open_files.LEAST = open_files.LEAST, 2
     try:
         yield
     finally:
-        residents.LEAST = least
+        open_files.LEAST = least
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from tests.crash.broker_survey import broker_survey
 from tests.crash.oracle import Violation
 
 from firetrail import FiretrailError
-from firetrail.broker.files import ConfigFile
-from firetrail.broker.offsets import OffsetTable
-from firetrail.broker.pop_checkpoints import Checkpoints
-from firetrail.broker.saving import Saver
-from firetrail.broker.topics import TopicTable
+from firetrail.broker.pop.checkpoints import PopCheckpoints
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.saver import Saver
+from firetrail.broker.state.topics import TopicTable
 from firetrail.format import config_json
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
 
 ATTEMPTS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -48,11 +48,11 @@ def offsets_ahead_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_pops_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def all_done(self: Checkpoints) -> None:
+    def all_done(self: PopCheckpoints) -> None:
         for queue, last in self._last.items():
             self._offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", self._topics.revive, queue, last)
 
-    patch.setattr(Checkpoints, "save_progress", all_done)
+    patch.setattr(PopCheckpoints, "save_progress", all_done)
 
 
 def answered_before_saved(patch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,10 @@ def answered_before_saved(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_removed_at_once(patch: pytest.MonkeyPatch) -> None:
-    def settle(self: ServedStore) -> int:
+    def settle(self: BrokerStore) -> int:
         return self.log_range[1]
 
-    patch.setattr(ServedStore, "settle", settle)
+    patch.setattr(BrokerStore, "settle", settle)
 
 
 def lost_topics_stay_lost(patch: pytest.MonkeyPatch) -> None:

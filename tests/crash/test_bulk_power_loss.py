@@ -17,10 +17,10 @@ from tests.crash.simulation import DEEP, tiny_config
 
 from firetrail import FiretrailError
 from firetrail.storage.segment import Segment
-from firetrail.storage.system import Files
 from firetrail.store import bulk
 from firetrail.store.bulk import BulkAppend, Journal
-from firetrail.store.folder import AbortFile
+from firetrail.store.lifecycle.folder import AbortFile
+from firetrail.system import Files
 
 SEEDS = range(40) if DEEP else range(1)
 ATTEMPTS = 4

@@ -18,17 +18,17 @@ from tests.crash.oracle import History, Violation
 from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
 
 from firetrail import FiretrailError, PutResult
-from firetrail.storage import residents
+from firetrail.storage import open_files
 from firetrail.storage.buffers import WriteBufferPool
-from firetrail.storage.newfiles import NewFiles
+from firetrail.storage.new_files import NewFiles
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.engine import Engine
-from firetrail.store.housekeeping import Housekeeper
-from firetrail.store.indexes import Index
-from firetrail.store.puts import Puts
-from firetrail.store.queues import QueueTable
-from firetrail.store.recovery import Recovery
+from firetrail.store.index.index import Index
+from firetrail.store.lifecycle.housekeeper import Housekeeper
+from firetrail.store.lifecycle.recovery import Recovery
+from firetrail.store.put.writer import Writer
+from firetrail.store.queues.table import QueueTable
 
 ATTEMPTS = 4
 
@@ -54,10 +54,10 @@ class NoFolderSyncProcess(Process):
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: Puts, result: PutResult) -> PutResult:
+    def at_once(self: Writer, result: PutResult) -> PutResult:
         return result
 
-    patch.setattr(Puts, "_wait_durable", at_once)
+    patch.setattr(Writer, "_wait_durable", at_once)
 
 
 def tail_not_zeroed(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def one_record_too_many_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_not_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("firetrail.store.consumequeue.ConsumeQueue.cut", lambda self, *rules: 0)
+    patch.setattr("firetrail.store.queues.consume_queue.ConsumeQueue.cut", lambda self, *rules: 0)
 
 
 def index_not_cut(patch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def rests_unsynced(patch: pytest.MonkeyPatch) -> None:
 
     original = Segment.rest
     patch.setattr(Segment, "rest", close_only)
-    patch.setattr(residents, "LEAST", 2)
+    patch.setattr(open_files, "LEAST", 2)
 
 
 def new_queues_not_synced(patch: pytest.MonkeyPatch) -> None:

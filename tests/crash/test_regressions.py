@@ -16,7 +16,7 @@ from tests.crash.simulation import SLOTS, Checker, Process, scratch, tiny_config
 
 from firetrail import Message, PutStatus
 from firetrail.format.index import IndexGeometry, find_geometry
-from firetrail.storage.system import Files, SyncError
+from firetrail.system import Files, SyncError
 
 LOG = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/orders/0/00000000000000000000"

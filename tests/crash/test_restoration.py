@@ -17,9 +17,9 @@ from tests.stores import derived
 
 from firetrail import Message, Store
 from firetrail.format.names import INVENTORY
-from firetrail.store import inventory
-from firetrail.store.inventory import Inventory, InventoryFile
-from firetrail.store.recovery import EVERYTHING
+from firetrail.store.lifecycle import inventory
+from firetrail.store.lifecycle.inventory import Inventory, InventoryFile
+from firetrail.store.lifecycle.recovery import EVERYTHING
 
 MESSAGES = 60
 IMAGES = 60

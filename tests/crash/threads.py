@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from firetrail.storage.system import Clock
+from firetrail.system import Clock
 
 START_MS = 1_800_000_000_000
 

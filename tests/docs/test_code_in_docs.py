@@ -11,7 +11,7 @@ from tests.docs.pages import BLOCK, LINK, PAGES, ROOT, blocks, run_page, uses_sp
 
 import firetrail
 from firetrail import errors
-from firetrail.store.watermark import _SLOT
+from firetrail.store.lifecycle.watermark import _SLOT
 
 GUIDE = ROOT / "docs/guide/embedding.md"
 

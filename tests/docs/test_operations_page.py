@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from firetrail.store.problems import WARNINGS, Kind
-from firetrail.store.repair import Repair
+from firetrail.store.inspect.problems import WARNINGS, ProblemKind
+from firetrail.store.repair.repair import Repair
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "operations.md"
 
@@ -18,7 +18,7 @@ def test_every_kind_of_problem_is_listed() -> None:
     text = PAGE.read_text(encoding="utf-8")
     kinds = text.partition("### Kinds")[2].partition("### What a check cannot see")[0]
     problems, _, warnings = kinds.partition("Warnings, which")
-    assert listed(problems) == {kind.value for kind in set(Kind) - WARNINGS}
+    assert listed(problems) == {kind.value for kind in set(ProblemKind) - WARNINGS}
     assert listed(warnings) == {kind.value for kind in WARNINGS}
 
 

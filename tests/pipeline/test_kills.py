@@ -16,9 +16,9 @@ from tests.pipeline import victims
 from tests.stores import records
 
 from firetrail import Message, Store, StoreLockedError
-from firetrail.pipeline.jobs import archive as archive_module
-from firetrail.pipeline.jobs.archive import archive, archived_files
-from firetrail.pipeline.jobs.replay import replay
+from firetrail.pipeline.jobs.archive import job as archive_module
+from firetrail.pipeline.jobs.archive.job import archive, archived_files
+from firetrail.pipeline.jobs.replay.job import replay
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 300

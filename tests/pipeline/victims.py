@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
-from firetrail.pipeline.jobs import archive as archive_module
-from firetrail.pipeline.jobs import replay as replay_module
-from firetrail.pipeline.jobs.archive_files import Part, Written, archive_part
-from firetrail.pipeline.jobs.archive_lake import Lake
-from firetrail.pipeline.jobs.replay_targets import StoreTarget
+from firetrail.pipeline.jobs.archive import job as archive_module
+from firetrail.pipeline.jobs.archive.files import ArchivePart, Written, archive_part
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.replay import job as replay_module
+from firetrail.pipeline.jobs.replay.targets import StoreTarget
 
 PAUSE_S = 0.15
 
@@ -33,13 +33,13 @@ def _session(master: str) -> SparkSession:
     )
 
 
-def slow_part(part: Part) -> Written:
+def slow_part(part: ArchivePart) -> Written:
     """As archive_part, but one after the other in time."""
     time.sleep(PAUSE_S)
     return archive_part(part)
 
 
-def dying_part(part: Part) -> Written:
+def dying_part(part: ArchivePart) -> Written:
     """As archive_part; the first worker to take the second part is killed at its end."""
     written = archive_part(part)
     mark = Path(part.store).with_name("died")

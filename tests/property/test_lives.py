@@ -26,13 +26,13 @@ from tests.pipeline.jobs.test_audit_agrees import Here, run_here, told
 from tests.store.checks import DELAYS, checked
 from tests.stores import derived, list_topics
 
-from firetrail.pipeline.jobs import audit as audit_module
-from firetrail.pipeline.jobs import rebuild as rebuild_module
-from firetrail.pipeline.jobs.audit import audit
-from firetrail.storage.system import System
-from firetrail.store.rebuild import rebuild
-from firetrail.store.repair import Repair, repair_store
-from firetrail.store.view import StoreView
+from firetrail.pipeline.jobs.audit import job as audit_module
+from firetrail.pipeline.jobs.audit.job import audit
+from firetrail.pipeline.jobs.rebuild import job as rebuild_module
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.repair.rebuild import rebuild
+from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.system import System
 
 TOPICS = st.sampled_from(("A", "B"))
 LIGHT = "%LMQ%L"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from firetrail.errors import RequestError
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import CommandFlag, RequestCode, ResponseCode, Serialize
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import BUSY, Server, ServerLimits
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
+from firetrail import system
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
-from firetrail.storage import system
 from firetrail.storage.segment import PAGE_SIZE, Growth, Segment, any_data
 
 SIZE = 16 * PAGE_SIZE

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.storage.system import System
-from firetrail.store.fsck.check import check_store
-from firetrail.store.fsck.report import CheckReport
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.fsck.report import CheckReport
+from firetrail.store.inspect.view import StoreView
+from firetrail.system import System
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 FIRST = "0" * 20

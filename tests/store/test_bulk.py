@@ -20,11 +20,11 @@ from firetrail.errors import (
 )
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.storage.system import Files, System
 from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
 from firetrail.store.config import StoreConfig
-from firetrail.store.fsck.check import check_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
+from firetrail.system import Files, System
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 

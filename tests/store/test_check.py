@@ -25,8 +25,8 @@ from tests.stores import (
 from firetrail import Message, Store
 from firetrail.format.delay import DelayLevels
 from firetrail.format.layout import RECORD_HEAD, UNIT
-from firetrail.store.fsck.report import FINDINGS_MAX, DamagedRanges, Findings
-from firetrail.store.problems import WARNINGS, Kind
+from firetrail.store.inspect.fsck.report import FINDINGS_MAX, DamagedRanges, Findings
+from firetrail.store.inspect.problems import WARNINGS, ProblemKind
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ class TestGoodStores:
         assert report.ok
         assert report.messages == 10
         assert [w[:4] for w in report.warnings] == [
-            (LOG, offsets[10], offsets[10], Kind.RECORDS_DROPPED)
+            (LOG, offsets[10], offsets[10], ProblemKind.RECORDS_DROPPED)
         ]
 
     def test_empty(self, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class TestGoodStores:
         assert checked(v4).ok
         report = checked(v4, delays=DelayLevels.parse("1s 2s 3s"))
         assert found(report) == [
-            (f"consumequeue/SCHEDULE_TOPIC_XXXX/2/{FIRST}", 0, 2126, Kind.UNIT_WRONG)
+            (f"consumequeue/SCHEDULE_TOPIC_XXXX/2/{FIRST}", 0, 2126, ProblemKind.UNIT_WRONG)
         ]
         assert "tags code" in report.problems[0].detail
 
@@ -129,34 +129,34 @@ class TestGoodStores:
 class TestTheLog:
     """Each field of a record that can be checked; the record is the third one, at 332."""
 
-    HEAD: tuple[tuple[str, int, list[Kind]], ...] = (
-        ("total_size", 0, [Kind.RECORD_PROPERTIES_LENGTH]),
-        ("magic", 0, [Kind.RECORD_MAGIC]),
-        ("body_crc", 0, [Kind.BODY_CRC]),
-        ("queue_offset", 0, [Kind.QUEUE_OFFSET]),
-        ("physical_offset", 0, [Kind.RECORD_OFFSET]),
+    HEAD: tuple[tuple[str, int, list[ProblemKind]], ...] = (
+        ("total_size", 0, [ProblemKind.RECORD_PROPERTIES_LENGTH]),
+        ("magic", 0, [ProblemKind.RECORD_MAGIC]),
+        ("body_crc", 0, [ProblemKind.BODY_CRC]),
+        ("queue_offset", 0, [ProblemKind.QUEUE_OFFSET]),
+        ("physical_offset", 0, [ProblemKind.RECORD_OFFSET]),
     )
 
     @pytest.mark.parametrize(("field", "bit", "kinds"), HEAD)
-    def test_head(self, field: str, bit: int, kinds: list[Kind], v4: Path) -> None:
+    def test_head(self, field: str, bit: int, kinds: list[ProblemKind], v4: Path) -> None:
         at = RECORD_HEAD.offsets[field] + layout_size(field) - 1
         flip(v4 / LOG, 332 + at, bit)
         report = checked(v4)
         assert found(report) == [(LOG, 332, 332, kind) for kind in kinds]
-        assert report.messages == (21 if kinds == [Kind.QUEUE_OFFSET] else 20)
+        assert report.messages == (21 if kinds == [ProblemKind.QUEUE_OFFSET] else 20)
 
     @pytest.mark.parametrize(
         ("position", "content", "kind"),
         [
-            (0, b"\x7f\xff\xff\xff", Kind.RECORD_CUT),
-            (0, b"\0\0\0\1", Kind.RECORD_SIZE),
-            (84, b"\x7f\xff\xff\xff", Kind.RECORD_BODY_LENGTH),
-            (95, b"\x7f", Kind.RECORD_TOPIC_LENGTH),
-            (98, b"\x7f\xff", Kind.RECORD_PROPERTIES_LENGTH),
-            (0, bytes(166), Kind.LOG_HOLE),
+            (0, b"\x7f\xff\xff\xff", ProblemKind.RECORD_CUT),
+            (0, b"\0\0\0\1", ProblemKind.RECORD_SIZE),
+            (84, b"\x7f\xff\xff\xff", ProblemKind.RECORD_BODY_LENGTH),
+            (95, b"\x7f", ProblemKind.RECORD_TOPIC_LENGTH),
+            (98, b"\x7f\xff", ProblemKind.RECORD_PROPERTIES_LENGTH),
+            (0, bytes(166), ProblemKind.LOG_HOLE),
         ],
     )
-    def test_lengths(self, position: int, content: bytes, kind: Kind, v4: Path) -> None:
+    def test_lengths(self, position: int, content: bytes, kind: ProblemKind, v4: Path) -> None:
         overwrite(v4 / LOG, 332 + position, content)
         report = checked(v4)
         assert found(report) == [(LOG, 332, 332, kind)]
@@ -166,13 +166,13 @@ class TestTheLog:
     @pytest.mark.parametrize(
         ("field", "kinds"),
         [
-            ("body", {Kind.BODY_CRC}),
-            ("tags", {Kind.UNIT_WRONG}),
-            ("keys", {Kind.INDEX_ENTRY}),
-            ("unique_key", {Kind.INDEX_ENTRY}),
+            ("body", {ProblemKind.BODY_CRC}),
+            ("tags", {ProblemKind.UNIT_WRONG}),
+            ("keys", {ProblemKind.INDEX_ENTRY}),
+            ("unique_key", {ProblemKind.INDEX_ENTRY}),
         ],
     )
-    def test_content(self, field: str, kinds: set[Kind], v4: Path) -> None:
+    def test_content(self, field: str, kinds: set[ProblemKind], v4: Path) -> None:
         at = field_position((v4 / LOG).read_bytes(), 0, 332, field)
         flip(v4 / LOG, at)
         report = checked(v4)
@@ -186,21 +186,21 @@ class TestTheLog:
         flip(v4 / LOG, at if field == "topic" else 332 + 15, 2)
         report = checked(v4)
         kinds = {problem.kind for problem in report.problems}
-        assert kinds >= {Kind.UNIT_MISSING, Kind.QUEUE_OFFSET}
+        assert kinds >= {ProblemKind.UNIT_MISSING, ProblemKind.QUEUE_OFFSET}
         assert 332 in {problem.physical_offset for problem in report.problems}
 
     @pytest.mark.parametrize("field", ["queue id", "topic"])
     def test_no_queue_at_all(self, field: str, v4: Path) -> None:
         at = field_position((v4 / LOG).read_bytes(), 0, 332, "topic")
         overwrite(v4 / LOG, at, b"./") if field == "topic" else flip(v4 / LOG, 332 + 12, 7)
-        assert (LOG, 332, 332, Kind.RECORD_QUEUE) in found(checked(v4))
+        assert (LOG, 332, 332, ProblemKind.RECORD_QUEUE) in found(checked(v4))
 
     @pytest.mark.parametrize("position", [16, 40, 48, 56, 64, 72, 76])
     def test_the_property_crc_covers_every_field(self, position: int, tmp_path: Path) -> None:
         root = copy_of("v5-propcrc", tmp_path)
         third = records(root)[2].physical_offset
         flip(root / LOG, third + position)
-        assert found(checked(root)) == [(LOG, third, third, Kind.PROPERTY_CRC)]
+        assert found(checked(root)) == [(LOG, third, third, ProblemKind.PROPERTY_CRC)]
 
     def test_several_at_once(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
@@ -217,7 +217,7 @@ class TestTheLog:
     def test_the_last_record(self, v4: Path) -> None:
         last = records(v4)[-1].physical_offset
         flip(v4 / LOG, last + 4)
-        assert found(checked(v4)) == [(LOG, last, last, Kind.RECORD_MAGIC)]
+        assert found(checked(v4)) == [(LOG, last, last, ProblemKind.RECORD_MAGIC)]
 
     def test_the_mark_of_a_files_end(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
@@ -226,10 +226,12 @@ class TestTheLog:
         flip(root / LOG, at + 3)
         report = checked(root)
         assert report.ok and report.advice is None  # nobody reads it
-        assert [warning[:4] for warning in report.warnings] == [(LOG, at, at, Kind.BLANK_SIZE)]
+        assert [warning[:4] for warning in report.warnings] == [
+            (LOG, at, at, ProblemKind.BLANK_SIZE)
+        ]
         flip(root / LOG, at + 3)
         flip(root / LOG, at + 4)
-        assert found(checked(root)) == [(LOG, at, at, Kind.RECORD_MAGIC)]
+        assert found(checked(root)) == [(LOG, at, at, ProblemKind.RECORD_MAGIC)]
 
     def test_times_that_run_backwards_are_a_warning(self, tmp_path: Path) -> None:
         machine = Machine()
@@ -239,20 +241,20 @@ class TestTheLog:
             second = put_all(store, [b"x"])[0]
         report = checked(tmp_path)
         assert report.ok
-        assert [w[:4] for w in report.warnings] == [(LOG, second, second, Kind.STORE_TIME)]
+        assert [w[:4] for w in report.warnings] == [(LOG, second, second, ProblemKind.STORE_TIME)]
 
     def test_old_bytes_behind_the_end_are_a_warning(self, v4: Path) -> None:
         overwrite(v4 / LOG, 3137, (v4 / LOG).read_bytes()[100:266])
         report = checked(v4)
         assert report.ok
-        assert [w[:4] for w in report.warnings] == [(LOG, 3137, None, Kind.STALE_TAIL)]
+        assert [w[:4] for w in report.warnings] == [(LOG, 3137, None, ProblemKind.STALE_TAIL)]
 
     def test_a_lost_end(self, ours: Path) -> None:
         last = sorted((ours / "commitlog").iterdir())[-1]
         overwrite(last, 0, bytes(2048))
         base = int(last.name)
         report = checked(ours)
-        assert found(report)[0] == (f"commitlog/{last.name}", 0, base, Kind.LOG_END)
+        assert found(report)[0] == (f"commitlog/{last.name}", 0, base, ProblemKind.LOG_END)
 
 
 def layout_size(field: str) -> int:
@@ -266,47 +268,49 @@ class TestFiles:
     def test_a_short_log_file(self, base: int, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         truncate(root / "commitlog" / f"{base:020}", 1000)
-        assert (f"commitlog/{base:020}", 1000, None, Kind.FILE_SIZE) in found(checked(root))
+        assert (f"commitlog/{base:020}", 1000, None, ProblemKind.FILE_SIZE) in found(checked(root))
 
     def test_a_long_log_file(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         path = root / "commitlog" / f"{8192:020}"
         path.write_bytes(path.read_bytes() + bytes(100))
-        assert found(checked(root)) == [(f"commitlog/{8192:020}", 8192, None, Kind.FILE_SIZE)]
+        assert found(checked(root)) == [
+            (f"commitlog/{8192:020}", 8192, None, ProblemKind.FILE_SIZE)
+        ]
 
     def test_a_missing_log_file(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         (root / "commitlog" / f"{8192:020}").unlink()
         report = checked(root)
-        assert found(report) == [(f"commitlog/{8192:020}", 0, 8192, Kind.FILE_MISSING)]
+        assert found(report) == [(f"commitlog/{8192:020}", 0, 8192, ProblemKind.FILE_MISSING)]
         assert report.messages == len(records(root))
 
     def test_an_overlap(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         shutil.copy(root / LOG, root / "commitlog" / f"{100:020}")
         kinds = {problem.kind for problem in checked(root).problems}
-        assert Kind.FILE_OVERLAP in kinds
+        assert ProblemKind.FILE_OVERLAP in kinds
 
     def test_an_empty_last_file_is_a_warning(self, v4: Path) -> None:
         (v4 / "commitlog" / f"{4096:020}").touch()
         report = checked(v4)
         assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.EMPTY_FILE]
+        assert [warning.kind for warning in report.warnings] == [ProblemKind.EMPTY_FILE]
 
     def test_a_short_queue_file(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         file = f"consumequeue/T1/0/{FIRST}"
         truncate(root / file, 1000)
         assert [p[:2] + p[3:4] for p in checked(root).problems] == [
-            (file, 1000, Kind.FILE_SIZE),
-            (file, 1000, Kind.UNIT_MISSING),
+            (file, 1000, ProblemKind.FILE_SIZE),
+            (file, 1000, ProblemKind.UNIT_MISSING),
         ]
 
     def test_a_missing_queue_file(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         (root / "consumequeue" / "T1" / "0" / f"{2000:020}").unlink()
         (problem,) = checked(root).problems
-        assert problem.kind is Kind.UNIT_MISSING
+        assert problem.kind is ProblemKind.UNIT_MISSING
         assert "messages 100 to 124 of the queue" in problem.detail
 
     def test_files_that_cannot_be_read(self) -> None:
@@ -316,7 +320,7 @@ class TestFiles:
         machine.files.fail("open", errno.EIO, "index/20261115070106074")
         machine.files.fail("read", errno.EIO, "checkpoint", skip=2)
         report = checked(GOLDEN / "v4-rolled", system=machine.system)
-        unreadable = [p.file for p in report.problems if p.kind is Kind.FILE_UNREADABLE]
+        unreadable = [p.file for p in report.problems if p.kind is ProblemKind.FILE_UNREADABLE]
         assert sorted(unreadable) == [
             "checkpoint",
             f"commitlog/{8192:020}",
@@ -357,7 +361,7 @@ def test_any_file_cut_short(name: str, size: int, tmp_path: Path) -> None:
         report = checked(root)
         first = path.relative_to(root).parts[0]
         if first in ("commitlog", "consumequeue", "index", "checkpoint"):
-            last_empty = Kind.EMPTY_FILE in {warning.kind for warning in report.warnings}
+            last_empty = ProblemKind.EMPTY_FILE in {warning.kind for warning in report.warnings}
             assert not report.ok or last_empty, path
         path.write_bytes(content)
     assert checked(root).ok
@@ -366,7 +370,7 @@ def test_any_file_cut_short(name: str, size: int, tmp_path: Path) -> None:
 def test_findings_are_bounded() -> None:
     findings = Findings()
     for number in range(FINDINGS_MAX + 5):
-        findings.add("file", number, None, Kind.UNIT_WRONG, "wrong")
+        findings.add("file", number, None, ProblemKind.UNIT_WRONG, "wrong")
     assert (len(findings.problems), findings.omitted) == (FINDINGS_MAX, 5)
 
 
@@ -380,4 +384,4 @@ def test_damaged_ranges() -> None:
 
 
 def test_every_warning_is_a_kind() -> None:
-    assert set(Kind) >= WARNINGS
+    assert set(ProblemKind) >= WARNINGS

@@ -22,8 +22,8 @@ from firetrail.format.index import entry_at, slot_at
 from firetrail.format.javahash import index_key_hash
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, UNIT
 from firetrail.format.unit import PRE_BLANK, encode_unit
-from firetrail.store.problems import Kind
-from firetrail.store.watermark import SLOT_SIZE
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.lifecycle.watermark import SLOT_SIZE
 
 
 @pytest.fixture
@@ -49,40 +49,42 @@ class TestQueues:
     def test_a_wrong_unit(self, field: str, told: str, v4: Path) -> None:
         flip(v4 / self.QUEUE, 2 * UNIT.size + UNIT.offsets[field] + 3)
         report = checked(v4)
-        assert found(report) == [(self.QUEUE, 40, 664, Kind.UNIT_WRONG)]
+        assert found(report) == [(self.QUEUE, 40, 664, ProblemKind.UNIT_WRONG)]
         assert report.problems[0].detail.startswith(told)
 
     def test_missing_units_are_one_problem(self, v4: Path) -> None:
         overwrite(v4 / self.QUEUE, 20, bytes(40))
         report = checked(v4)
-        assert found(report) == [(self.QUEUE, 20, 332, Kind.UNIT_MISSING)]
+        assert found(report) == [(self.QUEUE, 20, 332, ProblemKind.UNIT_MISSING)]
         assert "messages 1 to 2 of the queue" in report.problems[0].detail
 
     def test_a_missing_queue(self, v4: Path) -> None:
         shutil.rmtree(v4 / "consumequeue" / "TB")
         report = checked(v4)
-        assert found(report) == [(f"consumequeue/TB/0/{FIRST}", 0, 2720, Kind.UNIT_MISSING)]
+        assert found(report) == [(f"consumequeue/TB/0/{FIRST}", 0, 2720, ProblemKind.UNIT_MISSING)]
 
     def test_units_without_a_record(self, v4: Path) -> None:
         units = (v4 / self.QUEUE).read_bytes()
         overwrite(v4 / self.QUEUE, 120, units[:60])
         report = checked(v4)
-        assert found(report) == [(self.QUEUE, 120, 0, Kind.UNIT_STRAY)]
+        assert found(report) == [(self.QUEUE, 120, 0, ProblemKind.UNIT_STRAY)]
         assert "3 units from 6 on" in report.problems[0].detail
 
     def test_bytes_that_are_no_unit(self, v4: Path) -> None:
         overwrite(v4 / self.QUEUE, 205, b"\1")
-        assert found(checked(v4)) == [(self.QUEUE, 200, None, Kind.UNIT_STRAY)]
+        assert found(checked(v4)) == [(self.QUEUE, 200, None, ProblemKind.UNIT_STRAY)]
 
     def test_a_queue_without_records(self, v4: Path) -> None:
         shutil.copytree(v4 / "consumequeue" / "TB", v4 / "consumequeue" / "TX")
-        assert found(checked(v4)) == [(f"consumequeue/TX/0/{FIRST}", 0, 2720, Kind.UNIT_STRAY)]
+        assert found(checked(v4)) == [
+            (f"consumequeue/TX/0/{FIRST}", 0, 2720, ProblemKind.UNIT_STRAY)
+        ]
 
     def test_blank_units(self, tmp_path: Path) -> None:
         root = copy_of("v4-rebuilt", tmp_path)
         assert (root / self.QUEUE).read_bytes()[:20] == encode_unit(PRE_BLANK)
         flip(root / self.QUEUE, 5 * 20 + 11)
-        assert found(checked(root)) == [(self.QUEUE, 100, 0, Kind.UNIT_STRAY)]
+        assert found(checked(root)) == [(self.QUEUE, 100, 0, ProblemKind.UNIT_STRAY)]
 
     def test_a_topic_made_again_is_a_warning(self, tmp_path: Path) -> None:
         """The Java store numbers its messages from 0 again."""
@@ -100,7 +102,7 @@ class TestQueues:
         unit.write_bytes(content.ljust(200, b"\0"))
         report = checked(tmp_path)
         assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.QUEUE_RESTART]
+        assert [warning.kind for warning in report.warnings] == [ProblemKind.QUEUE_RESTART]
 
 
 class TestTheIndex:
@@ -113,31 +115,33 @@ class TestTheIndex:
         at = INDEX_HEADER.offsets[field]
         flip(index, at + (3 if field.endswith("count") else 7))
         (problem,) = checked(v4).problems
-        assert problem[:4] == (f"index/{index.name}", at, None, Kind.INDEX_HEADER)
+        assert problem[:4] == (f"index/{index.name}", at, None, ProblemKind.INDEX_HEADER)
         assert field.replace("_", " ") in problem.detail
 
     def test_a_negative_header(self, v4: Path, index: Path) -> None:
         flip(index, 0, 7)
-        assert (f"index/{index.name}", 0, None, Kind.INDEX_FILE) in found(checked(v4))
+        assert (f"index/{index.name}", 0, None, ProblemKind.INDEX_FILE) in found(checked(v4))
 
     def test_a_slot(self, v4: Path, index: Path) -> None:
         content = index.read_bytes()
         slot = next(n for n in range(100) if any(content[slot_at(n) : slot_at(n) + 4]))
         flip(index, slot_at(slot) + 3)
         (problem,) = checked(v4).problems
-        assert (problem.offset, problem.kind) == (slot_at(slot), Kind.INDEX_SLOT)
+        assert (problem.offset, problem.kind) == (slot_at(slot), ProblemKind.INDEX_SLOT)
 
     @pytest.mark.parametrize(
         ("field", "kind"),
         [
-            ("key_hash", Kind.INDEX_ENTRY),
-            ("physical_offset", Kind.INDEX_ENTRY),
-            ("seconds", Kind.INDEX_ENTRY),
-            ("previous", Kind.INDEX_CHAIN),
+            ("key_hash", ProblemKind.INDEX_ENTRY),
+            ("physical_offset", ProblemKind.INDEX_ENTRY),
+            ("seconds", ProblemKind.INDEX_ENTRY),
+            ("previous", ProblemKind.INDEX_CHAIN),
         ],
     )
     @pytest.mark.parametrize("number", [2, 17, 38])
-    def test_an_entry(self, field: str, kind: Kind, number: int, v4: Path, index: Path) -> None:
+    def test_an_entry(
+        self, field: str, kind: ProblemKind, number: int, v4: Path, index: Path
+    ) -> None:
         at = entry_at(100, number)
         flip(index, at + INDEX_ENTRY.offsets[field] + 3)
         (problem,) = checked(v4).problems
@@ -149,22 +153,24 @@ class TestTheIndex:
         shutil.rmtree(v4 / "index")
         report = checked(v4)
         assert report.ok
-        assert [warning[:4] for warning in report.warnings] == [("index", 0, 0, Kind.NO_INDEX)]
+        assert [warning[:4] for warning in report.warnings] == [
+            ("index", 0, 0, ProblemKind.NO_INDEX)
+        ]
 
     @pytest.mark.parametrize("number", [0, 1, 2, 3])
     def test_a_missing_file(self, number: int, tmp_path: Path) -> None:
         root = copy_of("v5-clean", tmp_path)
         sorted((root / "index").iterdir())[number].unlink()
         problems = checked(root).problems
-        assert Kind.INDEX_MISSING in {problem.kind for problem in problems}
-        (missing,) = (p for p in problems if p.kind is Kind.INDEX_MISSING)
+        assert ProblemKind.INDEX_MISSING in {problem.kind for problem in problems}
+        (missing,) = (p for p in problems if p.kind is ProblemKind.INDEX_MISSING)
         assert "keys of the messages from" in missing.detail
 
     def test_a_file_of_another_store(self, tmp_path: Path) -> None:
         root = copy_of("v4-clean", tmp_path)
         shutil.copy(GOLDEN / "v4-rolled" / "index" / "20261115070106180", root / "index")
         kinds = {problem.kind for problem in checked(root).problems}
-        assert Kind.INDEX_STRAY in kinds
+        assert ProblemKind.INDEX_STRAY in kinds
 
     def test_an_entry_twice_is_a_warning(self, tmp_path: Path) -> None:
         """The Java store indexes the last message again when it recovers."""
@@ -181,7 +187,7 @@ class TestTheIndex:
             last.append(array("q", (key, offset, record.store_time)), 0, 1)
         report = checked(root)
         assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.INDEX_REPEATED]
+        assert [warning.kind for warning in report.warnings] == [ProblemKind.INDEX_REPEATED]
 
     def test_tags_since_some_message(self, tmp_path: Path) -> None:
         """A store that went from RocketMQ 4.9 to 5.5 has tags in the index from then on."""
@@ -201,28 +207,28 @@ class TestMarks:
     def test_a_checkpoint_ahead_of_the_log(self, field: str, v4: Path) -> None:
         flip(v4 / "checkpoint", CHECKPOINT.offsets[field] + 1, 3)
         at = CHECKPOINT.offsets[field]
-        assert found(checked(v4)) == [("checkpoint", at, None, Kind.CHECKPOINT_AHEAD)]
+        assert found(checked(v4)) == [("checkpoint", at, None, ProblemKind.CHECKPOINT_AHEAD)]
 
     def test_a_checkpoint_that_is_none(self, v4: Path) -> None:
         flip(v4 / "checkpoint", 8, 7)
-        assert found(checked(v4)) == [("checkpoint", 8, None, Kind.CHECKPOINT_UNREADABLE)]
+        assert found(checked(v4)) == [("checkpoint", 8, None, ProblemKind.CHECKPOINT_UNREADABLE)]
         truncate(v4 / "checkpoint", 100)
-        assert found(checked(v4)) == [("checkpoint", 0, None, Kind.CHECKPOINT_UNREADABLE)]
+        assert found(checked(v4)) == [("checkpoint", 0, None, ProblemKind.CHECKPOINT_UNREADABLE)]
         (v4 / "checkpoint").unlink()
         report = checked(v4)
         assert report.ok
-        assert [warning.kind for warning in report.warnings] == [Kind.CHECKPOINT_MISSING]
+        assert [warning.kind for warning in report.warnings] == [ProblemKind.CHECKPOINT_MISSING]
 
     def test_a_checkpoint_behind_the_watermark(self, ours: Path) -> None:
         content = (ours / "checkpoint").read_bytes()
         bit = next(b for b in range(64) if int.from_bytes(content[:8], "big") >> b & 1)
         flip(ours / "checkpoint", 7 - bit // 8, bit % 8)
-        assert found(checked(ours)) == [("checkpoint", 0, None, Kind.CHECKPOINT_BEHIND)]
+        assert found(checked(ours)) == [("checkpoint", 0, None, ProblemKind.CHECKPOINT_BEHIND)]
 
     @pytest.mark.parametrize("slot", [0, 1])
     def test_a_torn_watermark(self, slot: int, ours: Path) -> None:
         flip(ours / "firetrail.watermark", slot * SLOT_SIZE + 30)
         report = checked(ours)
         assert found(report) == [
-            ("firetrail.watermark", slot * SLOT_SIZE, None, Kind.WATERMARK_TORN)
+            ("firetrail.watermark", slot * SLOT_SIZE, None, ProblemKind.WATERMARK_TORN)
         ]

@@ -6,11 +6,11 @@ from pathlib import Path
 from firetrail import Message, Store, StoreConfig
 from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
-from firetrail.storage.system import System
-from firetrail.store.fsck.check import check_store
-from firetrail.store.indexes import Index
-from firetrail.store.problems import Kind
-from firetrail.store.view import StoreView
+from firetrail.store.index.index import Index
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.view import StoreView
+from firetrail.system import System
 
 GEOMETRY = IndexGeometry(slots=5, entries=6)  # five keys fill a file
 KEYS = ("a", "b", "c")
@@ -44,5 +44,5 @@ def test_a_message_whose_first_keys_ended_a_file_may_be_entered_again(tmp_path: 
     with StoreView(tmp_path, StoreConfig(), System()) as view:
         report = check_store(view, StoreConfig().delay_levels)
     assert [problem.kind for problem in report.problems] == []
-    assert [warning.kind for warning in report.warnings] == [Kind.INDEX_REPEATED] * 2
+    assert [warning.kind for warning in report.warnings] == [ProblemKind.INDEX_REPEATED] * 2
     assert first.exists()

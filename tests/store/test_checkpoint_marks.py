@@ -5,7 +5,7 @@ from pathlib import Path
 from firetrail import Message, Store, StoreConfig
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.index import IndexHeader, decode_index_header
-from firetrail.storage.system import Clock, System
+from firetrail.system import Clock, System
 
 
 class Ticking(Clock):

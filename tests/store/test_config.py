@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from firetrail.errors import ConfigError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host
-from firetrail.store.broker_conf import why_unused
+from firetrail.settings.conf_file import why_unused
+from firetrail.settings.table import Flag, Group, Whole, table
 from firetrail.store.config import SETTINGS, BrokerRole, FlushMode, StoreConfig
-from firetrail.store.settings import Flag, Group, Whole, table
 
 ROCKETMQ_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",

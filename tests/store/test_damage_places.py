@@ -13,11 +13,11 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.errors import StoreDamagedError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store import damage
-from firetrail.store.fsck.check import check_store
-from firetrail.store.served import ServedStore
-from firetrail.store.view import StoreView
-from firetrail.store.walk import Batch
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.inspect import damage
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.log.walk import RecordBatch
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 CONFIG = StoreConfig().for_files(
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Place]]:
     places = []
     with StoreView.open(root) as view:
         for part in view.walk():
-            assert isinstance(part, Batch)
+            assert isinstance(part, RecordBatch)
             for row in map(part.columns.row, range(part.rows)):
                 places.append(Place(len(places), row["physical_offset"], row["size"]))
     assert len(places) == COUNT and places[-1].physical_offset > 2 * CONFIG.commit_log_file_size
@@ -130,7 +130,7 @@ def test_a_damaged_unit(
     root, _ = store_of
     file = root / "consumequeue/T/0" / f"{number // 20 * 400:020}"
     flip(file, number % 20 * 20 + at)
-    monkeypatch.setattr("firetrail.store.reading.search", lambda *place: None)
+    monkeypatch.setattr("firetrail.store.reader.search", lambda *place: None)
     with Store.open(root, CONFIG) as store:
         with pytest.raises(StoreDamagedError) as caught:
             list(store.read("T", 0))
@@ -154,7 +154,7 @@ def test_a_zeroed_page_is_reported_once_by_a_server(
     hit = [n for n in hit if places[n].physical_offset // size == 1]
     with_good_head = [n for n in hit if places[n].at < 4096]
     hit = [n for n in hit if n not in with_good_head]
-    with ServedStore.open(root, CONFIG) as store:
+    with BrokerStore.open(root, CONFIG) as store:
         for tags in (None, frozenset([97]), None):  # the hash of "a"
             found: list[int] = []
             offset = 0
@@ -184,7 +184,7 @@ def test_reports_are_limited(
     for number in (3, 5, 7):
         KINDS["magic"](root, places[number])
     monkeypatch.setattr(damage, "REPORTED_MAX", 2)
-    with ServedStore.open(root, CONFIG) as store:
+    with BrokerStore.open(root, CONFIG) as store:
         reports = store._damage_reports
         for _ in range(3):
             result = store.get_hashed("T", 0, 3, 1)
@@ -200,7 +200,7 @@ def test_what_was_stored_and_is_not_there(store_of: tuple[Path, list[Place]]) ->
     """A message that something waits for is damaged or expired, never just not there."""
     root, places = store_of
     KINDS["zeroed head"](root, places[40])
-    with ServedStore.open(root, CONFIG) as store:
+    with BrokerStore.open(root, CONFIG) as store:
         with pytest.raises(StoreDamagedError, match="zeros where a record should begin") as caught:
             store.stored(places[40].physical_offset)
         assert caught.value.physical_offset == places[40].physical_offset

@@ -15,17 +15,17 @@ from tests.store.conftest import OpenStore
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.format.layout import TRANSACTION_PREPARED
 from firetrail.format.properties import INNER_MULTI_DISPATCH
-from firetrail.store import dispatch
-from firetrail.store.deriving import Arrival
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.dispatch import dispatcher
+from firetrail.store.dispatch.deriver import Arrival
 
 BEHIND_MAX = 4
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "NEW_QUEUES_BEHIND_MAX", BEHIND_MAX)
-    monkeypatch.setattr(dispatch, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(dispatcher, "NEW_QUEUES_BEHIND_MAX", BEHIND_MAX)
+    monkeypatch.setattr(dispatcher, "PATIENCE_S", PATIENCE_S)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_a_put_waits_for_the_oldest_of_them(open_store: OpenStore, root: Path) -
 def test_after_a_while_it_is_refused(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
-    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
     store = open_store()
     store.put(Message("old", b"1"))
     assert store.wait_dispatched(PATIENCE_S)
@@ -91,7 +91,7 @@ def test_after_a_while_it_is_refused(
 
 
 def test_so_it_is_with_light_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
     with Store.open(tmp_path / "store", small_config(light_queues=True, log=1 << 16)) as store:
         store.put(Message("old", b"1"))
         assert store.wait_dispatched(PATIENCE_S)
@@ -116,14 +116,14 @@ def test_what_waits_for_the_disk_holds_nobody_up(tmp_path: Path) -> None:
     machine = Machine()
     config = small_config(flush=FlushMode.SYNC, log=1 << 16)
 
-    async def put_many(store: ServedStore) -> None:
+    async def put_many(store: BrokerStore) -> None:
         begun = [store.begin_put(Message(f"t{number}", b"x")) for number in range(3 * BEHIND_MAX)]
         waiting = [put for put in begun if not isinstance(put, PutResult)]
         assert len(waiting) == len(begun)
         results = await asyncio.gather(*waiting)
         assert all(result.ok for result in results)
 
-    with ServedStore.open(tmp_path / "store", config, system=machine.system) as store:
+    with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
         asyncio.run(put_many(store))
         assert store.wait_dispatched(PATIENCE_S)
         assert made(tmp_path / "store") == 3 * BEHIND_MAX
@@ -151,7 +151,7 @@ class TestBytes:
         store = open_store(log=1 << 16)
         size = store.put(Message("T", b"0")).size
         assert store.wait_dispatched(PATIENCE_S)
-        monkeypatch.setattr(dispatch, "BEHIND_MAX", 2 * size)
+        monkeypatch.setattr(dispatcher, "BEHIND_MAX", 2 * size)
         return store
 
     @pytest.mark.parametrize("batch", [False, True])
@@ -169,7 +169,7 @@ class TestBytes:
         assert not late.is_alive()
 
     def test_but_not_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dispatch, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
         with nothing_dispatched(store):
             for number in range(5):
                 store.put_batch([Message("T", b"%d" % number)])

@@ -12,9 +12,9 @@ from tests.store.conftest import OpenStore
 
 from firetrail import Message, Store
 from firetrail.storage import buffers
-from firetrail.store import commitlog
+from firetrail.store.log import commit_log
 
-FILES = (commitlog.__file__, buffers.__file__)
+FILES = (commit_log.__file__, buffers.__file__)
 # The interpreter looks for signals after calls: not between taking a lock and the `try` behind it.
 NOT_HERE = ("try:", "self._lock.release()")
 

@@ -17,12 +17,12 @@ from firetrail.format import light
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.layout import UNIT
 from firetrail.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
-from firetrail.store import putting
-from firetrail.store.fsck.check import check_store
-from firetrail.store.fsck.report import CheckReport
-from firetrail.store.problems import Kind
-from firetrail.store.rebuild import rebuild
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.fsck.report import CheckReport
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.put import draft as putting
+from firetrail.store.repair.rebuild import rebuild
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 A, B = "%LMQ%a", "%LMQ%b"
@@ -120,13 +120,15 @@ class TestChecks:
         file = java_store / "consumequeue" / B / "0" / f"{0:020d}"
         overwrite(file, 3 * UNIT.size + 12, b"\x01")
         problems = checked(java_store).problems
-        assert [(problem.kind, problem.offset) for problem in problems] == [(Kind.UNIT_WRONG, 60)]
+        assert [(problem.kind, problem.offset) for problem in problems] == [
+            (ProblemKind.UNIT_WRONG, 60)
+        ]
 
     def test_missing_units(self, java_store: Path) -> None:
         (java_store / "abort").unlink()
         shutil.rmtree(java_store / "consumequeue" / B)
         (problem,) = checked(java_store).problems
-        assert problem.kind is Kind.UNIT_MISSING
+        assert problem.kind is ProblemKind.UNIT_MISSING
         assert f"messages 0 to {len(IN_B) - 1} of the queue" in problem.detail
 
     def test_a_unit_of_no_record(self, java_store: Path) -> None:
@@ -134,7 +136,7 @@ class TestChecks:
         file = java_store / "consumequeue" / B / "0" / f"{0:020d}"
         overwrite(file, len(IN_B) * UNIT.size, UNIT.struct.pack(1 << 40, 100, 0))
         (problem,) = checked(java_store).problems
-        assert problem.kind is Kind.UNIT_STRAY
+        assert problem.kind is ProblemKind.UNIT_STRAY
 
 
 class TestPuts:

@@ -14,10 +14,10 @@ import pytest
 from tests.helpers import PATIENCE_S, bodies, eventually, put_all, small_config
 
 from firetrail import FlushFailedError, FlushMode, Message, Store
-from firetrail.store import flush
-from firetrail.store.commitlog import CommitLog
-from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.housekeeping import Housekeeper
+from firetrail.store.lifecycle.housekeeper import Housekeeper
+from firetrail.store.log import flusher
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.queues.consume_queue import ConsumeQueue
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("mode", FlushMode)
 def test_in_the_background(root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode) -> None:
     """Neither who syncs nor who keeps house gives up: no sync has failed."""
-    monkeypatch.setattr(flush, "HUNGRY_MS", 1)
+    monkeypatch.setattr(flusher, "HUNGRY_MS", 1)
     failures = []
 
     def hungry(self: Any, *_: Any, **__: Any) -> None:

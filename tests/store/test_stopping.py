@@ -11,9 +11,9 @@ from tests.store.checks import checked
 from tests.stores import derived
 
 from firetrail import Message, Store
-from firetrail.store import progress
-from firetrail.store.deriving import Step
-from firetrail.store.progress import Progress
+from firetrail.store.dispatch.deriver import Step
+from firetrail.store.lifecycle import progress
+from firetrail.store.lifecycle.progress import Progress
 
 TOPICS = 30
 

@@ -10,10 +10,10 @@ from tests.stores import GOLDEN, NAMES, records, truncate
 from firetrail import Message, Store
 from firetrail.format import columns as col
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.store.problems import Kind
-from firetrail.store.tail import read_tail
-from firetrail.store.view import StoreState, StoreView
-from firetrail.store.walk import Batch
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.tail import read_tail
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.walk import RecordBatch
 
 
 def offsets(view: StoreView) -> list[int]:
@@ -21,7 +21,7 @@ def offsets(view: StoreView) -> list[int]:
     return [
         offset
         for part in view.walk()
-        if isinstance(part, Batch)
+        if isinstance(part, RecordBatch)
         for offset in part.columns.column(col.PHYSICAL_OFFSET)[: part.rows].tolist()
     ]
 
@@ -118,7 +118,7 @@ class TestSomeTopics:
         with StoreView.open(root, system=machine.system, topics=["T00"]) as view:
             assert len(offsets(view)) == 40
         assert machine.files.count("open", "consumequeue") == 1
-        monkeypatch.setattr("firetrail.store.logend.FOLLOWED_MAX", 1000)
+        monkeypatch.setattr("firetrail.store.log.end.FOLLOWED_MAX", 1000)
         machine.files.forget()
         with StoreView.open(root, system=machine.system, topics=["T00"]) as view:
             assert len(offsets(view)) == 40
@@ -140,14 +140,14 @@ class TestSomeTopics:
         truncate(root / "consumequeue" / "T00" / "0" / ("0" * 20), 100)
         with StoreView.open(root, topics=["T00", "T01"]) as view:
             assert view.queue_file_size == 200
-            assert view.queue_faults["T00", 0].kind is Kind.FILE_SIZE
+            assert view.queue_faults["T00", 0].kind is ProblemKind.FILE_SIZE
             assert view.tails["T01", 0].max_offset == 1
 
 
 def test_units_of_many_queues_are_not_all_kept(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("firetrail.store.view._UNITS_KEPT", 10 * UNIT_SIZE)
+    monkeypatch.setattr("firetrail.store.inspect.view._UNITS_KEPT", 10 * UNIT_SIZE)
     machine = Machine()
     with StoreView.open(filled, system=machine.system) as view:
         machine.files.forget()

@@ -33,9 +33,12 @@ from tests.torture.outcomes import (
 )
 
 from firetrail import Message, Store
-from firetrail.pipeline.jobs import archive as archive_module
-from firetrail.pipeline.jobs import archive_compact, rebuild, replay, restore
-from firetrail.pipeline.jobs.replay_targets import StoreTarget
+from firetrail.pipeline.jobs import restore
+from firetrail.pipeline.jobs.archive import compaction
+from firetrail.pipeline.jobs.archive import job as archive_module
+from firetrail.pipeline.jobs.rebuild import job as rebuild
+from firetrail.pipeline.jobs.replay import job as replay
+from firetrail.pipeline.jobs.replay.targets import StoreTarget
 from firetrail.pipeline.sink import columns, writers
 
 MESSAGES = 24
@@ -48,7 +51,7 @@ class Alone:
     sparkContext = SimpleNamespace(defaultParallelism=2)
 
     def __init__(self) -> None:
-        for module in (archive_module, archive_compact, rebuild, restore):
+        for module in (archive_module, compaction, rebuild, restore):
             module.run_tasks = self.run_tasks  # type: ignore[attr-defined]
         replay._Replay.find = _find  # type: ignore[method-assign]
 
@@ -99,7 +102,7 @@ class Archive(Job):
         self.name = f"archive {table}"
 
     def run(self, spark: Any, folder: Path) -> None:
-        with _set(archive_compact, FEW=1):
+        with _set(compaction, FEW=1):
             archive_module.archive(
                 spark,
                 folder / "source",

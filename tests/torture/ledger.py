@@ -20,8 +20,8 @@ from tests.torture.process import CONF
 from firetrail.client import PullConsumer
 from firetrail.format.delay import DelayLevels
 from firetrail.remoting.bodies import MessageQueue
-from firetrail.store.fsck.check import check_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
 
 BODY_MAX = 3000
 

@@ -33,7 +33,7 @@ from firetrail.client import (
     PushConsumer,
     SendResult,
     SendStatus,
-    assigned,
+    process_queue,
     push_consumer,
 )
 from firetrail.errors import FiretrailError, RequestError
@@ -43,7 +43,7 @@ TOPICS = {"T-single", "T-batch", "T-delayed"}
 """What the two groups here consume."""
 COMMITTING, PUSHED = "committing", "pushed"
 USES: tuple[type[Use], ...] = (Transacting, Popping, Retrying, Ordering, Administering)
-IMPATIENT = ((assigned, "PAUSE_S"), (push_consumer, "SEND_BACK_S"))
+IMPATIENT = ((process_queue, "PAUSE_S"), (push_consumer, "SEND_BACK_S"))
 """What push consumers wait after a failure; they would sleep through most lives of a broker."""
 DRAIN_S = 90.0
 """Patience with consumers that have everything left to read; it takes seconds."""

@@ -22,16 +22,16 @@ from tests.torture.process import BrokerProcess
 from tests.torture.scene import scene_of
 from tests.torture.syncing import check_failed_sync
 
-from firetrail.broker.offsets import OffsetTable
-from firetrail.broker.pop_checkpoints import GROUP, Checkpoints
-from firetrail.broker.saving import Saver
-from firetrail.broker.schedule import Schedule
-from firetrail.broker.sendback import SendingBack
-from firetrail.broker.transactions import Transactions
+from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoints
+from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.transactions import Transactions
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.saver import Saver
 from firetrail.cli.main import main
 from firetrail.remoting.bodies import ConsumerOffsets
-from firetrail.storage.system import Files
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import Files
 
 LATE_S = 0.3
 """How much later a bug does what it has said it did."""
@@ -40,13 +40,13 @@ KILLS = 30
 
 def buffered() -> None:
     """Messages wait in the memory of the process: acknowledged before they are written."""
-    opening = ServedStore.open.__func__  # type: ignore[attr-defined]
+    opening = BrokerStore.open.__func__  # type: ignore[attr-defined]
 
     def open_pooled(cls: Any, folder: Any, config: Any, **options: Any) -> Any:
         pooled = config.replace(write_buffer_pool=True, commit_interval_ms=500)
         return opening(cls, folder, pooled.replace(commit_least_pages=1000), **options)
 
-    ServedStore.open = classmethod(open_pooled)  # type: ignore[assignment]
+    BrokerStore.open = classmethod(open_pooled)  # type: ignore[assignment]
 
 
 def ends_not_noted() -> None:
@@ -79,7 +79,7 @@ def acks_not_noted() -> None:
     def forget(self: Any, point: Any, offsets: Any, *, wait: bool = True) -> None:
         self._close(point, point.open.intersection(offsets))
 
-    Checkpoints.ack = forget  # type: ignore[method-assign, assignment]
+    PopCheckpoints.ack = forget  # type: ignore[method-assign, assignment]
 
 
 def pops_not_kept() -> None:
@@ -89,7 +89,7 @@ def pops_not_kept() -> None:
         for queue, last in self._last.items():
             self._offsets.commit(GROUP, self._topics.revive, queue, last)
 
-    Checkpoints.save_progress = all_done  # type: ignore[method-assign]
+    PopCheckpoints.save_progress = all_done  # type: ignore[method-assign]
 
 
 def offsets_ahead() -> None:
@@ -105,13 +105,13 @@ def offsets_ahead() -> None:
 
 def retries_answered_early() -> None:
     """What a consumer gives back is taken before its copy is stored."""
-    send_back = SendingBack._send_back
+    send_back = SendBackProcessor._send_back
 
     def later(self: Any, connection: Any, request: Any) -> Any:
         asyncio.get_running_loop().call_later(LATE_S, send_back, self, connection, request)
         return request.answer()
 
-    SendingBack._send_back = later  # type: ignore[method-assign]
+    SendBackProcessor._send_back = later  # type: ignore[method-assign]
 
 
 def saves_not_waited_for() -> None:

@@ -14,8 +14,8 @@ from tests.crash.oracle import Violation
 from tests.stores import derived
 
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store.fsck.check import check_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
 
 SLOTS = 16
 Ids = Iterable[object]

@@ -22,7 +22,7 @@ from tests.torture.ledger import serial_of
 from tests.torture.use import Use, config_of
 
 from firetrail.client import SimpleConsumer
-from firetrail.client.popping import Popped
+from firetrail.client.pop import Popped
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.codes import ResponseCode

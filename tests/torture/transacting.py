@@ -24,7 +24,7 @@ from tests.torture.use import Use
 
 from firetrail.client import Admin, Message, Outcome, Producer, PushConsumer, SendStatus
 from firetrail.client.received import Received
-from firetrail.client.sending import Draft, SendResult, draft_of
+from firetrail.client.send import OutgoingMessage, SendResult, draft_of
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.codes import RequestCode
 
@@ -35,13 +35,13 @@ HALVES, ENDS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 class Deciding(Producer):
     """A producer that waits for the answer to the end of a transaction."""
 
-    async def half(self, message: Message) -> tuple[SendResult, Draft]:
+    async def half(self, message: Message) -> tuple[SendResult, OutgoingMessage]:
         """Begin a transaction."""
         about = {"TRAN_MSG": "true", "PGROUP": self.group}
         draft = draft_of(message, self._ids, more=about, half=True)
         return await self._send(draft, None, None), draft
 
-    async def end(self, begun: tuple[SendResult, Draft], outcome: Outcome) -> None:
+    async def end(self, begun: tuple[SendResult, OutgoingMessage], outcome: Outcome) -> None:
         """End it; returns when the broker has said that it has ended."""
         address = self._session.address_of(begun[0].queue.broker_name)
         header = self._end(*begun, outcome)

@@ -16,8 +16,8 @@ from typing import Self
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import StoreConfig
-from firetrail.store.served import ServedStore
 
 
 class BackgroundBroker:
@@ -39,7 +39,7 @@ class BackgroundBroker:
         """Address of the name server, ``ip:port``."""
         self.address = ""
         """The same of the broker."""
-        self.store: ServedStore
+        self.store: BrokerStore
         """Its store, to see what has arrived: ``broker.store.read(topic, queue_id)``."""
 
     def __enter__(self) -> Self:

@@ -16,42 +16,42 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from firetrail.broker import unsupported
-from firetrail.broker.acking import Acking
-from firetrail.broker.admin import Administration
-from firetrail.broker.assigning import Assigning
-from firetrail.broker.changing import Changing
-from firetrail.broker.clients import Clients
+from firetrail.broker.admin.assignment import AssignmentProcessor
+from firetrail.broker.admin.config import ConfigProcessor
+from firetrail.broker.admin.consumers import ConsumerProcessor
+from firetrail.broker.admin.inspection import InspectionProcessor
+from firetrail.broker.admin.runtime_info import RuntimeInfo
+from firetrail.broker.admin.stats import StatsProcessor
+from firetrail.broker.admin.topics_groups import TopicGroupProcessor
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.files import ORDERS, ConfigFile
-from firetrail.broker.groups import GroupTable
-from firetrail.broker.holding import Holding
-from firetrail.broker.inspecting import Inspecting
-from firetrail.broker.java_timer import take_over
-from firetrail.broker.locks import Locks
-from firetrail.broker.offset_files import OffsetFiles
-from firetrail.broker.offsets import OffsetTable
-from firetrail.broker.overruns import log_overruns, overshoot_in
-from firetrail.broker.pop_checkpoints import Checkpoints
-from firetrail.broker.pop_orders import Orders
-from firetrail.broker.popping import Popping
-from firetrail.broker.pulling import Pulling
-from firetrail.broker.querying import Querying
+from firetrail.broker.filter.selection import MessageSelector
+from firetrail.broker.pop.ack import AckProcessor
+from firetrail.broker.pop.checkpoints import PopCheckpoints
+from firetrail.broker.pop.orders import PopOrders
+from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.revive import ReviveService
+from firetrail.broker.processors.pull import PullProcessor
+from firetrail.broker.processors.query import QueryProcessor
+from firetrail.broker.processors.reply import ReplyProcessor
+from firetrail.broker.processors.send import SendProcessor
+from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.recovering import destinations
-from firetrail.broker.registering import Registering
-from firetrail.broker.replying import Replying
-from firetrail.broker.resetting import Resetting
-from firetrail.broker.reviving import Reviving
-from firetrail.broker.runtime_info import RuntimeInfo
-from firetrail.broker.schedule import Schedule
-from firetrail.broker.selecting import Selecting
-from firetrail.broker.sendback import SendingBack
-from firetrail.broker.sending import Sending
-from firetrail.broker.statistics import StatisticsAnswers
-from firetrail.broker.topics import TopicTable
-from firetrail.broker.traffic import Traffic
-from firetrail.broker.transactions import Transactions
-from firetrail.broker.waiting_timers import count_waiting
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.long_polling import LongPolling
+from firetrail.broker.services.queue_locks import QueueLocks
+from firetrail.broker.services.registration import Registration
+from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.services.transactions import Transactions
+from firetrail.broker.state.config_file import ORDERS, ConfigFile
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.overruns import log_overruns, overshoot_in
+from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.takeover import unsupported
+from firetrail.broker.takeover.java_timer import take_over
+from firetrail.broker.takeover.waiting_timers import count_waiting
 from firetrail.format.names import (
     CONFIG,
     DELAY_OFFSETS,
@@ -60,13 +60,13 @@ from firetrail.format.names import (
 )
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import Server, ServerLimits
-from firetrail.storage.system import System
+from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import StoreConfig
-from firetrail.store.inventory import CONFIG_FILES
-from firetrail.store.served import ServedStore
+from firetrail.store.lifecycle.inventory import CONFIG_FILES
+from firetrail.system import System
 
 STOP_S = 2.0
 """How long a stop goes on with queues and index, which the next start can derive as well: grace
@@ -100,7 +100,7 @@ class Broker:
         Port and advertised address are those of the store's ``store_host``, port 0 for a free one.
         Into the file ``conf``, where the settings come from, go changes that are made to them.
         ``ignore_unsupported`` names what of a Java broker's folder may be passed over, though it is
-        not supported (:mod:`firetrail.broker.unsupported`).
+        not supported (:mod:`firetrail.broker.takeover.unsupported`).
         """
         self._folder = Path(folder)
         self.config = (config or BrokerConfig()).replace()  # ours to change
@@ -165,7 +165,7 @@ class Broker:
             unsupported.check(
                 unsupported.refused_files(self._system.files, self._folder), self._ignored
             )
-            self.store = ServedStore.open(self._folder, config, system=self._system)
+            self.store = BrokerStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close, STOP_S)
             self._say_what_is_missing()
             self._build()
@@ -270,30 +270,30 @@ class Broker:
         overshoot = overshoot_in(store, is_unread)
         overruns = self.offsets.set_back(overshoot)
         self.clients = Clients(self.topics, self.groups, loop.time, config)
-        self._holding = Holding(store, loop)
+        self._holding = LongPolling(store, loop)
         self._traffic = Traffic(store, loop.time)
-        self._locks = Locks(loop.time)
+        self._locks = QueueLocks(loop.time)
         self._schedule = Schedule(progress(DELAY_OFFSETS), store, levels, now_ms)
         overruns += self._schedule.set_back(overshoot)
         self._transactions = Transactions(
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
         self._transactions.load()
-        self._registering = Registering(
+        self._registering = Registration(
             config, self.address, self.topics.offered, self._name_server
         )
-        self._assigning = Assigning(
+        self._assigning = AssignmentProcessor(
             file("messageRequestMode.json"), self.clients, self._registering.route
         )
-        checkpoints = Checkpoints(store, self.topics, self.offsets, config.name, now_ms)
+        checkpoints = PopCheckpoints(store, self.topics, self.offsets, config.name, now_ms)
         checkpoints.load()
         if not store.recovery.clean:
             self.groups.recover(checkpoints.pops())
         take_over(store, self.topics, self.offsets, checkpoints, self._folder)
-        self._orders = Orders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
+        self._orders = PopOrders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
         log_overruns(overruns + self._orders.set_back(overshoot))
-        self._reviving = Reviving(store, self.topics, self.groups, checkpoints, now_ms)
-        self._statistics = StatisticsAnswers(
+        self._reviving = ReviveService(store, self.topics, self.groups, checkpoints, now_ms)
+        self._statistics = StatsProcessor(
             store,
             self.topics,
             self.offsets,
@@ -307,16 +307,16 @@ class Broker:
         self._runtime = RuntimeInfo(store, self._limits, self._timers, now_ms)
         self._take_requests(system, checkpoints)
 
-    def _take_requests(self, system: System, checkpoints: Checkpoints) -> None:
+    def _take_requests(self, system: System, checkpoints: PopCheckpoints) -> None:
         """Let the parts answer requests, each those of its codes."""
         store, config = self.store, self.config
         now_ms = system.clock.now_ms
-        selecting = Selecting(store, config)
-        sending = Sending(store, self.topics, self.groups, self._transactions, config)
+        selecting = MessageSelector(store, config)
+        sending = SendProcessor(store, self.topics, self.groups, self._transactions, config)
         parts = (
             sending,
-            Replying(sending, self.clients, system.clock, self.address),
-            Pulling(
+            ReplyProcessor(sending, self.clients, system.clock, self.address),
+            PullProcessor(
                 store,
                 selecting,
                 self.topics,
@@ -327,7 +327,7 @@ class Broker:
                 config,
                 self._traffic,
             ),
-            Popping(
+            PopProcessor(
                 store,
                 self.topics,
                 self.groups,
@@ -340,7 +340,7 @@ class Broker:
                 self._traffic,
                 now_ms,
             ),
-            Acking(
+            AckProcessor(
                 store,
                 self.topics,
                 checkpoints,
@@ -350,16 +350,16 @@ class Broker:
                 now_ms,
             ),
             self._assigning,
-            SendingBack(store, self.topics, self.groups, self._traffic),
-            Querying(store, self.topics),
+            SendBackProcessor(store, self.topics, self.groups, self._traffic),
+            QueryProcessor(store, self.topics),
             self.offsets,
             self.clients,
             self._locks,
             self._transactions,
             self._statistics,
             self._runtime,
-            Inspecting(store, self.offsets, self.clients, self._traffic, config, now_ms),
-            Administration(
+            InspectionProcessor(store, self.offsets, self.clients, self._traffic, config, now_ms),
+            TopicGroupProcessor(
                 store,
                 self.topics,
                 self.groups,
@@ -367,8 +367,8 @@ class Broker:
                 self._schedule,
                 self.address,
             ),
-            Changing(system, store, config, self._conf, self.topics.reconfigured),
-            Resetting(
+            ConfigProcessor(system, store, config, self._conf, self.topics.reconfigured),
+            ConsumerProcessor(
                 store,
                 self.topics,
                 self.groups,

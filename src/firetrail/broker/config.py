@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from firetrail.broker.unsupported import Unsupported, refused_settings
+from firetrail.broker.takeover.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import MASTER_ID
-from firetrail.store.broker_conf import BROKERS, NO_KEY, Remark, did_you_mean, read_settings
+from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, did_you_mean, read_settings
+from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
-from firetrail.store.settings import Flag, Group, Setting, Text, Whole, table
 
 NOTHING_TO_SET = "the broker has one way of doing this, or does not do it"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from firetrail.errors import FormatError
 from firetrail.format.record import Record, decode_message
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
 
 _log = logging.getLogger(__name__)
 
 
-def own_records(store: ServedStore, topic: str, queue_id: int, offset: int) -> Iterator[Record]:
+def own_records(store: BrokerStore, topic: str, queue_id: int, offset: int) -> Iterator[Record]:
     """The records of a queue from ``offset`` on.
 
     One that is damaged is reported and left out: for the sake of a single note, the messages of

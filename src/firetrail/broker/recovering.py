@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firetrail.broker.topics import HALF_TOPIC
+from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
-from firetrail.store.served import ServedStore
+from firetrail.store.broker_store import BrokerStore
 
 
-def destinations(store: ServedStore, since_ms: int) -> Iterator[tuple[str, int]]:
+def destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[str, int]]:
     """Topic and queue of the delayed and half messages that were stored since a time.
 
     A topic that was made for one of them has no queue before it is delivered.

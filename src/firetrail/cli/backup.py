@@ -11,9 +11,9 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted, human_size
-from firetrail.storage.system import System, allow_many_files
-from firetrail.store.backup import back_up
 from firetrail.store.config import StoreConfig
+from firetrail.store.repair.backup import back_up
+from firetrail.system import System, allow_many_files
 
 DESCRIPTION = """\
 Copy a store to a new folder, also while a broker has it open: the log, the consume queues, the

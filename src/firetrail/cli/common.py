@@ -10,9 +10,9 @@ from pathlib import Path
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.storage.system import allow_many_files
 from firetrail.store.config import StoreConfig
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
+from firetrail.system import allow_many_files
 
 _NAMES_SHOWN = 8
 

@@ -15,10 +15,10 @@ from firetrail.broker import config as broker_config
 from firetrail.broker.config import NOTHING_TO_SET
 from firetrail.namesrv import config as namesrv_config
 from firetrail.namesrv.config import NameServerConfig
-from firetrail.store import changing as store_changing
+from firetrail.settings.conf_file import BROKERS, UNUSED
+from firetrail.settings.table import Setting
 from firetrail.store import config as store_config
-from firetrail.store.broker_conf import BROKERS, UNUSED
-from firetrail.store.settings import Setting
+from firetrail.store import live_config as store_changing
 
 INTRO = """\
 # Configuration

@@ -19,12 +19,12 @@ from firetrail.format.columns import Check, Columns
 from firetrail.format.javahash import java_text
 from firetrail.format.light import is_light, numbered_queues
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
-from firetrail.store.consumequeue import ConsumeQueue
-from firetrail.store.gaps import queue_gaps
-from firetrail.store.logread import record_at
-from firetrail.store.tail import TailKind, read_tail
-from firetrail.store.view import StoreState, StoreView
-from firetrail.store.walk import Batch, Damage
+from firetrail.store.inspect.gaps import queue_gaps
+from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.records import record_at
+from firetrail.store.log.walk import Damage, RecordBatch
+from firetrail.store.queues.consume_queue import ConsumeQueue
 
 DESCRIPTION = """\
 Print the messages of a store in the order of the log, one a line.
@@ -114,7 +114,7 @@ class Dump:
         if start is None or segment is None or record_at(log, start) is not None:
             return start
         for part in self._view.walk(segment.base, Check.NONE):
-            if isinstance(part, Batch):
+            if isinstance(part, RecordBatch):
                 offsets = part.columns.column(col.PHYSICAL_OFFSET)[: part.rows]
                 if offsets[-1] >= start:
                     return next(offset for offset in offsets if offset >= start)

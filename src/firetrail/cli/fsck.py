@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from firetrail.broker.overruns import set_back_files
+from firetrail.broker.state.overruns import set_back_files
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -13,16 +13,16 @@ from firetrail.cli.losses import confirm, loss_lines
 from firetrail.cli.output import Progress, colour, counted, human_size, human_time
 from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
-from firetrail.storage.system import System
-from firetrail.store.folder import check_not_in_use
-from firetrail.store.fsck.check import check_store
-from firetrail.store.fsck.report import CheckReport
-from firetrail.store.lives import LeftOut
-from firetrail.store.losses import Loss, loss_behind
-from firetrail.store.problems import Problem
-from firetrail.store.rebuild import find_left_out
-from firetrail.store.repair import Repair, check_log, damage_to_cut, repair_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.fsck.report import CheckReport
+from firetrail.store.inspect.problems import Problem
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.folder import check_not_in_use
+from firetrail.store.queues.lives import LeftOut
+from firetrail.store.repair.losses import Loss, loss_behind
+from firetrail.store.repair.rebuild import find_left_out
+from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repair_store
+from firetrail.system import System
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.

@@ -29,7 +29,7 @@ from firetrail.cli import (
 )
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
-from firetrail.format.kernels import COMPILED
+from firetrail.kernels import MISSING, PURE_WANTED
 
 COMMANDS: tuple[Command, ...] = (
     *(up, broker, namesrv),
@@ -79,7 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def version_line() -> str:
     """Name, version, and whether the kernels run compiled."""
-    kernels = "compiled" if COMPILED else "pure Python, slower: reinstall with a C compiler"
+    if PURE_WANTED:
+        kernels = "pure Python, because FIRETRAIL_PURE=1 is set"
+    elif MISSING:
+        names = ", ".join(name.removeprefix("firetrail.") for name in MISSING)
+        kernels = f"pure Python, slower: reinstall with a C compiler; not compiled: {names}"
+    else:
+        kernels = "compiled"
     return f"firetrail {__version__} (kernels: {kernels})"
 
 

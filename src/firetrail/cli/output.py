@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from firetrail.format.human import counted, human_size, human_time
+from firetrail.text import counted, human_size, human_time
 
 __all__ = [
     "OnProgress",

@@ -14,7 +14,7 @@ from firetrail.cli.output import counted, say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firetrail.pipeline.jobs.archive import Archived
+    from firetrail.pipeline.jobs.archive.job import Archived
 
 DESCRIPTION = """\
 Export every record of the log to a lake: Parquet files (zstd) by day of the store time, in UTC,
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Archive, and say what was done."""
     spark.check_store(args.store)
     with spark.spark_session(args) as session, ExitStack() as shown:
-        from firetrail.pipeline.jobs.archive import archive, follow
+        from firetrail.pipeline.jobs.archive.job import archive, follow
 
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark.task_progress("archiving", tasks))

@@ -10,8 +10,8 @@ from firetrail.cli import common, fsck, spark
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, colour, counted, table
 from firetrail.cli.pipeline_rebuild import log_size
-from firetrail.store.fsck.report import CheckReport, by_kind
-from firetrail.store.problems import Problem
+from firetrail.store.inspect.fsck.report import CheckReport, by_kind
+from firetrail.store.inspect.problems import Problem
 
 DESCRIPTION = """\
 Check a store, in parallel over the files of its log, its queues and its index files: the checksums
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Audit, and say what was found."""
     spark.check_store(str(args.store))
     with spark.spark_session(args) as session:
-        from firetrail.pipeline.jobs.audit import audit
+        from firetrail.pipeline.jobs.audit.job import audit
 
         progress = Progress("auditing", log_size(args.store))
         try:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         finally:
             progress.clear()
         if args.html is not None:
-            from firetrail.pipeline.jobs.audit_page import write
+            from firetrail.pipeline.jobs.audit.page import write
 
             write(report, args.html)
     print(json.dumps(report.as_json()) if args.json else "\n".join(_show(report)))

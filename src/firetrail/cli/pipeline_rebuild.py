@@ -10,8 +10,8 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress
 from firetrail.cli.rebuild import tell
 from firetrail.format.names import COMMIT_LOG
-from firetrail.storage.system import System
-from firetrail.store.viewlog import segment_sizes
+from firetrail.store.inspect.log_files import segment_sizes
+from firetrail.system import System
 
 DESCRIPTION = """\
 Make the consume queues and index files of a store anew, from its log alone: the log's files are
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Rebuild, and say what was made."""
     spark.check_store(str(args.store))
     with spark.spark_session(args) as session:
-        from firetrail.pipeline.jobs.rebuild import rebuild
+        from firetrail.pipeline.jobs.rebuild.job import rebuild
 
         progress = Progress("rebuilding", log_size(args.store))
         try:

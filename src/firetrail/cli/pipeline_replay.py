@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         size = view.end - view.log.min_offset
     progress = Progress("replaying", size)
     with spark.spark_session(args) as session:
-        from firetrail.pipeline.jobs.replay import replay
+        from firetrail.pipeline.jobs.replay.job import replay
 
         try:
             done = replay(

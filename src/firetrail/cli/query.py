@@ -11,9 +11,9 @@ from firetrail.cli.output import colour, say
 from firetrail.cli.records import HEADING, Shower, row_of
 from firetrail.format.columns import Columns
 from firetrail.store.config import StoreConfig
-from firetrail.store.gaps import key_gaps
-from firetrail.store.logread import record_offset
-from firetrail.store.reading import TIME_MAX
+from firetrail.store.inspect.gaps import key_gaps
+from firetrail.store.log.records import record_offset
+from firetrail.store.reader import TIME_MAX
 
 DESCRIPTION = """\
 Print the messages of a topic that have a key (or unique key), newest first.

@@ -10,7 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
-from firetrail.store.rebuild import Rebuilt, check_outside, rebuild
+from firetrail.store.repair.rebuild import Rebuilt, check_outside, rebuild
 
 DESCRIPTION = """\
 Make the consume queues and index files of a store anew, from its log alone, in another folder.

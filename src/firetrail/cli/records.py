@@ -25,7 +25,7 @@ from firetrail.format.hosts import Host, format_host, unpack_ip
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import KEYS, TAGS, decode_properties
-from firetrail.store.walk import CHECKSUM_STOPS
+from firetrail.store.log.walk import CHECKSUM_STOPS
 
 _CACHED_MAX = 1 << 16
 _PREVIEW = 40

@@ -6,15 +6,15 @@ import argparse
 import json
 from pathlib import Path
 
-from firetrail.broker.renumbering import Renumbering
+from firetrail.broker.state.renumbering import Renumbering
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted
-from firetrail.storage.system import System, allow_many_files
-from firetrail.store.misplaced import Misplaced
-from firetrail.store.salvage import salvage_store
+from firetrail.store.repair.misplaced import Misplaced
+from firetrail.store.repair.salvage import salvage_store
+from firetrail.system import System, allow_many_files
 
 DESCRIPTION = """\
 Make a new store with every good message of a store whose log is damaged, those behind the damage

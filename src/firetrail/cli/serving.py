@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from firetrail.errors import FiretrailError
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
-from firetrail.storage.system import allow_many_files
+from firetrail.system import allow_many_files
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from firetrail.cli.command import Subparsers
 from firetrail.cli.output import Progress, counted
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
-from firetrail.storage.system import System
-from firetrail.store.folder import check_is_store
+from firetrail.store.lifecycle.folder import check_is_store
+from firetrail.system import System
 
 if TYPE_CHECKING:
     from firetrail.pipeline.session import SparkSession

@@ -4,11 +4,11 @@ Everything that a program needs of it is here, also the errors that it raises.
 """
 
 from firetrail.client.admin import Admin
-from firetrail.client.listening import Listener
-from firetrail.client.popping import Popped
+from firetrail.client.listener import Listener
+from firetrail.client.pop import Popped
 from firetrail.client.producer import Outcome, Producer, Reply
+from firetrail.client.pull import Pulled
 from firetrail.client.pull_consumer import PullConsumer
-from firetrail.client.pulling import Pulled
 from firetrail.client.push_consumer import PushConsumer
 from firetrail.client.rebalance import (
     averagely,
@@ -19,7 +19,7 @@ from firetrail.client.rebalance import (
     nearby,
 )
 from firetrail.client.received import Received
-from firetrail.client.sending import SendResult, SendStatus
+from firetrail.client.send import SendResult, SendStatus
 from firetrail.client.simple_consumer import SimpleConsumer
 from firetrail.client.subscription import by_sql, by_tags
 from firetrail.errors import (

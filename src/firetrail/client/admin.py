@@ -9,7 +9,7 @@ from firetrail.client.arguments import INT32_MAX, check_settings, checked_addres
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
-from firetrail.client.sending import AUTO_CREATE_TOPIC
+from firetrail.client.send import AUTO_CREATE_TOPIC
 from firetrail.client.session import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.arguments import instance, number, text, truth

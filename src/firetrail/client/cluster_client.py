@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from firetrail.client.calls import Calls
 from firetrail.client.session import END_S, Session
 from firetrail.format.arguments import seconds
-from firetrail.remoting.answering import Handler
+from firetrail.remoting.handlers import Handler
 
 GRACE_S = 5.0
 """How long a client that is closed waits for what it is doing."""

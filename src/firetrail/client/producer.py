@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
-from firetrail.client.inflating import inflated
-from firetrail.client.ordering import Turns
+from firetrail.client.compression import inflated
 from firetrail.client.received import Received
-from firetrail.client.sending import (
+from firetrail.client.send import (
     AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
-    Draft,
+    OutgoingMessage,
     SendResult,
     batch_of,
     check_body,
@@ -34,6 +33,7 @@ from firetrail.client.sending import (
     unique_ids,
 )
 from firetrail.client.session import queues_of
+from firetrail.client.turns import Turns
 from firetrail.errors import ConfigError, NoRouteYetError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
 from firetrail.format.ids import decode_message_id
@@ -56,12 +56,12 @@ from firetrail.format.properties import (
     decode_properties,
 )
 from firetrail.format.record import decode_received
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.client import is_cancelled
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import (
     CheckTransactionHeader,
     EndTransactionHeader,
@@ -242,7 +242,7 @@ class Producer(ClusterClient):
 
     async def _send(
         self,
-        draft: Draft,
+        draft: OutgoingMessage,
         queue: MessageQueue | None,
         order_key: str | None,
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
@@ -365,7 +365,9 @@ class Producer(ClusterClient):
             await asyncio.shield(self._session.spawn(telling))
         return result
 
-    def _end(self, result: SendResult, draft: Draft, outcome: Outcome) -> EndTransactionHeader:
+    def _end(
+        self, result: SendResult, draft: OutgoingMessage, outcome: Outcome
+    ) -> EndTransactionHeader:
         return EndTransactionHeader(
             self.group,
             result.queue_offset,

@@ -12,7 +12,7 @@ from firetrail.client.arguments import (
 )
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.offsets import Offsets
-from firetrail.client.pulling import BATCH, Pulled, Puller
+from firetrail.client.pull import BATCH, Pulled, Puller
 from firetrail.client.received import Received
 from firetrail.client.session import queues_of
 from firetrail.client.subscription import by_tags

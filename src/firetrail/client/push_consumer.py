@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from firetrail.client.arguments import INT32_MAX, checked_group, checked_queue, one_of
-from firetrail.client.asked import Answers
-from firetrail.client.assigned import Assigned, drop_all
+from firetrail.client.callbacks import CallbackHandlers
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
-from firetrail.client.listening import Listener, Listening
+from firetrail.client.listener import Listener, ListenerCall
 from firetrail.client.local_offsets import INSTANCE, LocalOffsets, Place
-from firetrail.client.locking import HANDOVER_LOOK_S, RELOCK_S, Locking
 from firetrail.client.offsets import Offsets
-from firetrail.client.pulling import Puller
+from firetrail.client.process_queue import ProcessQueue, drop_all
+from firetrail.client.pull import Puller
+from firetrail.client.queue_locks import HANDOVER_LOOK_S, RELOCK_S, QueueLocks
 from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
-from firetrail.client.starting import Start, has_consumed
+from firetrail.client.start_position import StartPosition, has_consumed
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
 from firetrail.client.topic_queues import TOPIC_S, TopicQueues
 from firetrail.errors import FiretrailError
@@ -94,12 +94,12 @@ class PushConsumer(ClusterClient):
         offsets_folder: Path | None = None,
         instance: str = INSTANCE,
     ) -> None:
-        super().__init__(namesrv, Answers(self).handlers)
+        super().__init__(namesrv, CallbackHandlers(self).handlers)
         self.group = checked_group(group)
-        self._listening = Listening(listener)
+        self._listening = ListenerCall(listener)
         self.in_order = truth("in_order", in_order)
         self._model = one_of(MessageModel, "model", model)
-        self._start = Start(one_of(ConsumeFromWhere, "start", start), start_time_ms)
+        self._start = StartPosition(one_of(ConsumeFromWhere, "start", start), start_time_ms)
         self._strategy = function("strategy", strategy, "averagely")
         self._concurrency = number("concurrency", concurrency, 1)
         if max_retries is not None:
@@ -118,10 +118,10 @@ class PushConsumer(ClusterClient):
         self._rebalancer: asyncio.Task[None] | None = None
         self._topics = TopicQueues(self._session, group)
         self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
-        self._locks = Locking(self._session, group)
+        self._locks = QueueLocks(self._session, group)
         self.opened_ms = 0
         """When it joined the group."""
-        self.assigned: dict[MessageQueue, Assigned] = {}
+        self.assigned: dict[MessageQueue, ProcessQueue] = {}
         """The queues that this member has."""
 
     async def _join(self) -> None:
@@ -246,7 +246,7 @@ class PushConsumer(ClusterClient):
         for queue in new:
             with failures.noted():
                 first = await self._first_offset(queue)
-                taken = Assigned(
+                taken = ProcessQueue(
                     queue, self.wanted[topic], first, self._concurrency, self._may_consume
                 )
                 self.assigned[queue] = taken
@@ -266,7 +266,7 @@ class PushConsumer(ClusterClient):
                 await self._hand_over(queue, self.assigned[queue])
         failures.raise_first()
 
-    async def _hand_over(self, queue: MessageQueue, taken: Assigned) -> None:
+    async def _hand_over(self, queue: MessageQueue, taken: ProcessQueue) -> None:
         """Let the next member have a queue, from where this one has stopped.
 
         A broker that has left the cluster cannot be told the offset; that keeps no queue. Only an
@@ -293,7 +293,7 @@ class PushConsumer(ClusterClient):
         self._resets.pop(queue, None)
         del self.assigned[queue]
 
-    def _reached(self, queue: MessageQueue, taken: Assigned) -> int:
+    def _reached(self, queue: MessageQueue, taken: ProcessQueue) -> int:
         """Where the group goes on with a queue of this member."""
         return self._resets.get(queue, taken.offset)
 
@@ -365,7 +365,7 @@ class PushConsumer(ClusterClient):
 
     # -- consuming ----------------------------------------------------------------------------
 
-    async def _consume(self, taken: Assigned, message: Received) -> bool:
+    async def _consume(self, taken: ProcessQueue, message: Received) -> bool:
         """Let the listener have it, until it is done with or on its way to come again."""
         while not self.in_order or await taken.is_mine():
             error = await self.consume_now(message)
@@ -389,7 +389,7 @@ class PushConsumer(ClusterClient):
         """Give a message to the listener; None, or why it has not consumed it."""
         return await self._listening.outcome(message)
 
-    async def _send_back(self, taken: Assigned, message: Received) -> bool:
+    async def _send_back(self, taken: ProcessQueue, message: Received) -> bool:
         """Give a message back to its broker, which sends it again later or buries it.
 
         An ordered one has been retried in place: it is buried at once. False if the queue was

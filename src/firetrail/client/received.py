@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from firetrail.client.inflating import inflated
+from firetrail.client.compression import inflated
 from firetrail.errors import FormatError
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.names import RETRY_PREFIX

@@ -20,7 +20,6 @@ from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
 from firetrail.errors import ClientClosedError, NoRouteYetError, RequestError
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
     MASTER_ID,
     ClusterInfo,
@@ -33,6 +32,7 @@ from firetrail.remoting.codes import Language, Permission, RequestCode, Response
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from firetrail.client.arguments import checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.failures import Failures
-from firetrail.client.popping import Popped, Popper
-from firetrail.client.receiving import Ask, Receiving
+from firetrail.client.pending_pops import Ask, PendingPops
+from firetrail.client.pop import Popped, Popper
 from firetrail.client.subscription import check_with_brokers, wanted_of
 from firetrail.client.topic_queues import TOPIC_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
@@ -63,11 +63,11 @@ class SimpleConsumer(ClusterClient):
         self._wanted = list(wanted_of(topics).values())
         self._topics = TopicQueues(self._session, group)
         self._popper = Popper(self._session, group, self._begins_at_first)
-        self._receiving: Receiving
+        self._receiving: PendingPops
         self._turn = 0
 
     async def _join(self) -> None:
-        self._receiving = Receiving(self._session, self._popper)
+        self._receiving = PendingPops(self._session, self._popper)
         await check_with_brokers(self._session, self.group, self._wanted)
         self._session.beat(self._heartbeat)
         await self._sources()

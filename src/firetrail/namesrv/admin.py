@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.java_properties import parse_properties
 from firetrail.namesrv.state import State
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import KVTable, TopicList
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.route_headers import (
     AddedResponse,
     BrokerNameHeader,

@@ -9,7 +9,6 @@ from firetrail.errors import RequestError
 from firetrail.namesrv.kv import ORDER_TOPICS
 from firetrail.namesrv.routes import EXPIRY_S, Registration
 from firetrail.namesrv.state import State
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import (
     MASTER_ID,
     BrokerMemberGroup,
@@ -21,6 +20,7 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import RequestCode, ResponseCode, Version
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
 from firetrail.remoting.registration import checksum, decode_registration
 from firetrail.remoting.route_headers import (

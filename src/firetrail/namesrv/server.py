@@ -14,9 +14,9 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.state import State
-from firetrail.remoting.answering import Handler
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import Server
 
 _log = logging.getLogger(__name__)

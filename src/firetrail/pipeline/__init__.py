@@ -21,10 +21,10 @@ if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is Non
 from firetrail.pipeline.session import session
 
 if TYPE_CHECKING:
-    from firetrail.pipeline.jobs.archive import archive
-    from firetrail.pipeline.jobs.audit import audit
-    from firetrail.pipeline.jobs.rebuild import rebuild
-    from firetrail.pipeline.jobs.replay import replay
+    from firetrail.pipeline.jobs.archive.job import archive
+    from firetrail.pipeline.jobs.audit.job import audit
+    from firetrail.pipeline.jobs.rebuild.job import rebuild
+    from firetrail.pipeline.jobs.replay.job import replay
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
@@ -45,11 +45,11 @@ __all__ = [
 # Where the others are. They are imported when they are asked for: Spark's workers import this
 # package too, each of them anew, and need one job at most.
 _HOMES = {
-    "archive": "jobs.archive",
-    "audit": "jobs.audit",
-    "rebuild": "jobs.rebuild",
+    "archive": "jobs.archive.job",
+    "audit": "jobs.audit.job",
+    "rebuild": "jobs.rebuild.job",
     "register": "source.datasource",
-    "replay": "jobs.replay",
+    "replay": "jobs.replay.job",
     "report": "jobs.report",
     "restore": "jobs.restore",
     "sql": "jobs.sql",

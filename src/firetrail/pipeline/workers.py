@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from firetrail.errors import NotSharedError
-from firetrail.storage.system import Files, System
+from firetrail.system import Files, System
 
 _GENERATIONS = 4
 """A task's process is forked by a daemon, which the JVM of the executor started."""

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from firetrail.errors import ConfigError, RequestError
-from firetrail.remoting.answering import Handler, answer_to, outcome_of
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import Limits
+from firetrail.remoting.handlers import Handler, answer_to, outcome_of
 
 CONNECT_S = 3.0
 REQUEST_S = 3.0

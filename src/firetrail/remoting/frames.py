@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from struct import Struct
 
 from firetrail.errors import ProtocolError
-from firetrail.format.kernels.wire import cut_frames
 from firetrail.remoting import binary_header, json_header
 from firetrail.remoting.codes import Serialize
 from firetrail.remoting.command import Command
+from firetrail.remoting.kernels.wire import cut_frames
 
 FRAME_MAX = 16 << 20
 HEADER_MAX = 256 << 10

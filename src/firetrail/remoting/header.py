@@ -12,8 +12,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 from firetrail.errors import RequestError
-from firetrail.format.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
 from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
 
 Long = Annotated[int, "64 bits"]
 _PLANS: dict[type[Header], tuple[_Field, ...]] = {}

@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from firetrail.errors import ProtocolError
-from firetrail.format.kernels.wire import COMPILED, JsonWriter, read_json_header
 from firetrail.remoting.codes import Language, Serialize
 from firetrail.remoting.command import Command
+from firetrail.remoting.kernels.wire import COMPILED, JsonWriter, read_json_header
 
 _LANGUAGES = {language.name: language.value for language in Language}
 _NAMES = {language.value: language.name for language in Language}

@@ -14,11 +14,11 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.remoting.answering import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
+from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.refusals import Refusals
 
 URGENT = frozenset(

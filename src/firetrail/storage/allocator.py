@@ -14,7 +14,7 @@ import threading
 from firetrail.errors import StoreError
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.storage.system import SyncError
+from firetrail.system import SyncError
 
 
 class Allocator:

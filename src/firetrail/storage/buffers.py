@@ -11,7 +11,7 @@ import mmap
 
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.storage.segment import Segment
-from firetrail.storage.system import System
+from firetrail.system import System
 
 BUFFER_SIZE = 8 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrail.storage.system import Files
+from firetrail.system import Files
 
 
 def copy_file(files: Files, source: Path, target: Path, part: range | None = None) -> int:

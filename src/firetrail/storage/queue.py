@@ -14,10 +14,10 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
-from firetrail.storage.newfiles import NewFiles
-from firetrail.storage.residents import Residents
+from firetrail.storage.new_files import NewFiles
+from firetrail.storage.open_files import Residents
 from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
-from firetrail.storage.system import System
+from firetrail.system import System
 
 
 def usual_size(sizes: Iterable[int]) -> int:

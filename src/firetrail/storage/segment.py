@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
-from firetrail.storage.newfiles import NewFiles
-from firetrail.storage.residents import Residents
-from firetrail.storage.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
+from firetrail.storage.new_files import NewFiles
+from firetrail.storage.open_files import Residents
+from firetrail.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
 T = TypeVar("T")
 _NOTHING = bytes(1 << 16)

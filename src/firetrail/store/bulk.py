@@ -32,16 +32,16 @@ from firetrail.format.kernels.encode import RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic, segment_name
 from firetrail.format.record import move_record
 from firetrail.storage.segment import Segment
-from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
-from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
-from firetrail.store.geometry import adopt_sizes
-from firetrail.store.lives import begins_anew
-from firetrail.store.losses import GoodRecord
-from firetrail.store.putting import without_crcs
-from firetrail.store.queues import QueueKey
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.store.put.draft import without_crcs
+from firetrail.store.queues.lives import begins_anew
+from firetrail.store.queues.table import QueueKey
+from firetrail.store.repair.losses import GoodRecord
 from firetrail.store.store import Store
-from firetrail.store.view import StoreState, StoreView
+from firetrail.system import System
 
 _HEAD = layout.BLANK.size
 _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]

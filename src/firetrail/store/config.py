@@ -22,16 +22,8 @@ from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.hosts import Host
 from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from firetrail.format.java_properties import Entry, parse_properties
-from firetrail.store.broker_conf import Remark, did_you_mean, read_settings
-from firetrail.store.config_rules import (
-    MOST_SLOTS,
-    RECORD_SLACK,
-    BrokerRole,
-    FlushMode,
-    body_room,
-    conflicts,
-)
-from firetrail.store.settings import (
+from firetrail.settings.conf_file import Remark, did_you_mean, read_settings
+from firetrail.settings.table import (
     INT32_MAX,
     Address,
     Delays,
@@ -43,6 +35,14 @@ from firetrail.store.settings import (
     Setting,
     Whole,
     table,
+)
+from firetrail.store.config_rules import (
+    MOST_SLOTS,
+    RECORD_SLACK,
+    BrokerRole,
+    FlushMode,
+    body_room,
+    conflicts,
 )
 
 __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from firetrail.format import layout
 from firetrail.format.index import index_file_size
-from firetrail.store.settings import INT32_MAX
+from firetrail.settings.table import INT32_MAX
 
 RECORD_SLACK = 64 << 10
 """How much longer than ``max_message_size`` a whole record may be: topic, properties and fields."""

@@ -20,30 +20,35 @@ from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError,
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
-from firetrail.storage.system import NO_SPACE, System
-from firetrail.store.catalog import Catalog
-from firetrail.store.commitlog import CommitLog
+from firetrail.settings.table import take_over
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
-from firetrail.store.deriving import Deriver, LeavesOut
-from firetrail.store.dispatch import Dispatcher
-from firetrail.store.flush import LogFlusher
-from firetrail.store.folder import AbortFile, FolderLock, prepare_folder
-from firetrail.store.following import Arrivals
-from firetrail.store.gate import Closure, Gate
-from firetrail.store.geometry import adopt_sizes
-from firetrail.store.housekeeping import Housekeeper
-from firetrail.store.indexes import Index
-from firetrail.store.inventory import InventoryFile, missing_config, take_stock
-from firetrail.store.lives import Lives
-from firetrail.store.logread import store_time_at
-from firetrail.store.putting import Drafter, LightNumbers
-from firetrail.store.queues import QueueTable
-from firetrail.store.reading import Reader
-from firetrail.store.recovery import EVERYTHING, Recovery, RecoveryReport
-from firetrail.store.restoration import Lost, RecoveredRuns, Restoration
-from firetrail.store.retention import Retention
-from firetrail.store.settings import take_over
-from firetrail.store.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
+from firetrail.store.dispatch.arrivals import Arrivals
+from firetrail.store.dispatch.deriver import Deriver, LeavesOut
+from firetrail.store.dispatch.dispatcher import Dispatcher
+from firetrail.store.index.index import Index
+from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.lifecycle.gate import Closure, Gate
+from firetrail.store.lifecycle.housekeeper import Housekeeper
+from firetrail.store.lifecycle.inventory import InventoryFile, missing_config, take_stock
+from firetrail.store.lifecycle.recovery import EVERYTHING, Recovery, RecoveryReport
+from firetrail.store.lifecycle.restoration import Lost, RecoveredRuns, Restoration
+from firetrail.store.lifecycle.retention import Retention
+from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.store.lifecycle.watermark import (
+    Watermark,
+    WatermarkFile,
+    read_checkpoint,
+    read_watermark,
+)
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.flusher import LogFlusher
+from firetrail.store.log.records import store_time_at
+from firetrail.store.put.draft import Drafter, LightNumbers
+from firetrail.store.queues.lives import Lives
+from firetrail.store.queues.table import QueueTable
+from firetrail.store.reader import Reader
+from firetrail.system import NO_SPACE, System
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 

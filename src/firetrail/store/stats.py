@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from firetrail.format.kernels.answer import GetResult
-from firetrail.format.kernels.append import Appender
+from firetrail.store.kernels.answer import GetResult
+from firetrail.store.kernels.append import Appender
 
 PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 """Upper bounds of the latency classes, those of the Java store; one more class is above them."""

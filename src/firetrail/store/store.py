@@ -26,24 +26,24 @@ from firetrail.errors import (
 from firetrail.format.arguments import function, instance, number, seconds, truth
 from firetrail.format.record import Record, decode_message
 from firetrail.format.whole import whole
-from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
-from firetrail.store.damage import READ_REMEDY
-from firetrail.store.deriving import Arrival
+from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
-from firetrail.store.flush import ThreadWaiter
-from firetrail.store.logread import record_offset
-from firetrail.store.puts import Puts
-from firetrail.store.reading import TIME_MAX, Boundary, tag_hashes, tag_names
-from firetrail.store.recovery import RecoveryReport
+from firetrail.store.inspect.damage import READ_REMEDY
+from firetrail.store.lifecycle.recovery import RecoveryReport
+from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.store.log.records import record_offset
+from firetrail.store.put.writer import Writer
+from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
 from firetrail.store.stats import Snapshot
+from firetrail.system import System
 
 CATCH_UP_S = 1.0
 """Longest that a read waits for messages that were put before it to be dispatched."""
 
 
-class Store(Puts):
+class Store(Writer):
     """A message store that is open for writing."""
 
     def __init__(self, engine: Engine) -> None:

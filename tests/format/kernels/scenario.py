@@ -23,7 +23,7 @@ from firetrail.format.kernels.derive import (
 from firetrail.format.kernels.encode import RecordWriter, measure_batch, with_crc_room
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
 from firetrail.format.kernels.scan import scan
-from firetrail.format.kernels.select import Selection
+from firetrail.store.kernels.select import Selection
 
 RNG = random.Random(20)
 WAITS = array("q", [1000, 5000])

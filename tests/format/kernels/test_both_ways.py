@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firetrail.format import kernels
+from firetrail import kernels
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,10 +15,11 @@ from tests.helpers import PATIENCE_S
 from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
-from firetrail.pipeline.jobs import audit, rebuild
-from firetrail.pipeline.jobs.assembling import Assembly, Made, assemble
-from firetrail.pipeline.jobs.audit_tasks import check_log, compare
-from firetrail.pipeline.jobs.rebuild import derive
+from firetrail.pipeline.jobs.audit import job as audit
+from firetrail.pipeline.jobs.audit.tasks import check_log, compare
+from firetrail.pipeline.jobs.rebuild import job as rebuild
+from firetrail.pipeline.jobs.rebuild.assembly import Assembly, Made, assemble
+from firetrail.pipeline.jobs.rebuild.job import derive
 
 FLAGS = Path(os.environ.get("FIRETRAIL_TEST_FLAGS", "."))
 ROOT = Path(__file__).parents[3]

@@ -20,14 +20,15 @@ from tests.stores import records
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError
-from firetrail.pipeline.jobs import archive_compact, archive_files
-from firetrail.pipeline.jobs.archive import archive, archived_files
-from firetrail.pipeline.jobs.archive_files import Part, archive_part
-from firetrail.pipeline.jobs.archive_lake import Lake
-from firetrail.pipeline.jobs.archive_manifest import DataFile, Layout
+from firetrail.pipeline.jobs.archive import compaction
+from firetrail.pipeline.jobs.archive import files as archive_files
+from firetrail.pipeline.jobs.archive.files import ArchivePart, archive_part
+from firetrail.pipeline.jobs.archive.job import archive, archived_files
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import DataFile, Layout
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
 
 Put = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -136,7 +137,7 @@ def archived(root: Path, lake: Path) -> list[DataFile]:
     folder = Lake(str(lake))
     with StoreView.open(root) as view, folder.locked("x"):
         return archive_part(
-            Part(str(root), whole_sight(view), 0, view.end, folder, "x", Layout.DAY, False)
+            ArchivePart(str(root), whole_sight(view), 0, view.end, folder, "x", Layout.DAY, False)
         ).files
 
 
@@ -144,7 +145,7 @@ def test_topics_of_different_runs_are_merged(
     spark: SparkSession, root: Path, lake: Path, tmp_path: Path
 ) -> None:
     """A follower that finds one message of another topic each time."""
-    for number in range(archive_compact.FEW + 1):
+    for number in range(compaction.FEW + 1):
         with Store.open(root, small_config()) as store:
             store.put(Message(f"topic-{number}", b"%d" % number))
         done = archive(spark, root, lake)

@@ -17,10 +17,10 @@ from tests.store.test_check_derived import *  # noqa: F403
 from tests.store.test_check_repeats import *  # noqa: F403
 
 from firetrail.format.delay import DelayLevels
-from firetrail.pipeline.jobs import audit as audit_module
-from firetrail.pipeline.jobs.audit import audit
-from firetrail.storage.system import System
-from firetrail.store.fsck.report import CheckReport
+from firetrail.pipeline.jobs.audit import job as audit_module
+from firetrail.pipeline.jobs.audit.job import audit
+from firetrail.store.inspect.fsck.report import CheckReport
+from firetrail.system import System
 
 
 class Here:

@@ -13,12 +13,12 @@ from tests.stores import copy_of, overwrite, records, truncate
 from firetrail import Message, Store
 from firetrail.errors import LakeError, StoreError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.pipeline.jobs import archive as archive_module
 from firetrail.pipeline.jobs import restore as module
-from firetrail.pipeline.jobs.archive import archive, archived_files
+from firetrail.pipeline.jobs.archive import job as archive_module
+from firetrail.pipeline.jobs.archive.job import archive, archived_files
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.store.fsck.check import check_store
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.fsck.check import check_store
+from firetrail.store.inspect.view import StoreView
 
 Put = Callable[..., None]
 GOLDEN = ["v4-clean", "v4-crashed", "v4-rebuilt", "v4-rolled", "v5-clean", "v5-propcrc"]

@@ -22,7 +22,7 @@ from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError
 from firetrail.pipeline import java
-from firetrail.pipeline.jobs.queries import Need, needs
+from firetrail.pipeline.jobs.query_plan import Need, needs
 from firetrail.pipeline.jobs.sql import Result, sql
 
 PER_TOPIC = (

@@ -16,7 +16,7 @@ from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STEP_MS = 1000

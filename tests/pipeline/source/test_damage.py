@@ -10,7 +10,7 @@ from tests.stores import field_position, flip, log_file, overwrite, records, tru
 from firetrail.errors import StoreDamagedError
 from firetrail.format.index import entry_at
 from firetrail.format.record import Record
-from firetrail.pipeline.source import planning
+from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
@@ -78,7 +78,7 @@ def test_one_message(
     breaks: Any,
     kind: str,
 ) -> None:
-    monkeypatch.setattr(planning, "SCAN_RATIO", ratio)
+    monkeypatch.setattr(log_splits, "SCAN_RATIO", ratio)
     before = rows_of(store, view=view)
     breaks(store, victim)
     path, at = log_file(store, victim.physical_offset)
@@ -137,7 +137,7 @@ def test_a_queue_that_points_to_nothing(store: Path, monkeypatch: pytest.MonkeyP
     queue = store / "consumequeue" / "usual" / "0" / f"{0:020d}"
     flip(queue, 5 * 20 + 7)
     for ratio in (0, 10**9):
-        monkeypatch.setattr(planning, "SCAN_RATIO", ratio)
+        monkeypatch.setattr(log_splits, "SCAN_RATIO", ratio)
         with pytest.raises(StoreDamagedError):
             rows_of(store)
         rows = rows_of(store, how={"permissive": True}, mode="permissive")

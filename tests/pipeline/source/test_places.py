@@ -13,7 +13,7 @@ from tests.stores import flip, log_file, records
 
 from firetrail.errors import ConfigError, NotAStoreError, PipelineError, StoreDamagedError
 from firetrail.format.names import segment_name
-from firetrail.pipeline.source import places, planning, remote
+from firetrail.pipeline.source import log_splits, places, remote
 from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.places import RemoteFiles, is_remote, local_path, open_log
@@ -161,7 +161,7 @@ def test_refusals(url: str) -> None:
 
 
 def test_splits_are_cut_inside_of_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "SPLIT_BYTES", 2000)
+    monkeypatch.setattr(log_splits, "SPLIT_BYTES", 2000)
     plan = plan_batch(parse_options({"path": url, "view": "log"}))
     assert len(plan.splits) > 8
     assert len(rows_of(url, view="log")) == MESSAGES

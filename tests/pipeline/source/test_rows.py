@@ -22,7 +22,7 @@ from tests.stores import NAMES as STORES
 
 from firetrail import Message
 from firetrail.format.names import CONSUME_QUEUE
-from firetrail.pipeline.source import batches, planning
+from firetrail.pipeline.source import batches, log_splits
 from firetrail.pipeline.source.schema import METADATA, NAMES
 
 WAYS = {"by the log": 10**9, "by the units": 0}
@@ -31,7 +31,7 @@ WAYS = {"by the log": 10**9, "by the units": 0}
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "SCAN_RATIO", WAYS[request.param])
+    monkeypatch.setattr(log_splits, "SCAN_RATIO", WAYS[request.param])
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -83,7 +83,7 @@ def test_any_store(
     path = tmp_path_factory.mktemp("any")
     fill(path, put)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "SCAN_RATIO", WAYS[chosen])
+        patch.setattr(log_splits, "SCAN_RATIO", WAYS[chosen])
         count = str(partitions)
         log = rows_of(path, view="log", minPartitions=count)
         assert log == [row_of(record) for record in records(path)]
@@ -127,14 +127,14 @@ def test_batches_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way
     fill(tmp_path, some_messages(100))
     assert by_place(rows_of(tmp_path)) == consumed(tmp_path)
     sizes = []
-    for split in planning.plan_log(_view(tmp_path)):
+    for split in log_splits.plan_log(_view(tmp_path)):
         sizes += [batch.num_rows for batch in batches.read_split(split)]
     assert len(sizes) > 10
     assert max(sizes) < 12
 
 
-def _view(path: Path) -> planning.StoreView:
-    return planning.StoreView.open(path)
+def _view(path: Path) -> log_splits.StoreView:
+    return log_splits.StoreView.open(path)
 
 
 def test_units_decide_what_is_in_a_queue(tmp_path: Path) -> None:

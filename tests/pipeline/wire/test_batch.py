@@ -19,8 +19,8 @@ from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import explain, plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.splits import WireSplit
-from firetrail.pipeline.wire import reading
-from firetrail.pipeline.wire.reading import read_wire
+from firetrail.pipeline.wire import reader as reading
+from firetrail.pipeline.wire.reader import read_wire
 
 CONFIG = small_config(log=8192, units=40, slots=16, entries=64)
 COUNT = 300

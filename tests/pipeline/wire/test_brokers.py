@@ -21,8 +21,8 @@ from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.splits import WireSplit
 from firetrail.pipeline.wire import patience
 from firetrail.pipeline.wire.patience import Patience
-from firetrail.pipeline.wire.reading import read_wire
-from firetrail.pipeline.wire.sending import Sender
+from firetrail.pipeline.wire.reader import read_wire
+from firetrail.pipeline.wire.sender import Sender
 from firetrail.pipeline.wire.stream import WireStreamReader
 from firetrail.remoting.codes import ResponseCode
 

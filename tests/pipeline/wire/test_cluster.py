@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from firetrail.client.pulling import Answer
-from firetrail.format.kernels.pick import TIME_MAX
+from firetrail.client.pull import Answer
+from firetrail.pipeline.kernels.pick import TIME_MAX
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire import cluster as module
 from firetrail.pipeline.wire.cluster import Cluster

@@ -21,9 +21,9 @@ from firetrail.client import Admin
 from firetrail.errors import FiretrailError, StoreError
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.layout import COMPRESSED
-from firetrail.pipeline.jobs.replay import _Found, _Replay, replay
-from firetrail.pipeline.jobs.replay_targets import BrokerTarget, Piece
-from firetrail.store.view import StoreView
+from firetrail.pipeline.jobs.replay.job import _Found, _Replay, replay
+from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece
+from firetrail.store.inspect.view import StoreView
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def piece(*bodies: bytes, topic: str = "T", queue_id: int = 0, sys_flag: int = 0) -> Piece:
+def piece(*bodies: bytes, topic: str = "T", queue_id: int = 0, sys_flag: int = 0) -> ReplayPiece:
     items = encode_batch([BatchItem(7, body, b"a\x01b\x02") for body in bodies])
-    return Piece(topic, queue_id, items, sys_flag)
+    return ReplayPiece(topic, queue_id, items, sys_flag)
 
 
 class TestTarget:

@@ -15,8 +15,8 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, IllegalMessageError, PipelineError
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.sink.columns import parse_wire_options
-from firetrail.pipeline.wire import sending
-from firetrail.pipeline.wire.sending import RowIds, Sender
+from firetrail.pipeline.wire import sender as sending
+from firetrail.pipeline.wire.sender import RowIds, Sender
 
 ROWS = {"topic": ["T"] * 100, "body": [f"{n}" for n in range(100)]}
 

@@ -15,7 +15,7 @@ from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire.reading import read_wire
+from firetrail.pipeline.wire.reader import read_wire
 from firetrail.pipeline.wire.stream import WireStreamReader
 
 ALL = ReadAllAvailable()

@@ -32,8 +32,8 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import pack_ip, parse_host
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
-from firetrail.pipeline.jobs.archive_lake import Lake
-from firetrail.pipeline.jobs.archive_manifest import DataFile, Manifest, Range
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import DataFile, Manifest, Range
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import (
     check_arrived,
@@ -42,9 +42,9 @@ from firetrail.pipeline.workers import (
     not_shared,
     worker_name,
 )
-from firetrail.storage.system import System
 from firetrail.store.config import StoreConfig
 from firetrail.store.store import Store
+from firetrail.system import System
 
 ROWS_AT_ONCE = 8192
 _FIELDS = (

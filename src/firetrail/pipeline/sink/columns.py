@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 from firetrail.errors import ConfigError
 from firetrail.pipeline.source.options import GROUP, RETRY_MS
 from firetrail.pipeline.source.places import absolute
-from firetrail.storage.system import System
-from firetrail.store.broker_conf import did_you_mean
+from firetrail.settings.conf_file import did_you_mean
 from firetrail.store.config import StoreConfig
-from firetrail.store.geometry import adopt_sizes
+from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.system import System
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),

@@ -23,7 +23,7 @@ from firetrail.pipeline.sink.columns import SinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
-from firetrail.store.putting import Drafter
+from firetrail.store.put.draft import Drafter
 
 CHUNK_BYTES = 256 << 10
 """A chunk ends when it has so many bytes: small enough to fill log files well."""

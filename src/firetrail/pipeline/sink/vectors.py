@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firetrail.format.kernels.pack import pack_items
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, PROPERTY_CRC_SIZE
 from firetrail.format.names import QUEUE_ID_MAX
 from firetrail.format.properties import DELAY, KEY_SEPARATOR, NAME_END, VALUE_END
+from firetrail.pipeline.kernels.pack import pack_items
 from firetrail.store.config import StoreConfig
 
 _ITEM_HEAD = BATCH_ITEM.size + 2

@@ -47,7 +47,7 @@ LOCK_POLL_S = 0.1
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedRows(WriterCommitMessage):
     """What a task has made: a file, None if it had no rows."""
 
     path: str | None
@@ -107,14 +107,14 @@ class _Writer:
         stager = Stager(self._options, self._folder)
         path = stager.stage(iterator)
         size = 0 if path is None else Path(path).stat().st_size
-        return Staged(path, stager.messages, size, worker_name())
+        return StagedRows(path, stager.messages, size, worker_name())
 
     def _append(
         self, messages: Sequence[WriterCommitMessage | None], ticket: Ticket | None
     ) -> None:
         paths = []
         for message in messages:
-            if isinstance(message, Staged) and message.path is not None:
+            if isinstance(message, StagedRows) and message.path is not None:
                 check_arrived(message.path, message.size, message.worker)
                 paths.append(message.path)
         with self._open(ticket) as bulk:
@@ -139,7 +139,7 @@ class _Writer:
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, also by those who were killed long ago."""
         for message in messages:
-            if isinstance(message, Staged) and message.path is not None:
+            if isinstance(message, StagedRows) and message.path is not None:
                 path = Path(message.path)  # Spark may have made another writer for the tasks
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # other files are still there

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.format.kernels.arrow import KEYS, PROPERTIES, Rows
-from firetrail.format.kernels.arrowlists import fill_keys, measure_items
-from firetrail.format.kernels.arrowmaps import fill_properties
+from firetrail.pipeline.kernels.arrow import KEYS, PROPERTIES, Rows
+from firetrail.pipeline.kernels.arrow_lists import fill_keys, measure_items
+from firetrail.pipeline.kernels.arrow_maps import fill_properties
 from firetrail.pipeline.source.bodies import inflate
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, Field
 

@@ -23,9 +23,9 @@ from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.sight import Sight
 from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, StoreSplit, UnitSplit
 from firetrail.pipeline.source.units import Chooser, check_queue, open_queue, read_units
-from firetrail.store.problems import KIND_OF_STOP, Kind
-from firetrail.store.viewlog import ViewLog
-from firetrail.store.walk import ROWS_PER_BATCH, Batch, Damage, LogWalk, explain
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
+from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, explain
 
 BATCH_BYTES = 16 << 20
 """Of log a batch; one record may have more."""
@@ -92,7 +92,7 @@ class _Reader:
                     split.store, split.queues, split.wanted, split.start, split.end
                 )
             for part in self._walk(log, split):
-                if isinstance(part, Batch):
+                if isinstance(part, RecordBatch):
                     rows = part.rows - 1 if part.failed else part.rows
                     view = part.segment.view
                     yield from self._batches(view, part.columns, rows, chooser)
@@ -107,7 +107,7 @@ class _Reader:
         if chooser is not None and not lost and not damaged:
             self._check_all_seen(chooser)
 
-    def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[Batch | Damage]:
+    def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[RecordBatch | Damage]:
         """The records of a split, and what is none: files that are missing at its end, too."""
         walk = LogWalk(log, split.start, split.end, self._check)
         yield from walk
@@ -119,7 +119,7 @@ class _Reader:
         last = log.last
         return (
             is_remote(self._store)
-            and damage.kind is Kind.LOG_HOLE
+            and damage.kind is ProblemKind.LOG_HOLE
             and damage.resume is None
             and last is not None
             and damage.physical_offset >= last.base
@@ -127,7 +127,7 @@ class _Reader:
 
     def _is_lost(self, damage: Damage) -> bool:
         """Whether retention has deleted what should be here; raises unless that is allowed."""
-        if damage.kind not in (Kind.FILE_MISSING, Kind.FILE_UNREADABLE):
+        if damage.kind not in (ProblemKind.FILE_MISSING, ProblemKind.FILE_UNREADABLE):
             return False
         return self._is_gone(damage.physical_offset)
 
@@ -235,7 +235,7 @@ class _Reader:
             if stop not in (Stop.LIMIT, Stop.FULL):
                 at = _UNIT.unpack_from(units, first * UNIT_SIZE)[0] - segment.base
                 detail = explain(view, at, limit, stop)
-                kind = KIND_OF_STOP.get(stop, Kind.UNIT_WRONG)
+                kind = KIND_OF_STOP.get(stop, ProblemKind.UNIT_WRONG)
                 self._meet(Damage(segment.path, at, segment.base + at, kind, detail, None))
                 first += 1
 
@@ -272,4 +272,6 @@ class _Reader:
 def no_file(log: ViewLog, place: int) -> Damage:
     """The damage that no file holds a place of the log."""
     path = log.path_of(place - place % log.segment_size if log.segment_size else 0)
-    return Damage(path, 0, place, Kind.FILE_MISSING, "the file is missing or cannot be read", None)
+    return Damage(
+        path, 0, place, ProblemKind.FILE_MISSING, "the file is missing or cannot be read", None
+    )

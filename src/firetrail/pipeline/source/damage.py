@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from firetrail.format.columns import Check
 from firetrail.pipeline.source.batches import no_file
+from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.places import is_remote, local_path, open_log
-from firetrail.pipeline.source.planning import plan_log
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.remote import plan_remote
 from firetrail.pipeline.source.splits import EVERYTHING, LogSplit
-from firetrail.store.problems import Kind, Problem
-from firetrail.store.tail import TailKind, read_tail
-from firetrail.store.view import StoreView
-from firetrail.store.walk import Damage, LogWalk
+from firetrail.store.inspect.problems import Problem, ProblemKind
+from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.log.walk import Damage, LogWalk
 
 SCHEMA = pa.schema(
     [
@@ -96,7 +96,7 @@ def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
             if damage is None:
                 continue
             last = log.last
-            empty = damage.kind is Kind.LOG_HOLE and damage.resume is None
+            empty = damage.kind is ProblemKind.LOG_HOLE and damage.resume is None
             if is_remote(split.store) and empty and last and damage.physical_offset >= last.base:
                 continue  # where the last of the archived segments simply ends
             yield _row(damage, split.end)

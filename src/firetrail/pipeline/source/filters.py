@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any
 
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 
 

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError, FiretrailError
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields
 

@@ -21,8 +21,8 @@ from pyarrow import fs
 from firetrail.errors import NotAStoreError, PipelineError
 from firetrail.format.names import COMMIT_LOG, parse_segment_name
 from firetrail.pipeline.workers import ancestors
-from firetrail.storage.system import Files, System
-from firetrail.store.viewlog import ViewLog
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.system import Files, System
 
 FETCH_BYTES = 8 << 20
 """Bytes a read of a remote file."""

@@ -10,12 +10,12 @@ from itertools import chain
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.javahash import java_text
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.kernels.single import KeyQuestion
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.filters import intersection, parse_bounds
+from firetrail.pipeline.source.log_splits import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.options import ReadOptions, View, parse_options
 from firetrail.pipeline.source.places import is_remote, local_path
-from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.ranges import (
     NO_BOUNDS,
     Bounds,
@@ -34,13 +34,13 @@ from firetrail.pipeline.source.splits import (
     PlaceSplit,
     QueueRange,
     QueueSet,
+    RowSelection,
     Split,
-    Wanted,
 )
-from firetrail.store.gaps import key_gaps
-from firetrail.store.queues import QueueKey
-from firetrail.store.tail import TailKind, read_tail
-from firetrail.store.view import StoreState, StoreView
+from firetrail.store.inspect.gaps import key_gaps
+from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.queues.table import QueueKey
 
 LOGGER = logging.getLogger("firetrail.pipeline")
 LOGGER.setLevel(logging.INFO)  # what Spark collects of its workers is below the usual level
@@ -72,7 +72,7 @@ def plan_batch(
     wanted = _wanted(options, bounds)
     splits: list[Split]
     if options.namesrv:
-        from firetrail.pipeline.wire.planning import plan_wire
+        from firetrail.pipeline.wire.plan import plan_wire
 
         pulled, notes = plan_wire(options, bounds, wanted)
         splits = [*pulled]
@@ -148,11 +148,11 @@ def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
     return intersection(bounds, Bounds(queue_ids=ids, places=places))
 
 
-def _wanted(options: ReadOptions, bounds: Bounds) -> Wanted:
+def _wanted(options: ReadOptions, bounds: Bounds) -> RowSelection:
     topics = frozenset(options.subscribe) if options.subscribe is not None else None
     if bounds.topics is not None:
         topics = bounds.topics if topics is None else bounds.topics & topics
-    return Wanted(
+    return RowSelection(
         dispatched=bool(options.key),
         since=max(options.starting_timestamp, bounds.times[0]),
         until=min(options.ending_timestamp, bounds.times[1]),
@@ -163,7 +163,7 @@ def _wanted(options: ReadOptions, bounds: Bounds) -> Wanted:
 
 
 def _plan(
-    view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted
+    view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[Split], list[str]]:
     whole = view.end - view.log.min_offset
     notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
@@ -186,7 +186,7 @@ def _plan(
     return list(logs), [*notes, note]
 
 
-def _in_queues(wanted: Wanted) -> Wanted:
+def _in_queues(wanted: RowSelection) -> RowSelection:
     """What is left to look for in ranges of queues, which are of these topics and times."""
     return replace(wanted, since=TIME_MIN, until=TIME_MAX, topics=None)
 
@@ -195,7 +195,7 @@ def _in_queues(wanted: Wanted) -> Wanted:
 
 
 def _plan_lookup(
-    view: StoreView, options: ReadOptions, bounds: Bounds, wanted: Wanted
+    view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[Split], str]:
     """Look messages up in the index; the log that it does not cover is scanned."""
     gaps = (key_gaps(view, topic, options.key) for topic in wanted.topics or ())
@@ -232,7 +232,7 @@ def _plan_lookup(
     return splits, note
 
 
-def _candidates(view: StoreView, options: ReadOptions, wanted: Wanted) -> list[int]:
+def _candidates(view: StoreView, options: ReadOptions, wanted: RowSelection) -> list[int]:
     """Places in the log where a record with the key may be."""
     places: set[int] = set()
     for topic in wanted.topics or ():

@@ -12,9 +12,9 @@ from typing import Any
 
 from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamagedError
 from firetrail.format.config_json import loads
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import CONFIG, CONSUME_QUEUE, OFFSET_MAX
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import (
     EARLIEST,
     LATEST,
@@ -26,11 +26,11 @@ from firetrail.pipeline.source.options import (
 from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
-from firetrail.storage.system import System
-from firetrail.store.consumequeue import ConsumeQueue, is_possible
-from firetrail.store.logread import store_time_at
-from firetrail.store.queues import QueueTable
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.log.records import store_time_at
+from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.store.queues.table import QueueTable
+from firetrail.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def queue_ends(view: StoreView, queue: ConsumeQueue) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QueuePart:
     """A range of a queue that is not empty, and what is known of its messages."""
 
     range: QueueRange
@@ -169,7 +169,9 @@ class Part:
     size: int  # of all of them, about
 
 
-def batch_parts(view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> list[Part]:
+def batch_parts(
+    view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
+) -> list[QueuePart]:
     """What a batch read is asked for, queue by queue."""
     check_edges(view, options)
     samples = min(max(SAMPLES // max(len(view.tails), 1), SAMPLES_LEAST), SAMPLES_MOST)
@@ -193,7 +195,7 @@ def range_of(
     return QueueRange(queue.topic, queue.queue_id, begin, end)
 
 
-def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MOST) -> Part:
+def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MOST) -> QueuePart:
     """Where the messages of a range are, and how large, from the sizes of a few."""
     found = QueueRange(queue.topic, queue.queue_id, begin, end)
     step = max(found.count // samples, 1)
@@ -206,7 +208,9 @@ def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MO
             "retention has deleted them meanwhile; read again"
         )
     mean = sum(sizes) // len(sizes)
-    return Part(found, first.physical_offset, last.physical_offset + last.size, found.count * mean)
+    return QueuePart(
+        found, first.physical_offset, last.physical_offset + last.size, found.count * mean
+    )
 
 
 def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def read_partition(
     read: Callable[..., Iterator[pa.RecordBatch]] = read_split
     place = "" if isinstance(split, WireSplit) else split.store
     if isinstance(split, WireSplit):
-        from firetrail.pipeline.wire.reading import read_wire as read
+        from firetrail.pipeline.wire.reader import read_wire as read
 
         place = f"namesrv={split.namesrv}"
     batches = read(

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from firetrail.errors import ConfigError
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.log_splits import split_count
 from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import open_log
-from firetrail.pipeline.source.planning import split_count
 from firetrail.pipeline.source.ranges import Bounds
-from firetrail.pipeline.source.splits import LogSplit, Split, Wanted
-from firetrail.store.logread import store_time_at
-from firetrail.store.logscan import find_record
+from firetrail.pipeline.source.splits import LogSplit, RowSelection, Split
+from firetrail.store.log.records import store_time_at
+from firetrail.store.log.scan import find_record
 
 WINDOW = 8 << 20
 """Bytes in which a whole record is found, if there is one no larger than 4 MiB."""
@@ -26,7 +26,7 @@ _HEAD = 4096
 
 
 def plan_remote(
-    options: ReadOptions, bounds: Bounds, wanted: Wanted
+    options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[Split], list[str]]:
     """Splits of a remote log."""
     for name, value in (
@@ -58,7 +58,7 @@ def plan_remote(
 
 
 def _prune(
-    store: str, bases: list[int], ends: list[int], bounds: Bounds, wanted: Wanted
+    store: str, bases: list[int], ends: list[int], bounds: Bounds, wanted: RowSelection
 ) -> list[tuple[int, int]]:
     """The segments that may hold something wanted, by their place and their first record's time."""
     kept = [

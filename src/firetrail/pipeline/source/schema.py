@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firetrail.errors import ConfigError
 from firetrail.format import columns as col
-from firetrail.format.kernels import arrow as gather
+from firetrail.pipeline.kernels import arrow as gather
 
 
 @dataclass(frozen=True, slots=True)

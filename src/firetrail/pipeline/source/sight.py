@@ -21,9 +21,9 @@ from pathlib import Path
 
 from firetrail.errors import DataLostError, NotSharedError
 from firetrail.pipeline.workers import not_shared
-from firetrail.storage.system import System
-from firetrail.store.view import StoreView
-from firetrail.store.viewlog import ViewLog
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.inspect.view import StoreView
+from firetrail.system import System
 
 SAMPLE_BYTES = 128
 """Enough for all the fields of a record's head: place, times, hosts, checksum of the body."""

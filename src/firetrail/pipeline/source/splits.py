@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import RETRY_MS
 from firetrail.pipeline.source.sight import Sight
 
@@ -25,7 +25,7 @@ class QueueRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowSelection:
     """What a record must be for a reader to want it; everything by default.
 
     Store times (ms) from ``since`` up to ``until``; one of the ``tags``, if there are any; the
@@ -41,7 +41,7 @@ class Wanted:
     dispatched: bool = False
 
 
-EVERYTHING = Wanted()
+EVERYTHING = RowSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LogSplit:
     start: int
     end: int
     queues: QueueSet | None = None
-    wanted: Wanted = EVERYTHING
+    wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
     """What the planner saw; None for remote stores, which are the same for everybody."""
 
@@ -79,7 +79,7 @@ class UnitSplit:
 
     store: str
     queues: QueueSet
-    wanted: Wanted = EVERYTHING
+    wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
@@ -89,7 +89,7 @@ class PlaceSplit:
 
     store: str
     places: tuple[int, ...]
-    wanted: Wanted = EVERYTHING
+    wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
@@ -111,7 +111,7 @@ class WireSplit:
     namesrv: str
     group: str
     ranges: tuple[BrokerRange, ...]
-    wanted: Wanted = EVERYTHING
+    wanted: RowSelection = EVERYTHING
     retry_ms: int = RETRY_MS
 
 

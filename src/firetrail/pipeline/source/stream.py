@@ -2,7 +2,7 @@
 
 Offsets are ``{"topic": {"0": 5}}``: the next message of each queue. Each look at the store opens it
 anew, so that queues, topics and files that came or went meanwhile are seen. A store in use is read
-as far as records are whole (:mod:`firetrail.store.view`).
+as far as records are whole (:mod:`firetrail.store.inspect.view`).
 
 A limited micro-batch is cut at one place of the log: the oldest messages of all queues come first,
 and the log is read from front to back.
@@ -25,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from firetrail.errors import ConfigError, DataLostError
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.log_splits import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.options import (
     LATEST,
     Edge,
@@ -36,9 +37,8 @@ from firetrail.pipeline.source.options import (
 )
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan import LOGGER, check_readable
-from firetrail.pipeline.source.planning import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.ranges import (
-    Part,
+    QueuePart,
     asked_topics,
     by_time,
     check_topics,
@@ -51,9 +51,9 @@ from firetrail.pipeline.source.ranges import (
     resolve,
 )
 from firetrail.pipeline.source.reader import read_partition
-from firetrail.pipeline.source.splits import QueueRange, Wanted
+from firetrail.pipeline.source.splits import QueueRange, RowSelection
 from firetrail.pipeline.source.units import first_behind
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
 
 _LOG = "log"
 _CLOSE_ENOUGH = 0.9
@@ -135,7 +135,7 @@ class QueueStreamReader(StreamReader):
         """The splits of one micro-batch."""
         with self._open(end) as view:  # which may be of a run that followed other topics
             _, parts = self._between(view, parse_offsets(start), parse_offsets(end))
-            wanted = Wanted(tags=self._options.tags)
+            wanted = RowSelection(tags=self._options.tags)
             splits, note = plan_queues(view, parts, wanted, at_least=self._options.min_partitions)
         LOGGER.info("rocketmq %s: %s", self._options.path, note)
         return [InputPartition(split) for split in splits]
@@ -148,13 +148,13 @@ class QueueStreamReader(StreamReader):
 
     def _between(
         self, view: StoreView, start: Offsets, end: Offsets
-    ) -> tuple[list[QueueRange], list[Part]]:
+    ) -> tuple[list[QueueRange], list[QueuePart]]:
         """What is between two offsets: ranges without a message, and parts with some.
 
         A queue that ``start`` does not know is new, and read from its first message on.
         """
         empty: list[QueueRange] = []
-        parts: list[Part] = []
+        parts: list[QueuePart] = []
         for topic, by_queue in sorted(end.items()):
             for queue_id, stop in sorted(by_queue.items()):
                 begin = start.get(topic, {}).get(queue_id, 0)
@@ -204,7 +204,9 @@ class LogStreamReader(StreamReader):
         options = self._options
         begin, stop = start[_LOG], end[_LOG]
         topics = followed_topics(options)
-        wanted = Wanted(tags=options.tags, topics=None if topics is None else tuple(sorted(topics)))
+        wanted = RowSelection(
+            tags=options.tags, topics=None if topics is None else tuple(sorted(topics))
+        )
         with self._open(()) as view:
             low, high = view.log.min_offset, view.end
             if options.fail_on_data_loss and (begin < low or stop > high):
@@ -242,7 +244,7 @@ def cut_to(
 # -- limits -----------------------------------------------------------------------------------
 
 
-def _limited(view: StoreView, parts: list[Part], limit: ReadLimit) -> list[QueueRange]:
+def _limited(view: StoreView, parts: list[QueuePart], limit: ReadLimit) -> list[QueueRange]:
     """The ranges cut at the place of the log up to which a limit lets them go."""
     ranges = [part.range for part in parts]
     if isinstance(limit, ReadMaxRows):

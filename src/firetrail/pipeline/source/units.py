@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from firetrail.errors import DataLostError
-from firetrail.format.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
 from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
-from firetrail.pipeline.source.splits import QueueRange, QueueSet, Wanted
+from firetrail.pipeline.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
+from firetrail.pipeline.source.splits import QueueRange, QueueSet, RowSelection
 from firetrail.pipeline.workers import not_shared
-from firetrail.storage.system import System
-from firetrail.store.consumequeue import ConsumeQueue, is_possible
+from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.system import System
 
 
 @contextmanager
@@ -74,7 +74,7 @@ class Chooser:
         self,
         ranges: list[QueueRange] | None,
         units: bytes,
-        wanted: Wanted,
+        wanted: RowSelection,
         *,
         has_units: bool = False,
     ) -> None:
@@ -101,7 +101,7 @@ class Chooser:
 
     @classmethod
     def of_log(
-        cls, store: str, queues: QueueSet | None, wanted: Wanted, start: int, end: int
+        cls, store: str, queues: QueueSet | None, wanted: RowSelection, start: int, end: int
     ) -> Chooser:
         """For the records from ``start`` up to ``end``: their units are read here."""
         if queues is None or not queues.file_size:
@@ -121,7 +121,7 @@ class Chooser:
 
     @classmethod
     def of_units(
-        cls, part: QueueRange, begin: int, end: int, units: bytes, wanted: Wanted
+        cls, part: QueueRange, begin: int, end: int, units: bytes, wanted: RowSelection
     ) -> Chooser:
         """For the records that a part of a range's units point to."""
         found = QueueRange(part.topic, part.queue_id, begin, end)

@@ -8,13 +8,13 @@ from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.admin import Admin
-from firetrail.client.pulling import Answer, Puller
+from firetrail.client.pull import Answer, Puller
 from firetrail.client.session import Session
 from firetrail.client.subscription import by_tags
 from firetrail.errors import PipelineError, RequestError
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.record import Record, decode_received
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan import LOGGER
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in

@@ -8,14 +8,14 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from firetrail.format.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
 from firetrail.pipeline.source.plan import LOGGER
 from firetrail.pipeline.source.ranges import NO_BOUNDS, clipped, report_missing, resolve
-from firetrail.pipeline.source.splits import Wanted
+from firetrail.pipeline.source.splits import RowSelection
 from firetrail.pipeline.source.stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
-from firetrail.pipeline.wire.planning import Part, check_queues, measured, split_parts
+from firetrail.pipeline.wire.plan import BrokerPart, check_queues, measured, split_parts
 
 Offsets = dict[str, dict[QueueName, int]]
 
@@ -75,7 +75,7 @@ class WireStreamReader(StreamReader):
             parts = self._between(self._ends(cluster), begun, stop)
             parts = measured(cluster, parts)
         parts = [part for part in parts if part.begin < part.end]
-        splits = split_parts(parts, self._options, Wanted(tags=self._options.tags))
+        splits = split_parts(parts, self._options, RowSelection(tags=self._options.tags))
         LOGGER.info("rocketmq %s: %d queues are pulled", self._options.place, len(parts))
         return [InputPartition(split) for split in splits]
 
@@ -86,7 +86,7 @@ class WireStreamReader(StreamReader):
     def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[Ends]:
         return cluster.ends(cluster.queues(NO_BOUNDS, known))
 
-    def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[Part]:
+    def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[BrokerPart]:
         """What is between two offsets, also where that is nothing.
 
         A queue that ``start`` does not know is new, and read from its first message on.
@@ -99,7 +99,7 @@ class WireStreamReader(StreamReader):
                 ends = known.get((topic, name))
                 if ends is not None:
                     between = clipped(self._options, ends.name, ends[1:], begin, stop)
-                    parts.append(Part(ends.queue, *between))
+                    parts.append(BrokerPart(ends.queue, *between))
                 elif begin < stop:
                     report_missing(self._options, f"{topic}/{name}", begin)
         return parts
@@ -126,7 +126,7 @@ def _highs(all_ends: list[Ends]) -> Offsets:
     return found
 
 
-def _limited(parts: list[Part], limit: ReadLimit) -> list[Part]:
+def _limited(parts: list[BrokerPart], limit: ReadLimit) -> list[BrokerPart]:
     """The parts cut to what a limit lets through: each to the same fraction, but to one message
     at least, as Spark's Kafka source does it."""
     if isinstance(limit, ReadMaxRows):

@@ -2,7 +2,7 @@
 
 What was sent is visible at once and stays, also if the job fails: at least once, as with every
 sink that sends. A row that is sent again, by a task or an epoch that is repeated, has the same id
-again (:mod:`firetrail.pipeline.wire.sending`).
+again (:mod:`firetrail.pipeline.wire.sender`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from firetrail.pipeline.sink.columns import WireSinkOptions
-from firetrail.pipeline.wire.sending import RowIds, Sender
+from firetrail.pipeline.wire.sender import RowIds, Sender
 
 if TYPE_CHECKING:
     import pyarrow as pa

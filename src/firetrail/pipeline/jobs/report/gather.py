@@ -25,7 +25,7 @@ from firetrail.pipeline.jobs.report.figures import (
     by_topic,
 )
 from firetrail.pipeline.session import prepare
-from firetrail.store.view import StoreView
+from firetrail.store.inspect.view import StoreView
 
 HOT_MAX = 12
 """Tags and keys shown of each."""

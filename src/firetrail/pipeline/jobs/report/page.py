@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from html import escape
 
-from firetrail.format.human import counted, human_size
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.pipeline.jobs.report import charts
 from firetrail.pipeline.jobs.report.blocks import fine, page, plot, section, tile
 from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures, Flaw
 from firetrail.pipeline.jobs.report.svg import duration, moment, number, size
+from firetrail.text import counted, human_size
 
 _TABLE_MAX = 20
 _SKEW_TOPICS = 8

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from html import escape
 from math import ceil, floor, log10
 
-from firetrail.format.human import human_size
+from firetrail.text import human_size
 
 _GLYPH_WIDTH = 6.2  # of the axis labels, on average
 _TIME_STEPS_MS = [

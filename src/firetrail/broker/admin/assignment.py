@@ -1,0 +1,113 @@
+"""Which queues each consumer of a group takes, for clients that leave that to the broker.
+
+How a group gets the messages of a topic, by pull or by pop, is set by an administrator and kept in
+RocketMQ's ``messageRequestMode.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.groups import check_group
+from firetrail.broker.state.saver import Saver
+from firetrail.broker.state.topics import check_topic_name
+from firetrail.client.rebalance import Strategy, averagely, by_circle
+from firetrail.client.session import queues_of
+from firetrail.errors import RequestError
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.remoting.bodies import (
+    AssignmentBody,
+    MessageModel,
+    MessageQueue,
+    MessageQueueAssignment,
+    QueryAssignmentBody,
+    RequestMode,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
+from firetrail.remoting.pop_headers import ANY_QUEUE
+
+STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+"""By the names that clients have for them."""
+
+
+class AssignmentProcessor:
+    """Answers QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        clients: Clients,
+        route: Callable[[str], Awaitable[TopicRouteData | None]],
+    ) -> None:
+        """``route`` finds the queues of a topic, on all brokers."""
+        self._clients = clients
+        self._route = route
+        self._modes = file.load(RequestModes).message_request_mode_map
+        self._saver = Saver(file, lambda: RequestModes(self._modes).to_json())
+        self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_ASSIGNMENT: self._query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self._set_mode,
+        }
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        await self._saver.stop()
+
+    async def _set_mode(self, connection: Connection, request: Command) -> Command:
+        body = RequestModeBody.decode(request.content)
+        if body.topic.startswith(RETRY_PREFIX):
+            raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        check_topic_name(body.topic)
+        check_group(body.consumer_group)
+        self._modes.setdefault(body.topic, {})[body.consumer_group] = body
+        self._saver.changed()
+        await self._saver.saved()
+        return request.answer()
+
+    async def _query(self, connection: Connection, request: Command) -> Command:
+        body = QueryAssignmentBody.decode(request.content)
+        set_here = self._modes.get(body.topic, {}).get(body.consumer_group)
+        mode = set_here or RequestModeBody(body.topic, body.consumer_group)
+        route = await self._route(body.topic)
+        queues = queues_of(body.topic, route, Permission.READ) if route is not None else []
+        mine = self._share(body, mode, queues)
+        assigned = (
+            [MessageQueueAssignment(queue, mode.mode) for queue in mine]
+            if mine is not None
+            else None
+        )
+        return request.answer(body=AssignmentBody(assigned).encode(standard=True))
+
+    def _share(
+        self, body: QueryAssignmentBody, mode: RequestModeBody, queues: list[MessageQueue]
+    ) -> list[MessageQueue] | None:
+        """The queues of a client; None if that cannot be said, and it is to keep what it has."""
+        if not queues:
+            return None
+        if body.message_model is MessageModel.BROADCASTING:
+            return queues
+        group = self._clients.consumers.get(body.consumer_group)
+        strategy = STRATEGIES.get(body.strategy_name or "")
+        if group is None or strategy is None:
+            return None
+        members, me = sorted(group.client_ids), body.client_id
+        if me not in members:
+            return []
+        if mode.mode is not RequestMode.POP:
+            return strategy(me, members, queues)
+        if mode.pop_share_queue_num <= 0:
+            names = dict.fromkeys(queue.broker_name for queue in queues)
+            return [MessageQueue(body.topic, name, ANY_QUEUE) for name in names]
+        index = members.index(me)
+        if len(members) > len(queues):
+            return [queues[index % len(queues)]]
+        shared = [(index + n) % len(members) for n in range(mode.pop_share_queue_num + 1)]
+        found = (queue for n in shared for queue in strategy(members[n], members, queues))
+        return list(dict.fromkeys(found))

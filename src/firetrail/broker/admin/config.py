@@ -1,0 +1,163 @@
+"""Settings as administrators read and change them, without a stop.
+
+A change takes effect at once, and is written into the ``broker.conf`` that the broker was started
+with, whose other lines stay as they are. Without such a file it lasts until the stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from firetrail.broker import config as broker_config
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import ConfigError, RequestError
+from firetrail.format.java_properties import Entry, parse_properties, update_properties
+from firetrail.remoting.admin_headers import VersionResponse
+from firetrail.remoting.bodies import DataVersion
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.settings.conf_file import NO_KEY, did_you_mean, read_settings, why_unused
+from firetrail.settings.table import Setting, take_over
+from firetrail.store import config as store_config
+from firetrail.store import live_config as store_changing
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+_TABLES = (
+    (broker_config.SETTINGS, broker_config.LIVE),
+    (store_config.SETTINGS, store_changing.LIVE),
+)
+_KNOWN = {
+    name: (setting, setting.name in live)
+    for settings, live in _TABLES
+    for setting in settings.values()
+    for name in setting.names_in_file
+}
+CHANGEABLE = sorted(
+    setting.keys[0] if setting.keys else setting.name
+    for settings, live in _TABLES
+    for setting in settings.values()
+    if setting.name in live
+)
+"""What can be changed, by its key in ``broker.conf``."""
+
+_log = logging.getLogger(__name__)
+
+
+class Changes(NamedTuple):
+    """The settings after a change, checked."""
+
+    broker: BrokerConfig
+    of_store: dict[str, Any]
+
+
+class ConfigProcessor:
+    """Answers GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
+
+    def __init__(
+        self,
+        system: System,
+        store: BrokerStore,
+        config: BrokerConfig,
+        conf: Path | None,
+        on_change: Callable[[], None],
+    ) -> None:
+        """``config`` is what the parts of the broker hold; ``on_change`` is told of changes."""
+        self._system = system
+        self._store = store
+        self._config = config
+        self._conf = conf
+        self._on_change = on_change
+        self._version = DataVersion()
+        self._one_at_a_time = asyncio.Lock()
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_BROKER_CONFIG: self._settings,
+            RequestCode.UPDATE_BROKER_CONFIG: self._change,
+        }
+
+    def _settings(self, connection: Connection, request: Command) -> Command:
+        """All settings under their names in ``broker.conf``, one a line."""
+        lines = []
+        for (settings, _), values in zip(_TABLES, (self._config, self._store.config), strict=True):
+            for setting in settings.values():
+                value = getattr(values, setting.name)
+                if setting.name == "store_host":
+                    lines += [f"brokerIP1={value.ip}", f"listenPort={value.port}"]
+                else:
+                    key = setting.keys[0] if setting.keys else setting.name
+                    lines.append(f"{key}={_shown(value, setting.kind.show(value))}")
+        version = self._version.encode(standard=True).decode()
+        return request.answer(
+            fields=VersionResponse(version).encode(), body="\n".join(lines).encode()
+        )
+
+    async def _change(self, connection: Connection, request: Command) -> Command:
+        try:
+            entries = parse_properties(request.content.decode("utf-8", "replace"))
+            async with self._one_at_a_time:
+                changes = self._checked(entries)
+                if self._conf is not None:
+                    await asyncio.to_thread(self._save, self._conf, entries)
+                self._take(changes)
+        except ConfigError as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        except OSError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"nothing is changed, {self._conf} cannot be: {error}"
+            ) from None
+        _log.warning("%s changes settings: %s", connection.peer, ", ".join(entries))
+        return request.answer()
+
+    def _checked(self, entries: Mapping[str, Entry]) -> Changes:
+        """The changes; RequestError or ConfigError, and none at all, if one cannot be made."""
+        for key in entries:
+            _check_key(key)
+        of_broker, of_store = (
+            read_settings(
+                settings, {k: v for k, v in entries.items() if _KNOWN[k][0].name in settings}
+            ).values
+            for settings, _ in _TABLES
+        )
+        store_changing.check_changes(self._store.config, of_store)
+        return Changes(self._config.replace(**of_broker), of_store)
+
+    def _take(self, changes: Changes) -> None:
+        self._store.configure(**changes.of_store)
+        take_over(self._config, changes.broker)
+        self._version = DataVersion(self._version.counter + 1, self._system.clock.now_ms())
+        self._on_change()
+
+    def _save(self, conf: Path, entries: Mapping[str, Entry]) -> None:
+        files = self._system.files
+        text = files.read(conf).decode("utf-8", "surrogateescape")
+        values = {key: entry.text for key, entry in entries.items()}
+        others = {name for key in entries for name in _KNOWN[key][0].names_in_file} - set(values)
+        changed = update_properties(text, values, others)
+        files.replace(conf, changed.encode("utf-8", "surrogateescape"))
+
+
+def _check_key(key: str) -> None:
+    setting: Setting | None
+    setting, is_live = _KNOWN.get(key, (None, False))
+    if is_live:
+        return
+    if setting is not None or why_unused(key):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"{key} cannot be changed while the broker runs: change broker.conf and restart it. "
+            f"Without a restart: {', '.join(CHANGEABLE)}",
+        )
+    raise RequestError(
+        ResponseCode.INVALID_PARAMETER, f"{key:.100} {NO_KEY}{did_you_mean(key, _KNOWN)}"
+    )
+
+
+def _shown(value: object, text: str) -> str:
+    """Numbers without units, as ``broker.conf`` has them."""
+    return str(value) if type(value) in (int, float, str) else text

@@ -1,0 +1,167 @@
+"""Closer looks that ``mqadmin`` and the dashboard take: statistics, queues, producers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services.clients import LANGUAGES, Clients
+from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count, Traffic
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.errors import RequestError
+from firetrail.format.config_json import INT64_MAX
+from firetrail.remoting.admin_bodies import (
+    BrokerStatsData,
+    ConsumeQueueBody,
+    ConsumeQueueEntry,
+    CorrectionOffsets,
+    ProducerInfo,
+    ProducerTable,
+)
+from firetrail.remoting.admin_headers import ConsumeQueueHeader, CorrectionHeader, StatsHeader
+from firetrail.remoting.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.reader import tag_hashes
+
+UNITS_MAX = 1_000
+"""Units of a queue in one answer."""
+_SEPARATOR = "@"
+
+
+class InspectionProcessor:
+    """Answers VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and the like."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        offsets: OffsetTable,
+        clients: Clients,
+        traffic: Traffic,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._clients = clients
+        self._traffic = traffic
+        self._config = config
+        self._now_ms = now_ms
+        self.handlers: dict[int, Handler] = {
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self._consume_queue,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
+            RequestCode.QUERY_CORRECTION_OFFSET: self._correction,
+        }
+
+    # -- statistics ---------------------------------------------------------------------------
+
+    async def _stats(self, connection: Connection, request: Command) -> Command:
+        header = StatsHeader.decode(request.fields)
+        await asyncio.to_thread(self._traffic.count_puts)
+        count = self._count(header.stats_name, header.stats_key)
+        if count is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name:.100}> <{header.stats_key:.255}> not exist",
+            )
+        size = header.stats_name.endswith("_SIZE")
+        figure = self._traffic.bytes if size else self._traffic.messages
+        body = BrokerStatsData(*(figure(count, span) for span in (MINUTE, HOUR, DAY)))
+        return request.answer(body=body.encode())
+
+    def _count(self, name: str, key: str) -> Count | None:
+        """The counter that RocketMQ knows by this name and key."""
+        traffic = self._traffic
+        topic, _, group = key.partition(_SEPARATOR)
+        match name:
+            case "TOPIC_PUT_NUMS" | "TOPIC_PUT_SIZE":
+                return traffic.topics.get(key)
+            case "GROUP_GET_NUMS" | "GROUP_GET_SIZE":
+                return traffic.groups.get((topic, group))
+            case "SNDBCK_PUT_NUMS":
+                return traffic.sent_back.get((topic, group))
+            case "BROKER_PUT_NUMS" if key == self._config.cluster:
+                return traffic.put
+            case "BROKER_GET_NUMS" if key == self._config.cluster:
+                return traffic.got
+        return None
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def _consume_queue(self, connection: Connection, request: Command) -> Command:
+        header = ConsumeQueueHeader.decode(request.fields)
+        topic, queue_id = header.topic, header.queue_id
+        if queue_id not in self._store.queues(topic):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic:.255} is not exist!")
+        wanted = None
+        remark = None
+        if header.consumer_group:
+            wanted = self._clients.subscription(header.consumer_group, topic)
+            if wanted is None:
+                remark = f"{header.consumer_group:.255}@{topic} is not online!"
+        end = header.index + min(max(header.count, 0), UNITS_MAX)
+        units = [
+            self._entry(topic, queue_id, offset, wanted) for offset in range(header.index, end)
+        ]
+        body = ConsumeQueueBody(
+            [unit for unit in units if unit is not None],
+            self._store.min_offset(topic, queue_id),
+            self._store.max_offset(topic, queue_id),
+            wanted,
+            remark,
+        )
+        return request.answer(body=body.encode())
+
+    def _entry(
+        self, topic: str, queue_id: int, offset: int, wanted: SubscriptionData | None
+    ) -> ConsumeQueueEntry | None:
+        unit = self._store.unit(topic, queue_id, offset)
+        if unit is None:
+            return None
+        matches = True
+        if wanted is not None and wanted.expression_type in ("", BY_TAG):
+            tags = tag_hashes(wanted.sub_string)
+            matches = tags is None or unit.tags_code in tags
+        return ConsumeQueueEntry(unit.physical_offset, unit.size, unit.tags_code, eval=matches)
+
+    # -- producers and offsets ----------------------------------------------------------------
+
+    def _all_producers(self, connection: Connection, request: Command) -> Command:
+        now_ms = self._now_ms()
+        table = {
+            group: [
+                ProducerInfo(
+                    client.client_id,
+                    client.connection.peer,
+                    LANGUAGES.get(client.language, Language.OTHER.name),
+                    client.version,
+                    now_ms - self._clients.silent_ms(client),
+                )
+                for client in clients.values()
+            ]
+            for group, clients in sorted(self._clients.producers.items())
+        }
+        return request.answer(body=ProducerTable(table).encode())
+
+    def _correction(self, connection: Connection, request: Command) -> Command:
+        """The lowest offset of all groups in each queue, for a group that is to follow them.
+
+        Where the group to compare with is behind that already, the largest number there is.
+        """
+        header = CorrectionHeader.decode(request.fields)
+        left_out = set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        for group, queues in self._offsets.of_topic(header.topic).items():
+            for queue_id, offset in queues.items() if group not in left_out else ():
+                if offset >= self._store.min_offset(header.topic, queue_id):
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        compared = self._offsets.of_group(header.compare_group or "").get(header.topic, {})
+        for queue_id, offset in compared.items():
+            if lowest.get(queue_id, INT64_MAX) > offset:
+                lowest[queue_id] = INT64_MAX
+        return request.answer(body=CorrectionOffsets(lowest).encode())

@@ -1,0 +1,227 @@
+"""What can be said about topics, groups and who is connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services.clients import LANGUAGES, Client, Clients
+from firetrail.broker.services.traffic import MINUTE, Traffic
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.remoting.admin_bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    ProducerConnection,
+    QueueTimeSpan,
+    TimeSpans,
+    TopicOffset,
+    TopicStats,
+)
+from firetrail.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    GroupNameHeader,
+    ProducerGroupHeader,
+    TopicGroupHeader,
+)
+from firetrail.remoting.bodies import (
+    GroupList,
+    MessageModel,
+    MessageQueue,
+    TopicConfig,
+    TopicList,
+)
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import GroupHeader, TopicHeader
+from firetrail.store.broker_store import BrokerStore
+
+
+class StatsProcessor:
+    """Answers who looks."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        clients: Clients,
+        traffic: Traffic,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        address: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._traffic = traffic
+        self._config = config
+        self._now_ms = now_ms
+        self._address = address
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_spans,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
+        }
+
+    # -- topics and groups --------------------------------------------------------------------
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._config.name, queue_id)
+
+    def _topic_stats(self, connection: Connection, request: Command) -> Command:
+        topic = self._topics.require(TopicHeader.decode(request.fields).topic)
+        table = {}
+        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+            name = topic.topic_name
+            end = self._store.max_offset(name, queue_id)
+            time = self._store.store_time(name, queue_id, end - 1) if end else None
+            table[self._queue(name, queue_id)] = TopicOffset(
+                self._store.min_offset(name, queue_id), end, time or 0
+            )
+        rate = self._traffic.messages(self._traffic.topics.get(topic.topic_name), MINUTE).tps
+        return request.answer(body=TopicStats(table, rate).encode())
+
+    def _consume_stats(self, connection: Connection, request: Command) -> Command:
+        header = ConsumeStatsHeader.decode(request.fields)
+        group = header.consumer_group
+        names = [header.topic] if header.topic else self._topic_names(group)
+        online = self._clients.consumers.get(group)
+        if online is not None and online.message_model is MessageModel.BROADCASTING:
+            names = []  # each member keeps its own offsets: nobody here knows how far they are
+        return request.answer(body=self._stats_of(group, names).encode())
+
+    def _stats_of(self, group: str, names: Iterable[str]) -> ConsumeStats:
+        """How far a group is in topics, and how fast."""
+        table = {}
+        rate = 0.0
+        for name in names:
+            topic = self._topics.get(name)
+            for queue_id in range(topic.read_queue_nums if topic is not None else 0):
+                table[self._queue(name, queue_id)] = self._progress(group, name, queue_id)
+            rate += self._traffic.messages(self._traffic.groups.get((name, group)), MINUTE).tps
+        return ConsumeStats(table, rate)
+
+    async def _all_consume_stats(self, connection: Connection, request: Command) -> Command:
+        only_ordered = BrokerConsumeStatsHeader.decode(request.fields).is_order
+        found = {
+            group: [
+                self._stats_of(group, [name])
+                for name in names
+                if (topic := self._topics.get(name)) is not None
+                and (topic.order or not only_ordered)
+            ]
+            for group, names in sorted(self._offsets.topics_by_group().items())
+        }
+        behind = sum(
+            progress.broker_offset - progress.consumer_offset
+            for each in found.values()
+            for stats in each
+            for progress in stats.offset_table.values()
+        )
+        body = ConsumeStatsList([{g: stats} for g, stats in found.items()], self._address, behind)
+        return request.answer(body=await asyncio.to_thread(body.encode))  # megabytes of it
+
+    def _topic_names(self, group: str) -> list[str]:
+        """The topics of which a group has an offset, or wants messages now."""
+        consumers = self._clients.consumers.get(group)
+        wanted = consumers.subscriptions if consumers is not None else {}
+        return sorted({*self._offsets.of_group(group), *wanted})
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        offset = self._offsets.get(group, topic, queue_id) or 0
+        time = self._store.store_time(topic, queue_id, offset - 1) if offset else None
+        return OffsetWrapper(self._store.max_offset(topic, queue_id), offset, time or 0)
+
+    def _time_spans(self, connection: Connection, request: Command) -> Command:
+        header = TopicGroupHeader.decode(request.fields)
+        topic = self._topics.require(header.topic)
+        spans = [
+            self._span(topic, header.group, queue_id) for queue_id in range(topic.write_queue_nums)
+        ]
+        return request.answer(body=TimeSpans(spans).encode())
+
+    def _span(self, topic: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
+        name = topic.topic_name
+        first, end = self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
+        offset = self._offsets.get(group, name, queue_id) or 0
+        now = self._now_ms()
+        earliest = self._store.store_time(name, queue_id, first)
+        latest = self._store.store_time(name, queue_id, end - 1)
+        consumed = self._store.store_time(name, queue_id, max(offset - 1, first))
+        waiting = self._store.store_time(name, queue_id, offset) if offset < end else None
+        return QueueTimeSpan(
+            self._queue(name, queue_id),
+            -1 if earliest is None else earliest,
+            -1 if latest is None else latest,
+            -1 if consumed is None else consumed,
+            0 if waiting is None else now - waiting,
+        )
+
+    def _groups_of_topic(self, connection: Connection, request: Command) -> Command:
+        topic = TopicHeader.decode(request.fields).topic
+        online = {name for name, g in self._clients.consumers.items() if topic in g.subscriptions}
+        groups = sorted(online | set(self._offsets.groups_of(topic)))
+        return request.answer(body=GroupList(groups).encode())
+
+    def _topics_of_group(self, connection: Connection, request: Command) -> Command:
+        group = GroupNameHeader.decode(request.fields).group
+        names = [n for n in self._topic_names(group) if not n.startswith(RETRY_PREFIX)]
+        return request.answer(body=TopicList(names).encode())
+
+    def _subscription(self, connection: Connection, request: Command) -> Command:
+        header = TopicGroupHeader.decode(request.fields)
+        found = self._clients.subscription(header.group, header.topic)
+        return request.answer(body=found.encode() if found is not None else b"")
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _consumers(self, connection: Connection, request: Command) -> Command:
+        name = GroupHeader.decode(request.fields).consumer_group
+        group = self._clients.consumers.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name:.255}] not online"
+            )
+        body = ConsumerConnection(
+            [_connected(client) for client in group.clients.values()],
+            group.subscriptions,
+            group.consume_type,
+            group.message_model,
+            group.from_where,
+        )
+        return request.answer(body=body.encode())
+
+    def _producers(self, connection: Connection, request: Command) -> Command:
+        name = ProducerGroupHeader.decode(request.fields).producer_group
+        found = [_connected(client) for client in self._clients.producers_of(name)]
+        if not found:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{name:.255}] not exist"
+            )
+        return request.answer(body=ProducerConnection(found).encode())
+
+
+def _connected(client: Client) -> ClientConnection:
+    return ClientConnection(
+        client.client_id,
+        client.connection.peer,
+        LANGUAGES.get(client.language, Language.OTHER.name),
+        client.version,
+    )

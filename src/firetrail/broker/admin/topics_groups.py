@@ -1,0 +1,229 @@
+"""Administration of topics and groups, as ``mqadmin`` and the dashboard ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.state import attributes
+from firetrail.broker.state.groups import GroupTable, check_group
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import SYSTEM_PREFIX, TopicTable
+from firetrail.errors import RequestError
+from firetrail.format.light import LIGHT_PREFIX
+from firetrail.remoting.admin_bodies import GroupForbidden
+from firetrail.remoting.admin_headers import (
+    DeleteGroupHeader,
+    ForbiddenHeader,
+    GroupNameHeader,
+)
+from firetrail.remoting.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+    TopicConfigList,
+    TopicList,
+)
+from firetrail.remoting.body import loads
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
+from firetrail.store.broker_store import BrokerStore
+
+REMOVALS_MAX = 100
+REMOVAL_PAUSE_S = 0.02
+"""How often, and how long apart, the queues of a deleted topic are tried to be removed."""
+
+
+class TopicGroupProcessor:
+    """Answers who makes, changes and removes things."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        schedule: Schedule,
+        address: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._address = address
+        self.handlers: dict[int, Handler] = {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            RequestCode.CLEAN_UNUSED_TOPIC: self._clean_unused,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_expired,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self._topic,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._create_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._forbid,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._all_delays,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
+        }
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def _create_topic(self, connection: Connection, request: Command) -> Command:
+        header = CreateTopicHeader.decode(request.fields)
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
+            attributes.parse(header.attributes),
+        )
+        self._topics.put([topic])
+        await self._topics.saved()
+        return request.answer()
+
+    async def _create_topics(self, connection: Connection, request: Command) -> Command:
+        self._topics.put(TopicConfigList.decode(request.content).topic_config_list)
+        await self._topics.saved()
+        return request.answer()
+
+    async def _delete_topic(self, connection: Connection, request: Command) -> Command:
+        name = TopicHeader.decode(request.fields).topic
+        if not name.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if name in self._topics.system:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
+            )
+        self._topics.remove(name)
+        self._offsets.forget(topic=name)
+        await self._topics.saved()
+        await self._offsets.saved()  # or they would be those of the next topic of that name
+        await self._remove_queues(name)
+        return request.answer()
+
+    async def _remove_queues(self, name: str) -> None:
+        """Let a topic begin with number 0 when it is made again, as RocketMQ does."""
+        if not self._store.queues(name):
+            return
+        for _ in range(REMOVALS_MAX):
+            settled = await asyncio.to_thread(self._store.settle)
+            if self._store.remove_topic(name, settled):
+                return
+            await asyncio.sleep(REMOVAL_PAUSE_S)
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {name:.255} is deleted, but not its queues: messages keep coming; delete it "
+            "again when nobody sends to it",
+        )
+
+    async def _clean_unused(self, connection: Connection, request: Command) -> Command:
+        for name in self._unused():
+            await self._remove_queues(name)
+        return request.answer()
+
+    async def _clean_expired(self, connection: Connection, request: Command) -> Command:
+        """Of topics that are there, retention removes files; the numbers of messages go on."""
+        for name in self._unused():
+            if all(self._is_expired(name, queue_id) for queue_id in self._store.queues(name)):
+                await self._remove_queues(name)
+        return request.answer()
+
+    def _unused(self) -> list[str]:
+        """The topics that have queues, and are not there any more."""
+        kept = {*self._topics.names(), *self._topics.system}
+        return [
+            name
+            for name in self._store.topics()
+            if name not in kept and not name.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
+        ]
+
+    def _is_expired(self, topic: str, queue_id: int) -> bool:
+        """Whether the log has no message of a queue any more."""
+        newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
+        return newest is None or newest.physical_offset < self._store.log_range[0]
+
+    def _all_topics(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._topics.content().encode())
+
+    def _topic(self, connection: Connection, request: Command) -> Command:
+        topic = self._topics.require(TopicHeader.decode(request.fields).topic)
+        return request.answer(body=topic.encode())
+
+    def _system_topics(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=TopicList(sorted(self._topics.system), self._address).encode())
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def _create_group(self, connection: Connection, request: Command) -> Command:
+        self._groups.put([SubscriptionGroupConfig.decode(request.content)])
+        await self._groups.saved()
+        return request.answer()
+
+    async def _create_groups(self, connection: Connection, request: Command) -> Command:
+        self._groups.put(SubscriptionGroupList.decode(_listed(request)).group_config_list)
+        await self._groups.saved()
+        return request.answer()
+
+    async def _delete_group(self, connection: Connection, request: Command) -> Command:
+        header = DeleteGroupHeader.decode(request.fields)
+        self._groups.remove(header.group_name)
+        if header.clean_offset:
+            self._offsets.forget(group=header.group_name)
+        await self._groups.saved()
+        await self._offsets.saved()
+        return request.answer()
+
+    def _all_groups(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._groups.content().encode())
+
+    def _group(self, connection: Connection, request: Command) -> Command:
+        name = GroupNameHeader.decode(request.fields).group
+        group = self._groups.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {name:.255} in this broker"
+            )
+        return request.answer(body=group.encode())
+
+    async def _forbid(self, connection: Connection, request: Command) -> Command:
+        header = ForbiddenHeader.decode(request.fields)
+        if header.readable is not None:
+            check_group(header.group)
+            self._topics.require(header.topic)
+            self._groups.forbid(header.group, header.topic, not header.readable)
+            await self._groups.saved()
+        readable = not self._groups.is_forbidden(header.group, header.topic)
+        body = GroupForbidden(header.group, header.topic, readable)
+        return request.answer(body=body.encode())
+
+    # -- offsets and files -----------------------------------------------------------------
+
+    def _all_offsets(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._offsets.content().encode())
+
+    def _all_delays(self, connection: Connection, request: Command) -> Command:
+        return request.answer(body=self._schedule.content().encode())
+
+    async def _delete_expired(self, connection: Connection, request: Command) -> Command:
+        await asyncio.to_thread(self._store.delete_expired)
+        return request.answer()
+
+
+def _listed(request: Command) -> bytes:
+    """The body, which some versions send as a bare list."""
+    content = request.content
+    if isinstance(loads(content, "the groups"), list):
+        return b'{"groupConfigList":' + content + b"}"
+    return content

@@ -1,0 +1,1 @@
+"""POP consumption: messages that are invisible to others until they are acknowledged."""

@@ -1,0 +1,210 @@
+"""Pops in order: a queue is closed for its group until what was popped last is acknowledged.
+
+The group's offset stays at the first message that is not acknowledged. When the time of all such
+messages is over, the queue is open again, and the next pop begins there. The state is kept as in
+RocketMQ's ``consumerOrderInfo.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from firetrail.broker.services.long_polling import Queue
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.overruns import Overrun, Overshoot, drop_orders
+from firetrail.broker.state.saver import Saver
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+
+IDLE_MAX_MS = 24 * 3600 * 1000
+"""A group that has not popped for so long may as well not have popped at all."""
+
+
+@dataclass(slots=True)
+class OrderedPop:
+    """Messages of a queue that were popped together, in their order."""
+
+    pop_time: int
+    invisible_ms: int
+    offsets: Sequence[int]
+    attempt: str | None = None
+    """Who asks again with the same one has not got the answer."""
+    visible: dict[int, int] = field(default_factory=dict)
+    """Times at which single ones become visible, where they were changed."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """How often each was popped before."""
+    done: set[int] = field(default_factory=set)
+    began: int = field(init=False)
+    """From when the time counts: the pop, unless the clock was set back behind it."""
+
+    def __post_init__(self) -> None:
+        self.began = self.pop_time
+
+    @property
+    def next(self) -> int:
+        """Where the group is: at the first message that is not done with, or behind all."""
+        left = (offset for offset in self.offsets if offset not in self.done)
+        return next(left, self.offsets[-1] + 1)
+
+    def free_at(self) -> int:
+        """When the last of what is open becomes visible; 0 if nothing is open."""
+        end = self.began + self.invisible_ms
+        return max(
+            (self.visible.get(o, end) for o in self.offsets if o not in self.done), default=0
+        )
+
+    def clock_shows(self, now: int) -> None:
+        """If the clock was set back behind the pop, let all times begin anew, and be as long."""
+        late = self.began - now
+        if late > 0:
+            self.began = now
+            self.visible = {offset: until - late for offset, until in self.visible.items()}
+
+
+class PopOrders:
+    """The last pop of each group and queue."""
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._now_ms = now_ms
+        self.saver = Saver(file, lambda: self.content().to_json())
+        self._batches: dict[str, dict[int, OrderedPop]] = {
+            key: {queue_id: _read(info) for queue_id, info in queues.items() if info.offsets}
+            for key, queues in file.load(OrderInfos).table.items()
+        }
+
+    def is_closed(self, group: str, queue: Queue, attempt: str | None) -> bool:
+        """Whether a pop has to wait for acknowledgements, or for the time to be over."""
+        batch = self._find(group, queue)
+        if batch is None or (attempt and attempt == batch.attempt):
+            return False
+        now = self._now_ms()
+        batch.clock_shows(now)
+        return now < batch.free_at()
+
+    def note(self, group: str, queue: Queue, batch: OrderedPop) -> None:
+        """Messages are popped: the queue is closed."""
+        topic, queue_id = queue
+        before = self._find(group, queue)
+        if before is not None:
+            again = 0 if batch.attempt and batch.attempt == before.attempt else 1
+            batch.counts = {
+                offset: before.counts.get(offset, 0) + again
+                for offset in batch.offsets
+                if offset in before.offsets
+            }
+        self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
+        self._offsets.commit(group, *queue, batch.next)
+        self.saver.note_change()
+
+    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+        """Forget pops of messages that their queues no longer have."""
+        overruns = drop_orders(self._batches, lambda batch: max(batch.offsets), overshoot)
+        if overruns:
+            self.saver.note_change()
+        return overruns
+
+    def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
+        """The offsets of a pop, none if it was not the last one."""
+        batch = self._of(group, queue, pop_time)
+        return batch.offsets if batch is not None else ()
+
+    def ack(self, group: str, queue: Queue, offset: int, pop_time: int) -> bool:
+        """A message is done with; whether this opens the queue."""
+        batch = self._of(group, queue, pop_time)
+        if batch is None or offset < batch.next:
+            return False
+        if offset not in batch.offsets:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message at {queue[0]} queue {queue[1]} offset {offset} was not popped then",
+            )
+        batch.done.add(offset)
+        self._offsets.commit(group, *queue, batch.next)
+        self.saver.note_change()
+        return batch.free_at() <= self._now_ms()
+
+    def change(
+        self, group: str, queue: Queue, offset: int, pop_time: int, until: int
+    ) -> int | None:
+        """Let a message be invisible until another time; when the queue is open then.
+
+        None if the message is not popped any more.
+        """
+        batch = self._of(group, queue, pop_time)
+        if batch is None or offset not in batch.offsets or offset in batch.done:
+            return None
+        batch.visible[offset] = until
+        self.saver.note_change()
+        return batch.free_at()
+
+    def _find(self, group: str, queue: Queue) -> OrderedPop | None:
+        """The last pop, if the group is where that has left it and was not set elsewhere."""
+        topic, queue_id = queue
+        batch = self._batches.get(f"{topic}@{group}", {}).get(queue_id)
+        if batch is None or self._offsets.get(group, *queue) != batch.next:
+            return None
+        return batch
+
+    def _of(self, group: str, queue: Queue, pop_time: int) -> OrderedPop | None:
+        batch = self._find(group, queue)
+        return batch if batch is not None and batch.pop_time == pop_time else None
+
+    # -- the file -----------------------------------------------------------------------------
+
+    def content(self) -> OrderInfos:
+        """All of it, but for topics and groups that are gone, and those that rest for long."""
+        oldest = self._now_ms() - IDLE_MAX_MS
+        table = {}
+        for key, queues in self._batches.items():
+            topic, _, group = key.partition("@")
+            if self._topics.get(topic) is not None and self._groups.get(group) is not None:
+                table[key] = {q: _written(b) for q, b in queues.items() if b.pop_time > oldest}
+        return OrderInfos(table)
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        await self.saver.stop()
+
+
+def _read(info: OrderInfo) -> OrderedPop:
+    first, *differences = info.offsets
+    offsets = [first, *(first + difference for difference in differences)]
+    return OrderedPop(
+        info.pop_time,
+        info.invisible_ms or 0,
+        offsets,
+        info.attempt,
+        dict(info.visible or {}),
+        dict(info.counts or {}),
+        {offset for n, offset in enumerate(offsets) if info.bits >> n & 1},
+    )
+
+
+def _written(batch: OrderedPop) -> OrderInfo:
+    first, *rest = batch.offsets
+    bits = sum(1 << n for n, offset in enumerate(batch.offsets) if offset in batch.done)
+    return OrderInfo(
+        batch.pop_time,
+        batch.invisible_ms,
+        [first, *(offset - first for offset in rest)],
+        batch.visible,
+        batch.counts,
+        batch.pop_time,
+        bits,
+        batch.attempt,
+    )

@@ -1,0 +1,391 @@
+"""Messages that are handed out for a while: who pops one acknowledges it, or it comes again.
+
+Consumers share queues without an agreement among them: the broker keeps where the group is, and
+moves it on with each pop. All of a pop up to its answer happens in one step of the event loop, so
+no other pop of the same queue can come between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.selection import ALL, MessageSelector, Selection
+from firetrail.broker.pop.ack import settled
+from firetrail.broker.pop.checkpoints import Pending, PopCheckpoint, PopCheckpoints
+from firetrail.broker.pop.orders import OrderedPop, PopOrders
+from firetrail.broker.pop.queues import PopQueues
+from firetrail.broker.services.long_polling import WHATEVER, HeldRequest, LongPolling, Queue
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import FormatError, RequestError
+from firetrail.format.layout import RECORD_HEAD
+from firetrail.format.names import pop_retry_topic
+from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
+from firetrail.format.record import decode_message, encode_record
+from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
+from firetrail.remoting.pop_headers import (
+    ANY_QUEUE,
+    NotificationHeader,
+    NotificationResponse,
+    PeekHeader,
+    PeekResponse,
+    PollingInfoHeader,
+    PollingInfoResponse,
+    PopHeader,
+    PopResponse,
+)
+from firetrail.remoting.receipts import ORDERED, RETRY, Receipt, encode_counts, encode_places
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import GetStatus
+
+MESSAGES_MAX = 32
+"""Messages of one pop: as many as a check-point of Java's has bits."""
+POLL_MAX_S = 300.0
+"""A pop waits no longer, whatever it asks for."""
+
+_AT = RECORD_HEAD.offsets["queue_offset"]
+Part = Sequence[bytes | memoryview]
+_Header = PopHeader | PeekHeader | NotificationHeader
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a pop has got so far."""
+
+    pop_time: int
+    revive_queue: int = 0
+    messages: list[bytes | memoryview] = field(default_factory=list)
+    rest: int = 0
+    """Messages that are left in the queues."""
+    starts: list[tuple[bool, int, list[int]]] = field(default_factory=list)
+    places: list[tuple[bool, int, list[int]]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    counts: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of pops in order: queue id, offset, and how often it was popped before."""
+    is_cut: bool = False
+    """Whether there may be wanted messages behind very many that nobody wants."""
+
+    def add(
+        self, again: bool, queue_id: int, start: int, offsets: list[int], messages: Part
+    ) -> None:
+        """Messages of a queue, of the retry topic if they come again."""
+        self.starts.append((again, queue_id, [start]))
+        self.places.append((again, queue_id, offsets))
+        self.messages += messages
+
+
+class PopProcessor:
+    """Answers POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        selecting: MessageSelector,
+        holding: LongPolling,
+        checkpoints: PopCheckpoints,
+        orders: PopOrders,
+        config: BrokerConfig,
+        traffic: Traffic,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._selecting = selecting
+        self._holding = holding
+        self._checkpoints = checkpoints
+        self._orders = orders
+        self._config = config
+        self._traffic = traffic
+        self._now_ms = now_ms
+        self._numbers = count()
+        self._queues = PopQueues(store, topics, offsets, selecting)
+        self._replies: set[asyncio.Task[None]] = set()
+        self.handlers: dict[int, Handler] = {
+            RequestCode.POP_MESSAGE: self._pop,
+            RequestCode.PEEK_MESSAGE: self._peek,
+            RequestCode.NOTIFICATION: self._notify,
+            RequestCode.POLLING_INFO: self._polling_info,
+        }
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _pop(self, connection: Connection, request: Command) -> Answer:
+        header = PopHeader.decode(request.fields)
+        self._check(header)
+        _check_pop(header)
+        wanted = self._selecting.parsed(header.exp or "", header.exp_type)
+
+        def look(is_over: bool) -> Answer:
+            if self._checkpoints.is_full:
+                return _answer(request, header, Taken(self._now_ms()), ResponseCode.POLLING_FULL)
+            taken = (self._take_in_order if header.order else self._take)(header, wanted)
+            if taken.messages:
+                return settled(taken.pending, _answer(request, header, taken))
+            if self._holding.is_full:
+                return _answer(request, header, taken, ResponseCode.POLLING_FULL)
+            if is_over or taken.is_cut:
+                return _answer(request, header, taken, ResponseCode.POLLING_TIMEOUT)
+            return None
+
+        return self._now_or_later(connection, request, header, look)
+
+    def _notify(self, connection: Connection, request: Command) -> Answer:
+        header = NotificationHeader.decode(request.fields)
+        self._check(header)
+
+        def look(is_over: bool) -> Answer:
+            group = header.consumer_group
+            queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
+            has = any(
+                self._store.max_offset(*queue) > self._queues.at(group, queue)
+                for queue in queues
+                if not header.order or not self._orders.is_closed(group, queue, header.attempt_id)
+            )
+            response = NotificationResponse(has)
+            return request.answer(fields=response.encode()) if has or is_over else None
+
+        return self._now_or_later(connection, request, header, look)
+
+    def _peek(self, connection: Connection, request: Command) -> Command:
+        header = PeekHeader.decode(request.fields)
+        self._check(header)
+        found: list[bytes | memoryview] = []
+        rest = 0
+        for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
+            offset = self._queues.at(header.consumer_group, queue)
+            rest += max(self._store.max_offset(*queue) - offset, 0)
+            left = min(header.max_msg_nums, MESSAGES_MAX) - len(found)
+            if left > 0:
+                found += self._queues.read(queue, offset, left, ALL)[1].buffers
+        return request.answer(
+            ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND,
+            GetStatus.FOUND.value if found else GetStatus.NO_MESSAGE_IN_QUEUE.value,
+            PeekResponse(rest).encode(),
+            found,
+        )
+
+    def _polling_info(self, connection: Connection, request: Command) -> Command:
+        header = PollingInfoHeader.decode(request.fields)
+        queue = (header.topic, max(header.queue_id, ANY_QUEUE))
+        waiting = self._holding.waiting(queue, header.consumer_group)
+        return request.answer(fields=PollingInfoResponse(waiting).encode())
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _check(self, header: _Header) -> None:
+        group = self._groups.require(header.consumer_group)
+        topic = self._topics.require(header.topic)
+        readable = self._config.permission & topic.perm & Permission.READ
+        if not readable or not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"topic {header.topic} may not be read here, or not by {header.consumer_group}",
+            )
+        if header.queue_id >= topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+
+    # -- taking -------------------------------------------------------------------------------
+
+    def _take(self, header: PopHeader, wanted: Selection) -> Taken:
+        taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
+        for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
+            offset = self._queues.begin(header.consumer_group, queue, header.init_mode)
+            left = header.max_msg_nums - len(taken.messages)
+            if left > 0 and self._store.max_offset(*queue) != offset:
+                offset = self._take_from(queue, offset, left, wanted, header, taken)
+            taken.rest += max(self._store.max_offset(*queue) - offset, 0)
+        return taken
+
+    def _take_in_order(self, header: PopHeader, wanted: Selection) -> Taken:
+        taken = Taken(self._now_ms(), ORDERED)
+        group = header.consumer_group
+        for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
+            offset = self._queues.begin(group, queue, header.init_mode)
+            left = header.max_msg_nums - len(taken.messages)
+            if left <= 0 or self._orders.is_closed(group, queue, header.attempt_id):
+                continue
+            offset, result = self._queues.read(queue, offset, left, wanted)
+            taken.rest += max(result.max_offset - result.next_offset, 0)
+            if not result.buffers:
+                taken.is_cut |= offset < result.max_offset
+                self._offsets.commit(group, *queue, offset)
+                continue
+            offsets = _offsets_of(result.buffers)
+            batch = OrderedPop(taken.pop_time, header.invisible_time, offsets, header.attempt_id)
+            self._orders.note(group, queue, batch)
+            self._traffic.note_get(queue[0], group, result.count, result.size)
+            self._holding.look(group, queue, header.invisible_time / 1000)
+            taken.add(False, queue[1], offset, offsets, result.buffers)
+            taken.counts += [(queue[1], o, batch.counts.get(o, 0)) for o in offsets]
+        return taken
+
+    def _take_from(
+        self,
+        queue: Queue,
+        offset: int,
+        most: int,
+        wanted: Selection,
+        header: PopHeader,
+        taken: Taken,
+    ) -> int:
+        """Take messages of a queue; where the group is then."""
+        topic, queue_id = queue
+        offset, result = self._queues.read(queue, offset, most, wanted)
+        if result.buffers:
+            offsets = _offsets_of(result.buffers)
+            point = PopCheckpoint(
+                topic,
+                header.consumer_group,
+                queue_id,
+                offset,
+                taken.pop_time,
+                header.invisible_time,
+                self._config.name,
+                set(offsets),
+                taken.revive_queue,
+            )
+            if self._checkpoints.find(point.key) is not None:
+                return offset  # the group was set back; receipts would be the same for both
+            pending = self._checkpoints.add(point)
+            if pending is not None:
+                taken.pending.append(pending)
+            self._traffic.note_get(topic, header.consumer_group, result.count, result.size)
+            again = topic != header.topic
+            found = list(_renamed(result.buffers, point, header)) if again else result.buffers
+            taken.add(again, queue_id, offset, offsets, found)
+            offset = result.next_offset
+        elif offset < result.max_offset:
+            taken.is_cut = True
+        self._offsets.commit(header.consumer_group, topic, queue_id, offset)
+        return offset
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _now_or_later(
+        self,
+        connection: Connection,
+        request: Command,
+        header: PopHeader | NotificationHeader,
+        look: Callable[[bool], Answer],
+    ) -> Answer:
+        """What a look finds, or what later looks find while it waits for messages."""
+        wait_s = min(header.poll_time / 1000, POLL_MAX_S)
+        answer = look(wait_s <= 0)
+        if answer is not None:
+            return answer
+
+        def wake(is_over: bool) -> bool:
+            try:
+                answer = look(is_over)
+            except Exception as error:
+                answer = failure(request, error)
+            if answer is None:
+                return False
+            self._reply(connection, request, answer)
+            return True
+
+        retry = pop_retry_topic(header.topic, header.consumer_group)
+        queues = [(header.topic, max(header.queue_id, ANY_QUEUE)), (retry, ANY_QUEUE)]
+        held = HeldRequest(
+            connection, queues, WHATEVER, wake, header.consumer_group, _alike(header)
+        )
+        self._holding.hold(held, wait_s)
+        return None
+
+    def _reply(
+        self, connection: Connection, request: Command, answer: Command | Awaitable[Command | None]
+    ) -> None:
+        if isinstance(answer, Command):
+            connection.reply(request, answer)
+            return
+
+        async def reply() -> None:
+            found = await outcome_of(request, answer)
+            if found is not None:
+                connection.reply(request, found)
+
+        task = asyncio.get_running_loop().create_task(reply())
+        self._replies.add(task)
+        task.add_done_callback(self._replies.discard)
+
+
+def _alike(header: PopHeader | NotificationHeader) -> object:
+    """What decides whether there is something for a request: of equal ones, one need look."""
+    where = (header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
+    return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
+
+
+def _check_pop(header: PopHeader) -> None:
+    if not 0 < header.max_msg_nums <= MESSAGES_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums is {header.max_msg_nums}, 1 to {MESSAGES_MAX} are allowed",
+        )
+    if header.invisible_time <= 0:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime is {header.invisible_time}, it has to be more than 0",
+        )
+
+
+def _offsets_of(buffers: Part) -> list[int]:
+    return [int.from_bytes(raw[_AT : _AT + 8], "big") for raw in buffers]
+
+
+def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator[bytes]:
+    """Messages that come again, under the topic that the consumer knows, with their receipts."""
+    for buffer in buffers:
+        try:
+            record = decode_message(buffer)
+        except FormatError:  # who decodes it finds out, as with any other damaged message
+            yield bytes(buffer)
+            continue
+        receipt = Receipt(
+            point.start,
+            point.pop_time,
+            point.invisible_ms,
+            point.queue,
+            RETRY,
+            point.broker_name,
+            point.queue_id,
+            record.queue_offset,
+        )
+        raw = replace_properties(
+            record.raw_properties, {POP_CK: receipt.encode(), PROPERTY_CRC: None}
+        )
+        yield encode_record(record._replace(topic=header.topic, raw_properties=raw))
+
+
+def _answer(
+    request: Command, header: PopHeader, taken: Taken, code: ResponseCode = ResponseCode.SUCCESS
+) -> Command:
+    found = code is ResponseCode.SUCCESS
+    response = PopResponse(
+        taken.pop_time,
+        header.invisible_time,
+        taken.revive_queue,
+        taken.rest,
+        encode_places(taken.starts),
+        encode_places(taken.places),
+        encode_counts(taken.counts) if header.order else None,
+    )
+    status = GetStatus.FOUND if found else GetStatus.NO_MESSAGE_IN_QUEUE
+    return request.answer(code, status.value, response.encode(), taken.messages)

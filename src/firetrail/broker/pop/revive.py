@@ -1,0 +1,134 @@
+"""Popped messages that nobody has acknowledged in time: they come again, in a topic of their own.
+
+Each goes to ``%RETRY%<group>_<topic>``, where the next pops of the group find it, and counts one
+more try. What came again and is not acknowledged again goes to the end of that topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from firetrail.broker.copying import copied
+from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
+from firetrail.broker.services.repeat import repeat
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import IllegalMessageError, StoreDamagedError
+from firetrail.format.layout import MAX_PROPERTIES
+from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
+from firetrail.format.properties import (
+    FIRST_POP_TIME,
+    ORIGIN_GROUP,
+    POP_CK,
+    RETRY_TOPIC,
+    replace_properties,
+)
+from firetrail.format.record import Record
+from firetrail.store.broker_store import BrokerStore
+
+LOOK_S = 0.1
+"""Longest pause between two looks for what is due."""
+AT_ONCE = 32
+"""Check-points that are revived before others get their turn; each may have 32 messages."""
+PROPERTIES_MAX = MAX_PROPERTIES - 512
+"""Bytes of properties beside which a pop still has room for its receipt."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReviveService:
+    """Lets messages come again whose time is over."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        checkpoints: PopCheckpoints,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._checkpoints = checkpoints
+        self._now_ms = now_ms
+        self._task: asyncio.Task[None] | None = None
+        self._looked_ms = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(self.revive, "messages that were not acknowledged have to wait", _log)
+        )
+
+    async def stop(self) -> None:
+        """Revive no more, and note how far all is done."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._checkpoints.save_progress()
+
+    def revive(self) -> float:
+        """Revive what is due; in how many seconds to look again."""
+        now = self._now_ms()
+        if now < self._looked_ms:
+            self._checkpoints.clock_set_back()
+        self._looked_ms = now
+        for revived in range(AT_ONCE):
+            point = self._checkpoints.earliest()
+            wait_ms = None if point is None else point.revive_time - self._now_ms()
+            if point is None or wait_ms is None or wait_ms > 0:
+                if revived:
+                    self._store.push()
+                self._checkpoints.save_progress()
+                return LOOK_S if wait_ms is None else min(wait_ms / 1000, LOOK_S)
+            self._revive(point)
+        return 0.0
+
+    def _revive(self, point: PopCheckpoint) -> None:
+        topic = self._topics.get(popped_topic(point.topic, point.group))
+        if topic is None or self._groups.get(point.group) is None:
+            self._checkpoints.drop(point)
+            return
+        offsets = sorted(point.open)
+        for offset in offsets:
+            record = self._message(point, offset)
+            if record is not None:
+                self._again(point, record)
+        self._checkpoints.ack(point, offsets, wait=False)
+
+    def _message(self, point: PopCheckpoint, offset: int) -> Record | None:
+        """A message, None if retention has deleted it or, which is reported, it is damaged."""
+        unit = self._store.unit(point.topic, point.queue_id, offset)
+        try:
+            return self._store.stored(unit.physical_offset) if unit is not None else None
+        except StoreDamagedError as error:
+            _log.error("a popped message is damaged and does not come again: %s", error)
+            return None
+
+    def _again(self, point: PopCheckpoint, record: Record) -> None:
+        name = point.topic
+        if not name.startswith(RETRY_PREFIX):
+            name = pop_retry_topic(name, point.group)
+        self._topics.ensure(name, 1)
+        properties = record.properties
+        changes: dict[str, str | None] = {
+            RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),
+            FIRST_POP_TIME: properties.get(FIRST_POP_TIME, str(point.pop_time)),
+            ORIGIN_GROUP: point.group,
+            POP_CK: None,
+        }
+        raw = replace_properties(record.raw_properties, changes)
+        try:
+            if len(raw) > PROPERTIES_MAX:
+                raise IllegalMessageError("properties", f"{len(raw)} bytes leave no room")
+            self._store.put(copied(record, name, 0, raw, older=1, wait_for_flush=False))
+        except IllegalMessageError as error:  # it will not become legal; others have their turn
+            _log.error(
+                "the popped message at %d cannot come again for %s: %s; left out",
+                record.physical_offset,
+                point.group,
+                error,
+            )

@@ -1,0 +1,1 @@
+"""Processors of the requests that producers and consumers send."""

@@ -1,0 +1,245 @@
+"""Messages to consumers: slices of the log as they are, now or when there are some."""
+
+from __future__ import annotations
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.selection import MessageSelector, Selection
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.long_polling import HeldRequest, LongPolling
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import MessageModel
+from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler, failure
+from firetrail.remoting.headers import PullHeader, PullResponse
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import GetResult, GetStatus
+
+_NOTHING_YET = ResponseCode.PULL_NOT_FOUND
+_FOUND = GetStatus.FOUND
+_SUCCESS = ResponseCode.SUCCESS
+_NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+# Plain numbers: an enum's operators show in every pull.
+_COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
+_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
+_READ = int(Permission.READ)
+_RESPONSE = int(CommandFlag.RESPONSE)
+
+
+class PullProcessor:
+    """Answers PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        selecting: MessageSelector,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: Clients,
+        offsets: OffsetTable,
+        holding: LongPolling,
+        config: BrokerConfig,
+        traffic: Traffic,
+    ) -> None:
+        self._store = store
+        self._selecting = selecting
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._holding = holding
+        self._config = config
+        self._note_get = traffic.note_get
+        self.handlers: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
+        }
+
+    def _pull(self, connection: Connection, request: Command) -> Command | None:
+        header = PullHeader.decode(request.fields)
+        self._check(header)
+        wanted = self._wanted(header)
+        if header.sys_flag & _COMMIT:
+            self._offsets.confirm(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        if (moved := self._moved(request, header)) is not None:
+            return moved
+        offset = header.queue_offset
+        result = self._get(header, offset, wanted)
+        code = _code(result.status, offset)
+        if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._holding.is_full:
+            self._hold(connection, request, header, wanted)
+            return None
+        return _answer(request, code, result)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _check(self, header: PullHeader) -> None:
+        if not self._config.permission & _READ:
+            raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
+        group = self._groups.require(header.consumer_group)
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        if self._groups.forbidden and self._groups.is_forbidden(group.group_name, header.topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.group_name}] is forbidden for topic[{header.topic}]",
+            )
+        topic = self._topics.require(header.topic)
+        if not topic.perm & _READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+
+    def _wanted(self, header: PullHeader) -> Selection:
+        """What the pull itself says, or the last heartbeat of its group."""
+        if header.sys_flag & _SUBSCRIPTION:
+            return self._selecting.parsed(header.subscription or "", header.expression_type)
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if group.message_model is MessageModel.BROADCASTING:
+            self._check_broadcast(group.name)
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return self._selecting.parsed(subscription.sub_string, subscription.expression_type)
+
+    def _check_broadcast(self, group: str) -> None:
+        config = self._groups.get(group)
+        if config is not None and not config.consume_broadcast_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcast"
+            )
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _moved(self, request: Command, header: PullHeader) -> Command | None:
+        """The answer if an administrator has set the group elsewhere: where it goes on."""
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
+        if offset is None or offset == header.queue_offset:
+            return None
+        store = self._store
+        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        response = PullResponse(0, offset, first, end)
+        return request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", response.encode())
+
+    def _get(self, header: PullHeader, offset: int, wanted: Selection) -> GetResult:
+        count = max(header.max_msg_nums, 1)
+        topic = header.topic
+        result = self._selecting.get(topic, header.queue_id, offset, count, wanted)
+        if result.count:
+            self._note_get(topic, header.consumer_group, result.count, result.size)
+        return result
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _hold(
+        self, connection: Connection, request: Command, header: PullHeader, wanted: Selection
+    ) -> None:
+        milliseconds = (
+            header.suspend_timeout_millis
+            if self._config.long_polling
+            else self._config.short_polling_ms
+        )
+
+        def wake(is_over: bool) -> bool:
+            try:
+                answer = self._look_again(request, header, held, wanted, is_over)
+            except Exception as error:
+                answer = failure(request, error)
+            if answer is None:
+                return False
+            connection.reply(request, answer)
+            return True
+
+        queues = [(header.topic, header.queue_id)]
+        held = HeldRequest(connection, queues, header.queue_offset, wake)
+        self._holding.hold(held, max(milliseconds, 0) / 1000)
+
+    def _look_again(
+        self,
+        request: Command,
+        header: PullHeader,
+        held: HeldRequest,
+        wanted: Selection,
+        is_over: bool,
+    ) -> Command | None:
+        """The answer of a pull that waits, None if it goes on waiting.
+
+        Messages that it does not want are passed over: it need not look at them again.
+        """
+        if (moved := self._moved(request, header)) is not None:
+            return moved
+        while True:
+            result = self._get(header, held.offset, wanted)
+            code = _code(result.status, held.offset)
+            if result.status is _NO_MATCH and result.next_offset > held.offset:
+                held.offset = result.next_offset
+                continue
+            if code is _NOTHING_YET:
+                if not is_over:
+                    return None
+                if held.offset > header.queue_offset:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            return _answer(request, code, result)
+
+
+def _code(status: GetStatus, offset: int) -> ResponseCode:
+    if status is _FOUND:
+        return _SUCCESS
+    if status in _EMPTY:
+        return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+def _answer(request: Command, code: ResponseCode, result: GetResult) -> Command:
+    return Command(
+        code,
+        {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        },
+        result.buffers,
+        result.status.value,
+        request.opaque,
+        _RESPONSE,
+        serialize=request.serialize,
+    )

@@ -1,0 +1,89 @@
+"""Questions about messages and queues: by key, by place, by time."""
+
+from __future__ import annotations
+
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import (
+    OffsetResponse,
+    QueryMessageHeader,
+    QueryMessageResponse,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResponse,
+    ViewMessageHeader,
+)
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.log.records import record_offset
+from firetrail.store.reader import Boundary
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""A field that says that the key is a unique one."""
+
+
+class QueryProcessor:
+    """Answers the queries of clients and tools."""
+
+    def __init__(self, store: BrokerStore, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+        self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_MESSAGE: self._by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._by_place,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._by_time,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+        }
+
+    def _by_key(self, connection: Connection, request: Command) -> Command:
+        header = QueryMessageHeader.decode(request.fields)
+        self._topics.require(header.topic)
+        unique = request.fields.get(UNIQUE_KEY_QUERY) == "true"
+        count = None if unique else max(header.max_num, 1)
+        found = self._store.query_buffers(
+            header.topic, header.key, header.begin_timestamp, header.end_timestamp, count
+        )
+        if not found.buffers:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+            )
+        fields = QueryMessageResponse(found.index_time, found.index_offset).encode()
+        records = sorted(found.buffers, key=record_offset)
+        return request.answer(fields=fields, body=records)
+
+    def _by_place(self, connection: Connection, request: Command) -> Command:
+        offset = ViewMessageHeader.decode(request.fields).offset
+        record = self._store.buffer_at(offset)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+            )
+        return request.answer(body=record)
+
+    def _by_time(self, connection: Connection, request: Command) -> Command:
+        header = SearchOffsetHeader.decode(request.fields)
+        upper = (header.boundary_type or "").lower() == Boundary.UPPER.value
+        boundary = Boundary.UPPER if upper else Boundary.LOWER  # without one, too, as 5.x does
+        offset = self._store.offset_at(header.topic, header.queue_id, header.timestamp, boundary)
+        return request.answer(fields=OffsetResponse(offset).encode())
+
+    def _max_offset(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.decode(request.fields)
+        offset = self._store.max_offset(header.topic, header.queue_id)
+        return request.answer(fields=OffsetResponse(offset).encode())
+
+    def _min_offset(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.decode(request.fields)
+        offset = self._store.min_offset(header.topic, header.queue_id)
+        return request.answer(fields=OffsetResponse(offset).encode())
+
+    def _earliest_time(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.decode(request.fields)
+        first = self._store.min_offset(header.topic, header.queue_id)
+        time = self._store.store_time(header.topic, header.queue_id, first)
+        return request.answer(fields=TimestampResponse(-1 if time is None else time).encode())

@@ -1,0 +1,100 @@
+"""Replies: messages that answer a request, given to the producer that waits for them.
+
+A producer sends a request as an ordinary message, and waits. Who consumes it sends the reply to the
+broker with the id of that producer, to whom the broker passes it on. The reply is stored as well.
+"""
+
+from __future__ import annotations
+
+from firetrail.broker.processors.send import SendProcessor
+from firetrail.broker.services.clients import Client, Clients
+from firetrail.errors import RequestError
+from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT, get_property
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
+from firetrail.system import Clock
+
+PUSH_S = 3.0
+"""How long the producer may take to confirm that it has the reply."""
+
+
+class ReplyProcessor:
+    """Answers SEND_REPLY_MESSAGE."""
+
+    def __init__(
+        self, sending: SendProcessor, clients: Clients, clock: Clock, address: str
+    ) -> None:
+        self._sending = sending
+        self._clients = clients
+        self._clock = clock
+        self._address = address
+        self.handlers: dict[int, Handler] = {
+            RequestCode.SEND_REPLY_MESSAGE: self._reply_v1,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._reply_v2,
+        }
+
+    async def _reply_v1(self, connection: Connection, request: Command) -> Command | None:
+        return await self._reply(connection, request, SendHeader.decode(request.fields))
+
+    async def _reply_v2(self, connection: Connection, request: Command) -> Command | None:
+        return await self._reply(connection, request, SendHeaderV2.decode(request.fields))
+
+    async def _reply(
+        self, connection: Connection, request: Command, header: SendHeader
+    ) -> Command | None:
+        client_id = get_property((header.properties or "").encode(), REPLY_TO_CLIENT)
+        if client_id is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the reply has no {REPLY_TO_CLIENT}")
+        await self._push(self._waiting(client_id), connection, request, header)
+        answer = self._sending.send(connection, request, header)
+        return answer if answer is None or isinstance(answer, Command) else await answer
+
+    def _waiting(self, client_id: str) -> Client:
+        for producers in self._clients.producers.values():
+            for client in producers.values():
+                if client.client_id == client_id:
+                    return client
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the producer {client_id:.255} that asked is gone"
+        )
+
+    async def _push(
+        self, client: Client, connection: Connection, request: Command, header: SendHeader
+    ) -> None:
+        now = self._clock.now_ms()
+        properties = header.properties or ""
+        separator = "" if not properties or properties.endswith("\x02") else "\x02"
+        pushed = PushReplyHeader(
+            connection.peer,
+            self._address,
+            now,
+            header.producer_group,
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            header.queue_id,
+            header.sys_flag,
+            header.born_timestamp,
+            header.flag,
+            f"{properties}{separator}{PUSH_REPLY_TIME}\x01{now}\x02",
+            header.reconsume_times,
+            header.unit_mode,
+        )
+        command = Command(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.encode(), request.content
+        )
+        try:
+            answer = await client.connection.request(command, PUSH_S)
+        except (TimeoutError, ConnectionError) as error:
+            reason = str(error) or f"no answer within {PUSH_S:g} s"
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"push reply to {client.client_id} failed: {reason}"
+            ) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"push reply to {client.client_id} failed: code {answer.code} {answer.remark}",
+            )

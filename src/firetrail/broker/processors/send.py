@@ -1,0 +1,271 @@
+"""Messages from producers: the checks of RocketMQ's broker, then the store.
+
+A send is one plain function from the request to the response, unless the disk has to be waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Coroutine
+from functools import lru_cache
+from random import randrange
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services.transactions import Transactions
+from firetrail.broker.state.attributes import unsupported_value
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS, TopicTable
+from firetrail.errors import FormatError, RequestError
+from firetrail.format.hosts import Host, parse_host
+from firetrail.format.ids import encode_message_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.kernels.ids import join_ids
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.format.properties import (
+    CLUSTER,
+    DELAY,
+    MSG_REGION,
+    TIMER_OUT_MS,
+    TIMER_TIMES,
+    TRACE_ON,
+    UNIQ_KEY,
+    decode_properties,
+    get_property,
+)
+from firetrail.remoting.bodies import TopicConfig
+from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.headers import SendHeader, SendHeaderV2
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.put.draft import Batch
+from firetrail.store.results import PutResult, PutStatus
+
+_WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
+_WAITS = "\x02WAIT\x01true\x02"
+"""How it stands where nearly every producer has it."""
+_TRANSACTION = "TRAN_MSG\x01true"
+_TIMER = "TIMER_DEL"
+"""The three properties that ask for a time of delivery begin so."""
+_ADDED = re.compile("(?:^|(?<=\x02))(?:MSG_REGION|TRACE_ON|CLUSTER)\x01[^\x02]*\x02")
+"""Properties that the broker sets; those of a message that was stored before give way."""
+_OFFSET_DIGITS = 16
+# Plain numbers: what an enum does with its operators and hashes shows in every send.
+_WRITE = int(Permission.WRITE)
+_RESPONSE = int(CommandFlag.RESPONSE)
+_STORED = int(ResponseCode.SUCCESS)
+
+_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+
+
+class SendProcessor:
+    """Answers SEND_MESSAGE and its variants."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        transactions: Transactions,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._transactions = transactions
+        self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
+        added = {**self._trace, CLUSTER: config.cluster}
+        self._added = "".join(f"{name}\x01{value}\x02" for name, value in added.items())
+        self._id_start = encode_message_id(store.config.store_host, 0)[:-_OFFSET_DIGITS]
+        self.handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self._send_v1,
+            RequestCode.SEND_MESSAGE_V2: self._send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self._send_v2,
+        }
+
+    def _send_v1(self, connection: Connection, request: Command) -> Answer:
+        return self.send(connection, request, SendHeader.decode(request.fields))
+
+    def _send_v2(self, connection: Connection, request: Command) -> Answer:
+        return self.send(connection, request, SendHeaderV2.decode(request.fields))
+
+    def send(self, connection: Connection, request: Command, header: SendHeader) -> Answer:
+        """Store what the request holds."""
+        topic = self._topics.get(header.topic)
+        if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
+            topic = self._admitted(header)
+        if topic.attributes and (unsupported := unsupported_value(topic.attributes)):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden: it has "
+                f"{unsupported}, which Firetrail does not support, and RocketMQ could not read "
+                "what is stored here; send to another topic, or to a broker of RocketMQ",
+            )
+        queue_id = header.queue_id
+        reconsume_times = header.reconsume_times or 0
+        if reconsume_times and self._is_given_up(header, request.version):
+            group = topic.topic_name.removeprefix(RETRY_PREFIX)
+            topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
+        if queue_id < 0:
+            queue_id = randrange(topic.write_queue_nums)
+        elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+            raise _no_queue(topic, queue_id)
+        properties, wait = self._properties(header.properties)
+        if _TIMER in properties:
+            _refuse_timer(properties)
+        message: Message | Batch
+        if header.batch:
+            message = Batch(
+                topic.topic_name,
+                request.content,
+                queue_id,
+                header.sys_flag,
+                header.born_timestamp,
+                _host(connection.peer),
+                reconsume_times,
+                properties.encode("utf-8", "replace"),
+                wait,
+            )
+        else:
+            message = Message(
+                topic.topic_name,
+                request.content,
+                queue_id=queue_id,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_time=header.born_timestamp,
+                born_host=_host(connection.peer),
+                reconsume_times=reconsume_times,
+                raw_properties=properties.encode("utf-8", "replace"),
+                wait_for_flush=wait,
+            )
+            if _TRANSACTION in properties:
+                message = self._transactions.half(message)
+        result = self._store.begin_put(message)
+        if isinstance(result, PutResult):
+            return self._answer(request, result, message)
+        return self._answer_later(request, result, message)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _admitted(self, header: SendHeader) -> TopicConfig:
+        """The topic, perhaps a new one; RequestError if it takes no messages from clients."""
+        name = header.topic
+        if name in NOT_FOR_CLIENTS:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        topic = self._topics.get(name) or self._topics.for_send(header)
+        if not topic.perm & Permission.WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return topic
+
+    def _is_given_up(self, header: SendHeader, version: int) -> bool:
+        """Whether a message that a consumer sends to its retry topic was tried too often."""
+        if not header.topic.startswith(RETRY_PREFIX):
+            return False
+        group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
+        most = group.retry_max_times
+        if version >= Version.V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        return (header.reconsume_times or 0) > most
+
+    def _properties(self, text: str | None) -> tuple[str, bool]:
+        """The properties as they are stored, and whether the producer waits for the disk."""
+        if not text:
+            return self._added, True
+        if not text.endswith("\x02"):
+            text += "\x02"
+        wait = True
+        if _WAITS in text:
+            text = text.replace(_WAITS, "\x02", 1)
+        elif "WAIT\x01" in text:
+            match = _WAIT.search(text)
+            if match is not None:
+                wait = match[1] != "false"
+                text = text[: match.start()] + text[match.end() :]
+        if "MSG_REGION\x01" in text or "TRACE_ON\x01" in text or "CLUSTER\x01" in text:
+            text = _ADDED.sub("", text)
+        return text + self._added, wait
+
+    # -- answers ------------------------------------------------------------------------------
+
+    async def _answer_later(
+        self, request: Command, result: Coroutine[None, None, PutResult], message: Message | Batch
+    ) -> Command:
+        return self._answer(request, await result, message)
+
+    def _answer(self, request: Command, result: PutResult, message: Message | Batch) -> Command:
+        if result.store_host is None:
+            return request.answer(_CODES[result.status], f"{result.field}: {result.detail}")
+        fields = {
+            "msgId": f"{self._id_start}{result.physical_offset:016X}",
+            "queueId": str(message.queue_id),
+            "queueOffset": str(result.queue_offset),
+            **self._trace,
+        }
+        if isinstance(message, Batch):
+            fields["msgId"] = join_ids(
+                self._store.records_of(result),
+                result.messages,
+                result.physical_offset,
+                self._id_start.encode(),
+            )
+        elif message.topic == HALF_TOPIC:
+            properties = message.raw_properties or b""
+            self._transactions.begun(result, properties)
+            unique = get_property(properties, UNIQ_KEY)
+            fields["transactionId"] = unique or fields["msgId"]
+        return Command(
+            _STORED if result.status is PutStatus.PUT_OK else _CODES[result.status],
+            fields,
+            b"",
+            result.detail or None,
+            request.opaque,
+            _RESPONSE,
+            serialize=request.serialize,
+        )
+
+
+def _refuse_timer(properties: str) -> None:
+    """RequestError, as of a broker without timer wheel, for what its timer would take.
+
+    A delay level wins over the time, and what a timer has delivered is not for it again.
+    """
+    found = decode_properties(properties.encode("utf-8", "replace"))
+    level = found.get(DELAY, "")
+    delayed = level.isascii() and level.isdigit() and int(level) > 0
+    if not delayed and TIMER_OUT_MS not in found and not found.keys().isdisjoint(TIMER_TIMES):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+        )
+
+
+def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "
+        f"{topic.write_queue_nums} queues",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _host(peer: str) -> Host | None:
+    """The producer's address, None (the store's own) if it has none that a record can hold."""
+    try:
+        return parse_host(peer)
+    except FormatError:
+        return None

@@ -1,0 +1,121 @@
+"""Messages that a consumer could not consume: tried again later, and given up in the end.
+
+They go to the topic ``%RETRY%<group>`` after a delay that grows with each time, and to
+``%DLQ%<group>`` when they were tried too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from random import randrange
+
+from firetrail.broker.copying import copied
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.format.properties import (
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    replace_properties,
+)
+from firetrail.format.record import Record
+from firetrail.remoting.codes import Permission, RequestCode, ResponseCode, Version
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.headers import SendBackHeader
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import PutResult
+
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry, if the consumer names none."""
+
+
+class SendBackProcessor:
+    """Answers CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(
+        self, store: BrokerStore, topics: TopicTable, groups: GroupTable, traffic: Traffic
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._traffic = traffic
+        self.handlers: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
+
+    def _send_back(self, connection: Connection, request: Command) -> Answer:
+        header = SendBackHeader.decode(request.fields)
+        group = self._groups.get(header.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group:.255}",
+            )
+        if group.retry_queue_nums <= 0:
+            return request.answer()
+        most = group.retry_max_times
+        if request.version >= Version.V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        record = self._store.at(header.offset)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        if record.reconsume_times >= most or header.delay_level < 0:
+            message = self._dead(record, header.group)
+        else:
+            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            message = self._again(record, header.group, group.retry_queue_nums, level)
+        self._traffic.note_back(record.topic, header.group, record.size)
+        result = self._store.begin_put(message)
+        if isinstance(result, PutResult):
+            result.require_ok()
+            return request.answer()
+        return self._answer_later(request, result)
+
+    async def _answer_later(
+        self, request: Command, result: Coroutine[None, None, PutResult]
+    ) -> Command:
+        (await result).require_ok()
+        return request.answer()
+
+    def _again(self, record: Record, group: str, queues: int, level: int) -> Message:
+        topic = self._topics.ensure(f"{RETRY_PREFIX}{group}", queues)
+        if not topic.perm & Permission.WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable"
+            )
+        queue_id = randrange(max(topic.write_queue_nums, 1))
+        return self._copy(record, topic.topic_name, queue_id, {DELAY: str(level)})
+
+    def _dead(self, record: Record, group: str) -> Message:
+        topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
+        properties = record.properties
+        origin = {
+            DELAY: None,
+            DLQ_ORIGIN_TOPIC: properties.get(RETRY_TOPIC, record.topic),
+            DLQ_ORIGIN_MESSAGE_ID: properties.get(ORIGIN_MESSAGE_ID, record.message_id),
+        }
+        return self._copy(record, topic.topic_name, 0, origin)
+
+    def _copy(
+        self, record: Record, topic: str, queue_id: int, changes: dict[str, str | None]
+    ) -> Message:
+        """The same message, one time older, for another topic."""
+        properties = record.properties
+        changes |= {
+            RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),
+            ORIGIN_MESSAGE_ID: properties.get(ORIGIN_MESSAGE_ID, record.message_id),
+            REAL_TOPIC: None,
+            REAL_QID: None,
+        }
+        raw = replace_properties(record.raw_properties, changes)
+        return copied(record, topic, queue_id, raw, older=1)

@@ -1,0 +1,217 @@
+"""Who is connected: producers and consumers by group, as their heartbeats say.
+
+A client is gone when it says so, when its connection is closed, or when no heartbeat of it came for
+too long. The other consumers of its groups are told, and share the queues anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.selection import parsed
+from firetrail.broker.state.groups import GroupTable, check_group
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.remoting.bodies import (
+    CheckClientBody,
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumerIdList,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
+
+LANGUAGES = {language.value: language.name for language in Language}
+
+
+@dataclass(slots=True)
+class Client:
+    """A client on a connection."""
+
+    client_id: str
+    connection: Connection
+    language: int
+    version: int
+    last_seen: float
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The consumers of a group that are connected, and what they want."""
+
+    name: str
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """By topic. All consumers of a group want the same; the newest heartbeat counts."""
+    consume_type: ConsumeType = ConsumeType.PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids, each once."""
+        return list(dict.fromkeys(client.client_id for client in self.clients.values()))
+
+    def find(self, client_id: str) -> Client | None:
+        """The consumer with this id."""
+        return next((c for c in self.clients.values() if c.client_id == client_id), None)
+
+    def describe(self, data: ConsumerData) -> bool:
+        """Take over what a consumer says of its group; whether it wants other messages now."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.from_where = data.consume_from_where
+        wanted = {}
+        for subscription in data.subscription_data_set:
+            known = self.subscriptions.get(subscription.topic)
+            newer = known is None or subscription.sub_version >= known.sub_version
+            wanted[subscription.topic] = subscription if newer or known is None else known
+        changed = {t: (s.sub_string, s.expression_type) for t, s in wanted.items()} != {
+            t: (s.sub_string, s.expression_type) for t, s in self.subscriptions.items()
+        }
+        self.subscriptions = wanted
+        return changed
+
+
+class Clients:
+    """All clients. ``now`` is the event loop's clock."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        now: Callable[[], float],
+        config: BrokerConfig,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._now = now
+        self._config = config
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Connection, Client]] = {}
+        self._groups_on: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
+        self.handlers: dict[int, Handler] = {
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_ids,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check,
+        }
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the consumers of a group want of a topic."""
+        consumers = self.consumers.get(group)
+        return None if consumers is None else consumers.subscriptions.get(topic)
+
+    def producers_of(self, group: str) -> Iterator[Client]:
+        """The connected producers of a group."""
+        yield from self.producers.get(group, {}).values()
+
+    def silent_ms(self, client: Client) -> int:
+        """How long ago the client's last heartbeat came."""
+        return int((self._now() - client.last_seen) * 1000)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _heartbeat(self, connection: Connection, request: Command) -> Command:
+        beat = HeartbeatData.decode(request.content)
+        client = Client(beat.client_id, connection, request.language, request.version, self._now())
+        for producer in beat.producer_data_set:
+            check_group(producer.group_name)
+            self.producers.setdefault(producer.group_name, {})[connection] = client
+            self._on(connection).add(("producer", producer.group_name))
+        for consumer in beat.consumer_data_set:
+            self._consumer_beat(client, consumer)
+        return request.answer()
+
+    def _consumer_beat(self, client: Client, data: ConsumerData) -> None:
+        name = data.group_name
+        config = self._groups.require(name)
+        self._topics.ensure(f"{RETRY_PREFIX}{name}", max(config.retry_queue_nums, 1))
+        group = self.consumers.get(name)
+        if group is None:
+            group = self.consumers[name] = ConsumerGroup(name)
+        known = group.clients.get(client.connection)
+        joined = known is None or known.client_id != client.client_id
+        group.clients[client.connection] = client
+        self._on(client.connection).add(("consumer", name))
+        changed = group.describe(data)
+        if joined or changed:
+            self._tell(group)
+
+    def _on(self, connection: Connection) -> set[tuple[str, str]]:
+        return self._groups_on.setdefault(connection, set())
+
+    def _unregister(self, connection: Connection, request: Command) -> Command:
+        header = UnregisterClientHeader.decode(request.fields)
+        if header.producer_group:
+            self._drop(connection, "producer", header.producer_group)
+        if header.consumer_group:
+            self._drop(connection, "consumer", header.consumer_group)
+        return request.answer()
+
+    def _consumer_ids(self, connection: Connection, request: Command) -> Command:
+        name = GroupHeader.decode(request.fields).consumer_group
+        group = self.consumers.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name:.255}"
+            )
+        return request.answer(body=ConsumerIdList(group.client_ids).encode(standard=True))
+
+    def _check(self, connection: Connection, request: Command) -> Command:
+        """Whether a consumer may choose its messages so."""
+        wanted = CheckClientBody.decode(request.content).subscription_data
+        parsed(self._config, wanted.sub_string, wanted.expression_type)
+        return request.answer()
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone, and with it all who used it."""
+        for kind, name in self._groups_on.pop(connection, ()):
+            self._drop(connection, kind, name)
+
+    def expire(self) -> None:
+        """Close the connections of clients that have been silent for too long."""
+        oldest = self._now() - self._config.client_expiry_ms / 1000
+        silent = [
+            client.connection
+            for clients in (*self.producers.values(), *(g.clients for g in self.consumers.values()))
+            for client in clients.values()
+            if client.last_seen < oldest
+        ]
+        for connection in silent:
+            connection.close()
+
+    def _drop(self, connection: Connection, kind: str, name: str) -> None:
+        self._groups_on.get(connection, set()).discard((kind, name))
+        if kind == "producer":
+            producers = self.producers.get(name, {})
+            producers.pop(connection, None)
+            if not producers:
+                self.producers.pop(name, None)
+            return
+        group = self.consumers.get(name)
+        if group is not None and group.clients.pop(connection, None) is not None:
+            if not group.clients:
+                del self.consumers[name]
+            self._tell(group)
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        """Let the consumers of a group share its queues anew."""
+        config = self._groups.get(group.name)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        fields = GroupHeader(group.name).encode()
+        for client in group.clients.values():
+            client.connection.tell(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))

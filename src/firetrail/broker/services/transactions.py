@@ -1,0 +1,406 @@
+"""Transactions: messages that nobody sees until their producer commits them.
+
+A half message waits in a topic of its own. Commit puts it where it belongs, commit and rollback
+alike note its end in another topic. Who says neither is asked; for each question the half message
+is stored again, behind the others, with the number of questions, so that the oldest open one is
+never far back. While no producer of the group is connected, nothing is asked and nothing counted:
+the half message waits for as long as the log is kept. The topics, and the offsets in them, are
+those of RocketMQ's broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.own_records import own_records
+from firetrail.broker.services.clients import Client, Clients
+from firetrail.broker.services.half_messages import (
+    QUEUE,
+    Half,
+    Identity,
+    ask,
+    checks_of,
+    committed_from,
+    copy_of,
+    half_at,
+    identity_of,
+)
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
+from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
+from firetrail.format import layout
+from firetrail.format.ids import decode_message_id, encode_message_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.properties import (
+    CHECK_IMMUNITY_TIME,
+    DELAY,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    replace_properties,
+)
+from firetrail.format.record import Record
+from firetrail.remoting.admin_headers import MessageIdHeader
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import EndTransactionHeader
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.lifecycle.retention import HOUR_MS
+from firetrail.store.results import PutResult
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say how far half and end topic are done with."""
+ENDED = "d"
+"""Tag of the messages that note the end of half messages."""
+AT_ONCE = 64
+"""Half messages that are looked at before others get their turn."""
+FAR_BACK = 100_000
+"""Half messages behind one that waits for its producer, besides as many as are open; then it is
+stored again behind them. So a start does not read more, however long a producer is away."""
+
+_log = logging.getLogger(__name__)
+
+
+class Transactions:
+    """Half messages from begin to end."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        clients: Clients,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._config = config
+        self._now_ms = now_ms
+        self._open: dict[int, Half] = {}
+        self._loaded: dict[Identity | None, Half] = {}  # open at the start, and stored before
+        self._next = 0  # half messages before it are in _open, or have ended
+        self._absent: set[str] = set()  # groups that could not be asked in the last round
+        self.handlers: dict[int, Handler] = {
+            RequestCode.END_TRANSACTION: self._end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume,
+        }
+
+    # -- begin --------------------------------------------------------------------------------
+
+    def half(self, message: Message) -> Message:
+        """The half message that is stored for a message."""
+        if self._config.reject_transactions:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.name}] sending transaction message is forbidden",
+            )
+        changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
+        return Message(
+            HALF_TOPIC,
+            message.body,
+            queue_id=QUEUE,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~layout.TRANSACTION_MASK,
+            born_time=message.born_time,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            raw_properties=replace_properties(message.raw_properties or b"", changes),
+            wait_for_flush=message.wait_for_flush,
+        )
+
+    def begun(self, place: PutResult, properties: bytes) -> None:
+        """A half message was stored."""
+        self._remember(half_at(place, properties))
+
+    # -- end ----------------------------------------------------------------------------------
+
+    async def _end(self, connection: Connection, request: Command) -> Command:
+        header = EndTransactionHeader.decode(request.fields)
+        decision = header.commit_or_rollback
+        if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
+            return request.answer()  # the producer does not know yet, and is asked again
+        record = self._asked_for(header)
+        half = self._open.get(header.tran_state_table_offset) or self._stored_again(record)
+        if half is None:
+            return request.answer()  # it has ended already
+        if half.ending is None:
+            commits = decision == layout.TRANSACTION_COMMIT
+            work = self._store_end(half, committed_from(record) if commits else None)
+            half.ending = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(half.ending)  # who says it again waits for the same end
+        return request.answer()
+
+    def _stored_again(self, record: Record) -> Half | None:
+        """What is open of a half message that was asked for before a start, under other offsets."""
+        half = self._loaded.get(identity_of(record))
+        if half is None or half.offset not in self._open or half.offset < record.queue_offset:
+            return None
+        return half
+
+    async def _store_end(self, half: Half, committed: Message | None) -> None:
+        try:
+            if committed is not None:
+                await self._put(committed)
+            await self._put(self._end_mark(half.offset))
+            self._forget(half)
+        finally:
+            half.ending = None
+
+    def _asked_for(self, header: EndTransactionHeader) -> Record:
+        record = self._store.at(header.commit_log_offset)
+        if record is None or record.topic != HALF_TOPIC:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no prepared message at offset {header.commit_log_offset} of the log",
+            )
+        if record.properties.get(PGROUP) != header.producer_group:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if record.queue_offset != header.tran_state_table_offset:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the prepared message has another queue offset than "
+                f"{header.tran_state_table_offset}",
+            )
+        return record
+
+    async def _resume(self, connection: Connection, request: Command) -> Command:
+        """Ask for a message again that was given up."""
+        message_id = MessageIdHeader.decode(request.fields).msg_id
+        record = self._store.at(decode_message_id(message_id).physical_offset)
+        if record is None or record.topic != CHECKED_OFTEN_TOPIC:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no message {message_id:.64} among those in {CHECKED_OFTEN_TOPIC}",
+            )
+        properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
+        self.begun(await self._put(copy_of(record, HALF_TOPIC, properties)), properties)
+        return request.answer()
+
+    def _end_mark(self, offset: int) -> Message:
+        return Message(OP_TOPIC, b"%d" % offset, tags=ENDED, queue_id=QUEUE)
+
+    async def _put(self, message: Message) -> PutResult:
+        result = self._store.begin_put(message)
+        if isinstance(result, Coroutine):
+            result = await result
+        return result.require_ok()
+
+    def _remember(self, half: Half) -> None:
+        for offset in (half.offset, *half.earlier):
+            self._open[offset] = half
+        self._next = max(self._next, half.offset + 1)
+
+    def _forget(self, half: Half) -> None:
+        for offset in (half.offset, *half.earlier):
+            self._open.pop(offset, None)
+
+    # -- what is open -------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the half messages that are open, after a start."""
+        self._next = self._progress(HALF_TOPIC)
+        newest: dict[Identity | None, Half] = {}
+        copies: set[int] = set()
+        for record in self._messages(HALF_TOPIC, self._next):
+            checks = checks_of(record.raw_properties)
+            half = half_at(record, record.raw_properties, checks or 0)
+            identity = identity_of(record)
+            older = newest.get(identity)
+            # A copy always has a count. A crash may have come before the older one's end mark.
+            if older is not None and checks in (older.checks, older.checks + 1):
+                half.earlier = [*older.earlier, older.offset]
+            if identity is not None:
+                newest[identity] = half
+            if checks is not None:
+                copies.add(half.offset)
+            self._remember(half)
+        for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
+            for word in mark.body.split(b","):
+                if word.strip().isdigit():
+                    self._ended(int(word))
+        self._loaded = {
+            identity: half
+            for identity, half in newest.items()
+            if half.offset in copies and half.offset in self._open
+        }
+
+    def _ended(self, offset: int) -> None:
+        """An end mark names the offset: all of it has ended, or was stored again behind it."""
+        half = self._open.pop(offset, None)
+        if half is not None and half.offset == offset:
+            self._forget(half)
+
+    def _progress(self, topic: str) -> int:
+        first = self._store.min_offset(topic, QUEUE)
+        known = self._offsets.get(GROUP, topic, QUEUE)
+        return max(first, known or 0)
+
+    def _messages(self, topic: str, offset: int) -> Iterator[Record]:
+        return own_records(self._store, topic, QUEUE, offset)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Ask for the half messages that are old enough, and save how far all have ended."""
+        now = self._now_ms()
+        first_kept = self._store.log_range[0]
+        deleted: Counter[str] = Counter()
+        absent: Counter[str] = Counter()
+        halves = sorted(self._halves(), key=lambda half: half.offset)
+        far_back = FAR_BACK + len(halves)
+        for number, half in enumerate(halves):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if half.offset not in self._open or half.ending is not None:
+                continue  # it has ended meanwhile, or is about to
+            half.store_time = min(half.store_time, now)  # if the clock was set back
+            if half.physical_offset < first_kept:
+                self._forget(half)
+                deleted[half.group] += 1
+            elif now - half.store_time >= self._patience(half):
+                await self._check(half, now, absent, far_back)
+        self._save_progress()
+        self._report(deleted, absent)
+
+    def _report(self, deleted: Counter[str], absent: Counter[str]) -> None:
+        """Log what a round could not ask for: what is deleted, and groups that have just gone."""
+        for group, count in deleted.items():
+            _log.warning(
+                "%d half messages of producer group %s were deleted with old files of the log "
+                "before their transactions ended; no consumer gets them",
+                count,
+                group,
+            )
+        for group in absent.keys() - self._absent:
+            _log.warning(
+                "producer group %s has %d open transactions, but no producer is connected that "
+                "could be asked; they wait for one for %d hours (fileReservedTime)",
+                group,
+                absent[group],
+                self._store.config.file_reserved_hours,
+            )
+        self._absent = set(absent)
+
+    async def _check(self, half: Half, now: int, absent: Counter[str], far_back: int) -> None:
+        """Ask for a half message that is due, give it up, or let it wait for a producer.
+
+        While it waits, its record is not even read, unless it is too far back.
+        """
+        most = self._config.transaction_check_max
+        kept_h = self._store.config.file_reserved_hours
+        if half.checks >= most:
+            await self._give_up(half, f"after {most} checks")
+        elif self._producer(half) is not None:
+            await self._ask(half)
+        elif now - half.store_time >= kept_h * HOUR_MS:
+            await self._give_up(half, f"after {kept_h} hours without a producer to ask")
+        else:
+            absent[half.group] += 1
+            if self._next - half.offset > far_back:
+                await self._store_again(half)
+
+    def _producer(self, half: Half) -> Client | None:
+        producers = self._clients.producers_of(half.group)
+        return next((one for one in producers if not one.connection.is_closed), None)
+
+    def _stored(self, half: Half) -> Record | None:
+        """Its record, None if retention has deleted it or, which is reported, it is damaged."""
+        try:
+            return self._store.stored(half.physical_offset)
+        except StoreDamagedError as error:
+            _log.error("a half message is damaged and given up: %s", error)
+            return None
+
+    def _halves(self) -> list[Half]:
+        return list({half.offset: half for half in self._open.values()}.values())
+
+    def _patience(self, half: Half) -> int:
+        wanted = half.immunity_ms
+        return self._config.transaction_timeout_ms if wanted is None else wanted
+
+    async def _give_up(self, half: Half, why: str) -> None:
+        record = self._stored(half)
+        if record is not None:
+            self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
+            try:
+                place = await self._put(copy_of(record, CHECKED_OFTEN_TOPIC, record.raw_properties))
+            except IllegalMessageError as error:
+                self._log_refused(half, error)
+            else:
+                _log.warning(
+                    "the half message at %d of producer group %s is given up %s and moved to %s "
+                    "as message %s",
+                    half.physical_offset,
+                    half.group,
+                    why,
+                    CHECKED_OFTEN_TOPIC,
+                    encode_message_id(record.store_host, place.physical_offset),
+                )
+        self._forget(half)
+        await self._put(self._end_mark(half.offset))
+
+    async def _ask(self, half: Half) -> None:
+        """Store a half message again with one more question, and ask."""
+        half.checks += 1
+        stored = await self._store_again(half)
+        if stored is None:
+            return
+        half.store_time = stored.store_time
+        producer = self._producer(half)
+        if producer is None:
+            half.checks -= 1  # it has gone meanwhile
+        else:
+            half.is_known = True
+            ask(producer, stored)
+
+    async def _store_again(self, half: Half) -> Record | None:
+        """Put a half message behind the others; None if that cannot be, and it is given up."""
+        record = self._stored(half)
+        if record is None:
+            self._forget(half)
+            return None
+        changes = {TRANSACTION_CHECK_TIMES: str(half.checks), CHECK_IMMUNITY_TIME: None}
+        again = copy_of(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
+        try:
+            place = await self._put(again)
+        except IllegalMessageError as error:  # it never can be; those behind it have their turn
+            self._log_refused(half, error)
+            self._forget(half)
+            await self._put(self._end_mark(half.offset))
+            return None
+        old = half.offset
+        if half.is_known:
+            half.earlier.append(old)
+        else:
+            self._open.pop(old, None)
+        half.is_known = False
+        half.offset, half.physical_offset = place.queue_offset, place.physical_offset
+        half.immunity_ms = None
+        self._remember(half)
+        await self._put(self._end_mark(old))
+        return self._store.at(half.physical_offset)
+
+    def _log_refused(self, half: Half, error: IllegalMessageError) -> None:
+        _log.error(
+            "the half message at %d cannot be stored again: %s; given up",
+            half.physical_offset,
+            error,
+        )
+
+    def _save_progress(self) -> None:
+        """All half messages before the oldest open one have ended."""
+        oldest = min((half.offset for half in self._halves()), default=self._next)
+        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, oldest)
+        if not self._open:
+            ends = self._store.max_offset(OP_TOPIC, QUEUE)
+            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, ends)

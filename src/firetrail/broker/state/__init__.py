@@ -1,0 +1,1 @@
+"""What a broker keeps in the ``config`` folder: topics, groups and offsets."""

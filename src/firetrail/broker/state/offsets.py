@@ -1,0 +1,170 @@
+"""How far consumer groups are, as in RocketMQ's ``consumerOffset.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firetrail.broker.state.groups import check_group
+from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_groups
+from firetrail.broker.state.saver import Saver
+from firetrail.broker.state.topics import QUEUES_MAX, TopicTable
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import ConsumerOffsets
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.headers import ConsumerOffsetHeader, OffsetResponse
+from firetrail.store.broker_store import BrokerStore
+
+_SEPARATOR = "@"
+
+
+class OffsetTable:
+    """Queue offsets by topic, group and queue id: the next message that the group has not seen."""
+
+    def __init__(self, file: OffsetFiles, store: BrokerStore, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = file.load()
+        self.is_ours = file.is_ours
+        """Whether Firetrail has saved the offsets that were there at the start."""
+        self._resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of yet
+        self.before_saving: Callable[[], None] = lambda: None
+        """Called before the offsets are taken to be saved: what has to be of the same moment."""
+        self.saver = Saver(file, self._saved_content)
+        self.handlers: dict[int, Handler] = {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
+        }
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset, None if the group has none there."""
+        queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group is so far. Clients that do not know yet say -1, which changes nothing."""
+        if offset < 0:
+            return
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._offsets.get(key)
+        if queues is None:
+            check_group(group)
+            self._offsets[key] = queues = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self.saver.note_change()
+
+    def mark(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have an offset in the next file that is saved, which is no reason to save one."""
+        self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
+
+    def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A member of the group says so: after a reset not before it was told of that."""
+        if not self._resets or (group, topic, queue_id) not in self._resets:
+            self.commit(group, topic, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An administrator says where the group goes on; its next pull is told."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets[group, topic, queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset of a reset that nobody was told of, to be told now; None if there is none."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
+    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+        """Set offsets back that are beyond the end of their queues."""
+        overruns = set_back_groups(self._offsets, overshoot)
+        if overruns:
+            self.saver.note_change()
+        return overruns
+
+    def of_group(self, group: str) -> dict[str, dict[int, int]]:
+        """Offsets by topic and queue id."""
+        return {topic: dict(queues) for topic, name, queues in self._entries() if name == group}
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups with an offset in a topic."""
+        return sorted(self.of_topic(topic))
+
+    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
+        """Offsets by group and queue id."""
+        return {group: dict(queues) for name, group, queues in self._entries() if name == topic}
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics that each group has an offset in."""
+        found: dict[str, list[str]] = {}
+        for topic, group, _ in self._entries():
+            found.setdefault(group, []).append(topic)
+        return found
+
+    def _entries(self) -> list[tuple[str, str, dict[int, int]]]:
+        parts = ((*key.partition(_SEPARATOR), queues) for key, queues in self._offsets.items())
+        return [(topic, group, queues) for topic, _, group, queues in parts]
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Drop all offsets of a topic, of a group, or of one in the other."""
+        for name, owner, _ in self._entries():
+            if topic in (None, name) and group in (None, owner):
+                del self._offsets[f"{name}{_SEPARATOR}{owner}"]
+                self.saver.note_change()
+        for owner, name, queue_id in list(self._resets):
+            if topic in (None, name) and group in (None, owner):
+                del self._resets[owner, name, queue_id]
+
+    def content(self) -> ConsumerOffsets:
+        """All of it."""
+        return ConsumerOffsets({key: dict(queues) for key, queues in self._offsets.items()})
+
+    def _saved_content(self) -> ConsumerOffsets:
+        self.before_saving()
+        return self.content()
+
+    async def saved(self) -> None:
+        """Return when everything changed so far is in the file."""
+        await self.saver.saved()
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        await self.saver.stop()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _query(self, connection: Connection, request: Command) -> Command:
+        header = ConsumerOffsetHeader.decode(request.fields)
+        offset = self.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            offset = self._beginning(header)
+        return request.answer(fields=OffsetResponse(offset).encode())
+
+    def _beginning(self, header: ConsumerOffsetHeader) -> int:
+        """Where a group without an offset begins, if its client need not decide.
+
+        A queue that still has its first message, likely in memory, is consumed from there on.
+        """
+        store, queue = self._store, (header.topic, header.queue_id)
+        if (
+            store.min_offset(*queue) > 0
+            or not store.is_recent(*queue, 0)
+            or header.set_zero_if_not_found is False
+        ):
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"group {header.consumer_group} has no offset in this queue yet",
+            )
+        return 0
+
+    def _update(self, connection: Connection, request: Command) -> Command:
+        header = ConsumerOffsetHeader.decode(request.fields)
+        if header.commit_offset is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")
+        self._topics.require(header.topic)
+        if not 0 <= header.queue_id < QUEUES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] is illegal: no such queue"
+            )
+        self.confirm(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return request.answer()

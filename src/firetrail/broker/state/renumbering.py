@@ -1,0 +1,108 @@
+"""Positions of a broker in a salvaged store, where messages have other queue offsets than before.
+
+Offsets of groups and delay levels are exchanged for those that the same messages have now. Notes of
+pops name offsets in their bodies: those behind the damage are left out, and their groups get again
+what was popped since. The ends of transactions name half messages by their offset; if half messages
+were lost, the ends behind the damage are left out, and producers are asked again.
+"""
+
+from __future__ import annotations
+
+from firetrail.broker.pop.checkpoints import CHECKPOINT
+from firetrail.broker.state.config_file import ORDERS, change_file
+from firetrail.broker.state.offset_files import Offsets, change_offsets
+from firetrail.broker.state.overruns import set_back_files
+from firetrail.broker.state.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
+from firetrail.errors import FormatError, ProtocolError
+from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
+from firetrail.format.record import decode_message
+from firetrail.remoting.bodies import DelayOffsets
+from firetrail.remoting.pop_bodies import CheckpointBody, OrderInfos
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.repair.losses import GoodRecord
+from firetrail.store.repair.salvage import Numbering, Salvaged
+
+_HALF_QUEUE = 0
+
+
+class Renumbering:
+    """What a salvage asks about records, and does to the files of the broker at the end."""
+
+    def __init__(self) -> None:
+        self._popped: dict[tuple[str, int], int] = {}
+        """By ``topic@group`` and queue id: where the first pop that is left out began."""
+        self.done: list[str] = []
+        """What was changed, a sentence each."""
+
+    def wanted(self, record: GoodRecord, numbering: Numbering) -> bool:
+        """Whether a record keeps its meaning in the new store."""
+        if record.topic.startswith(REVIVE_PREFIX):
+            self._note_pop(record)
+            return False
+        if record.topic == OP_TOPIC:
+            return not numbering.is_changed(HALF_TOPIC, _HALF_QUEUE)
+        return True
+
+    def _note_pop(self, record: GoodRecord) -> None:
+        try:
+            message = decode_message(record.content)
+            if message.tags != CHECKPOINT:
+                return
+            body = CheckpointBody.decode(message.body)
+        except (FormatError, ProtocolError):
+            return  # which a broker leaves out as well
+        key = (f"{body.topic}@{body.group}", body.queue_id)
+        self._popped[key] = min(self._popped.get(key, body.start), body.start)
+
+    def finish(self, view: StoreView, salvaged: Salvaged) -> None:
+        """Exchange the offsets in the files of the broker."""
+        numbering = salvaged.numbering
+
+        def groups(offsets: Offsets) -> list[str]:
+            return self._groups(offsets, numbering)
+
+        def delays(table: DelayOffsets) -> list[str]:
+            return self._delays(table, numbering)
+
+        def orders(table: OrderInfos) -> list[str]:
+            return self._orders(table, numbering)
+
+        place = (view.system, view.root)
+        self.done += change_offsets(*place, groups)
+        self.done += change_file(*place, DELAY_OFFSETS, DelayOffsets, delays)
+        self.done += change_file(*place, ORDERS, OrderInfos, orders)
+        self.done += set_back_files(*place, view.queue_end)
+
+    def _groups(self, offsets: Offsets, numbering: Numbering) -> list[str]:
+        done = []
+        for key, queues in offsets.items():
+            topic, _, group = key.partition("@")
+            if topic.startswith(REVIVE_PREFIX):
+                continue  # its notes end at the damage; who is beyond them is set back
+            for queue_id, old in queues.items():
+                popped = min(old, self._popped.get((key, queue_id), old))
+                queues[queue_id] = new = numbering.new_offset(topic, queue_id, popped)
+                if new != old:
+                    done.append(f"group {group}: offset {old} of {topic}/{queue_id} is now {new}")
+        return done
+
+    def _delays(self, table: DelayOffsets, numbering: Numbering) -> list[str]:
+        done = []
+        for level, old in table.offset_table.items():
+            queue_id = level - 1
+            new = numbering.new_offset(SCHEDULE_TOPIC, queue_id, old)
+            table.offset_table[level] = new
+            if new != old:
+                place = f"{SCHEDULE_TOPIC}/{queue_id}"
+                done.append(f"delay level {level}: offset {old} of {place} is now {new}")
+        return done
+
+    def _orders(self, table: OrderInfos, numbering: Numbering) -> list[str]:
+        """Forget ordered pops of queues that were renumbered: their messages come again."""
+        done = []
+        for key, queues in table.table.items():
+            topic, _, group = key.partition("@")
+            for queue_id in [q for q in queues if numbering.is_changed(topic, q)]:
+                del queues[queue_id]
+                done.append(f"ordered pop of group {group} in {topic}/{queue_id}: removed")
+        return done

@@ -1,0 +1,274 @@
+"""The topics of a broker, as in RocketMQ's ``topics.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.state.attributes import altered
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.saver import Saver
+from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.format.light import is_light
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, check_topic
+from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from firetrail.remoting.codes import Permission, ResponseCode
+from firetrail.remoting.headers import SendHeader
+
+AUTO_CREATE = "TBW102"
+"""The topic whose settings a topic inherits that is made by sending to it."""
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Where Java brokers keep what their timer is to deliver."""
+BENCHMARK_TOPIC = "BenchmarkTest"
+REPLY_SUFFIX = "REPLY_TOPIC"
+SYSTEM_PREFIX = "rmq_sys_"
+"""How topics begin that brokers of 5.x have for themselves."""
+REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
+QUEUES_MAX = 10_000
+
+NOT_FOR_CLIENTS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        CHECKED_OFTEN_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+    }
+)
+"""Topics that no client may send to."""
+SYSTEM_TOPICS = NOT_FOR_CLIENTS | {AUTO_CREATE, BENCHMARK_TOPIC}
+
+
+READ_WRITE = Permission.READ | Permission.WRITE
+
+
+class TopicTable:
+    """Topics by name.
+
+    ``on_change`` is called after each change, for the routes: with the topics that are new or
+    different, None if some are gone.
+    """
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        config: BrokerConfig,
+        delay_levels: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        kept = file.load(TopicConfigTable)
+        self._topics = dict(kept.topic_config_table)
+        self.version = kept.data_version
+        self.revive = f"{REVIVE_PREFIX}{config.cluster}"
+        """Where the broker keeps what was popped and acknowledged."""
+        self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
+        self._saver = Saver(file, self.content)
+        self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
+        self.has_light_queues = False
+        """Whether light queues can be read, as topics of one queue each."""
+        self._delay_levels = delay_levels
+        self._make_system_topics()
+
+    def _make_system_topics(self) -> None:
+        reply = f"{self._config.cluster}_{REPLY_SUFFIX}"
+        inherited = READ_WRITE | Permission.INHERIT
+        queues = self._config.default_topic_queues
+        wanted = {
+            SELF_TEST_TOPIC: (1, READ_WRITE),
+            BENCHMARK_TOPIC: (1024, READ_WRITE),
+            self._config.cluster: (16, inherited),
+            self._config.name: (1, inherited),
+            OFFSET_MOVED_TOPIC: (1, READ_WRITE),
+            SCHEDULE_TOPIC: (self._delay_levels, READ_WRITE),
+            reply: (1, READ_WRITE),
+            HALF_TOPIC: (1, READ_WRITE),
+            OP_TOPIC: (1, READ_WRITE),
+            self.revive: (self._config.revive_queues, Permission.READ),
+        }
+        if self._config.auto_create_topics:
+            wanted[AUTO_CREATE] = (queues, inherited)
+        elif AUTO_CREATE in self._topics:
+            # From a time when topics were made: it is kept, as RocketMQ does, but nothing inherits.
+            self._topics[AUTO_CREATE] = replace(self._topics[AUTO_CREATE], perm=int(READ_WRITE))
+        if self._config.trace_topic:
+            wanted[self._config.trace_topic_name] = (1, READ_WRITE)
+        for name, (count, perm) in wanted.items():
+            if name not in self._topics:
+                self._topics[name] = TopicConfig(name, count, count, int(perm))
+
+    def reconfigured(self) -> None:
+        """The settings have changed."""
+        self._topics.pop(AUTO_CREATE, None)
+        self._make_system_topics()
+        self._changed()
+
+    # -- what is there ------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The topic, None if there is none."""
+        return self._topics.get(name)
+
+    def require(self, name: str) -> TopicConfig:
+        """The topic; RequestError if there is none."""
+        topic = self._topics.get(name)
+        if topic is None and self.has_light_queues and is_light(name):
+            return TopicConfig(name, 1, 1, int(Permission.READ))  # never among the topics
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name:.255}] not exist, apply first please!"
+            )
+        return topic
+
+    def names(self) -> list[str]:
+        """The names of all topics, in order."""
+        return sorted(self._topics)
+
+    def content(self) -> TopicConfigTable:
+        """All of it."""
+        return TopicConfigTable(dict(sorted(self._topics.items())), self.version)
+
+    def offered(self, topics: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
+        """All of it, or some, as name servers are told: with what the whole broker permits."""
+        if topics is None:
+            chosen = self.content().topic_config_table
+        else:
+            chosen = {topic.topic_name: topic for topic in topics}
+        permission = self._config.permission
+        if permission & READ_WRITE != READ_WRITE:
+            chosen = {
+                name: replace(topic, perm=topic.perm & permission) for name, topic in chosen.items()
+            }
+        return TopicConfigTable(chosen, self.version)
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def for_send(self, header: SendHeader) -> TopicConfig:
+        """The topic of a message, made as the client's default topic says if there is none."""
+        name = header.topic
+        check_topic_name(name)
+        if name.startswith(RETRY_PREFIX):
+            return self.ensure(name, 1)
+        model = self._topics.get(header.default_topic)
+        if model is None or not model.perm & Permission.INHERIT:
+            return self.require(name)
+        queues = max(1, min(header.default_topic_queue_nums, model.write_queue_nums))
+        topic = replace(
+            model,
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=int(model.perm & ~Permission.INHERIT),
+        )
+        self._change([topic])
+        return topic
+
+    def ensure(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        """The topic, a new one with so many queues if there is none."""
+        topic = self._topics.get(name)
+        if topic is None:
+            check_topic_name(name)
+            topic = TopicConfig(name, queues, queues, int(perm))
+            self._change([topic])
+        return topic
+
+    def put(self, topics: Iterable[TopicConfig]) -> None:
+        """Take topics as an administrator gives them; RequestError if one cannot be.
+
+        Their attributes are changes to those that a topic has.
+        """
+        topics = list(topics)
+        for number, topic in enumerate(topics):
+            name = topic.topic_name
+            check_topic_name(name)
+            if name in self.system:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The topic[{name}] is conflict with system topic.",
+                )
+            queues = topic.read_queue_nums, topic.write_queue_nums
+            if not all(0 <= count <= QUEUES_MAX for count in queues) or not 0 <= topic.perm <= 7:
+                raise RequestError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topic {name}: {queues[0]} and {queues[1]} queues and perm {topic.perm}; "
+                    f"0 to {QUEUES_MAX} queues and a perm of 0 to 7 are allowed",
+                )
+            known = self._topics.get(name)
+            attributes = altered(
+                known.attributes if known is not None else None,
+                topic.attributes or {},
+                is_new=known is None,
+            )
+            topics[number] = replace(topic, attributes=attributes)
+        self._change(topics)
+
+    def remove(self, name: str) -> None:
+        """Forget the topic."""
+        if self._topics.pop(name, None) is not None:
+            self._changed()
+
+    def recover(
+        self,
+        queues: Iterable[tuple[str, int]],
+        newest_time: Callable[[str], int | None],
+        destinations: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        """Take back topics that have messages and whose making was not saved before a crash.
+
+        ``newest_time`` says when the newest message of a topic was stored: one that is older than
+        the file belongs to a topic that was deleted. ``destinations`` are queues that messages
+        are waiting to go to which were stored after that.
+        """
+        counts: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics and not is_light(name):
+                counts[name] = max(counts.get(name, 0), queue_id + 1)
+        for name in list(counts):
+            newest = newest_time(name)
+            if newest is None or newest < self.version.timestamp:
+                del counts[name]
+        for name, queue_id in destinations:
+            if name not in self._topics and queue_id < QUEUES_MAX:
+                counts[name] = max(counts.get(name, 0), queue_id + 1)
+        if counts:
+            self._change(TopicConfig(name, count, count) for name, count in counts.items())
+
+    def _change(self, topics: Iterable[TopicConfig]) -> None:
+        topics = list(topics)
+        for topic in topics:
+            self._topics[topic.topic_name] = topic
+        self._changed(topics)
+
+    def _changed(self, topics: Sequence[TopicConfig] | None = None) -> None:
+        self.version = DataVersion(
+            self.version.counter + 1, self._now_ms(), self.version.state_version
+        )
+        self._saver.changed()
+        self.on_change(topics)
+
+    async def saved(self) -> None:
+        """Return when all changes are in the file."""
+        await self._saver.saved()
+
+    async def stop(self) -> None:
+        """Save what is not saved."""
+        await self._saver.stop()
+
+
+def check_topic_name(name: str) -> None:
+    """RequestError unless ``name`` may be a topic."""
+    try:
+        check_topic(name)
+    except IllegalMessageError as error:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"The specified topic is illegal: {error}"
+        ) from None

@@ -1,0 +1,1 @@
+"""What a Java broker left in a folder that Firetrail takes over."""

@@ -1,0 +1,151 @@
+"""What a listener makes of a message: every outcome is success, failure, or the end of its task."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any
+
+from firetrail.client.received import Received
+from firetrail.errors import ConfigError
+from firetrail.format.arguments import function, instance
+from firetrail.remoting.client import is_cancelled
+
+Listener = Callable[[Received], Awaitable[None] | None]
+"""Consumes a message. If it raises, the message comes again later."""
+
+LAST_S = 1.0
+"""For the end of a listener that ignored its cancellation; longer only if it waits for a task that
+does so as well, which nobody can end."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Call:
+    """A call of an asynchronous listener, which can be ended even if it ignores its cancellation.
+
+    An ordinary task could not: it would run on, and keep ``asyncio.run`` from ending.
+    """
+
+    def __init__(self, listener: str, message: Received, returned: Awaitable[object]) -> None:
+        self._listener = listener
+        self._message = message
+        self._work = _awaited(returned)
+        self._is_ended = False
+        task = asyncio.current_task()
+        assert task is not None, "listeners are called in tasks of the consumer"
+        self.task = task
+
+    def __await__(self) -> Generator[Any, None, object]:
+        error: BaseException | None = None
+        while True:
+            try:
+                waiting = self._work.send(None) if error is None else self._work.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            error = None
+            try:
+                yield waiting
+            except BaseException as caught:
+                if self._is_ended:
+                    self._close()
+                    raise
+                error = caught
+
+    def cancel(self) -> None:
+        """Cancel it, unless somebody has done so."""
+        if not self.task.cancelling():
+            self.task.cancel()
+
+    def end(self) -> None:
+        """End it where it waits: its ``finally`` blocks run, its ``except`` blocks do not."""
+        message, queue = self._message, self._message.queue
+        _log.error(
+            "listener %s ignores its cancellation, and is ended where it waits; its message %s "
+            "(%s queue %d on %s, offset %d) is redelivered",
+            self._listener,
+            message.message_id,
+            queue.topic,
+            queue.queue_id,
+            queue.broker_name,
+            message.queue_offset,
+        )
+        self._is_ended = True
+        self.task.cancel()
+
+    def _close(self) -> None:
+        try:
+            self._work.close()
+        except Exception as error:
+            _log.error("listener %s, being ended: %r", self._listener, error)
+
+
+async def _awaited(returned: Awaitable[object]) -> object:
+    return await returned
+
+
+class ListenerCall:
+    """Calls a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        function("listener", listener, "async def on_message(message)")
+        if inspect.isgeneratorfunction(listener) or inspect.isasyncgenfunction(listener):
+            raise ConfigError("listener", listener, "a function with 'yield' would never run")
+        self._listener = listener
+        self._name = getattr(listener, "__qualname__", type(listener).__qualname__)
+        self._running: set[_Call] = set()
+        self._has_warned = False
+
+    async def outcome(self, message: Received) -> BaseException | None:
+        """None if the listener has consumed the message, else why it has not.
+
+        A CancelledError that the listener raises by itself is a failure like any other. It is
+        raised here only if the task that this runs in is cancelled; KeyboardInterrupt and
+        SystemExit, which end the event loop, are raised as well. Then there is no outcome.
+        """
+        instance("message", message, Received)
+        try:
+            returned: object = self._listener(message)
+            if inspect.isawaitable(returned):
+                returned = await self._finished(message, returned)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            return error
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            return error
+        if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            return TypeError("the listener returned a generator, which nobody runs")
+        if returned is not None and not self._has_warned:
+            self._has_warned = True
+            _log.warning("a listener returned %r: ignored, only an error is a failure", returned)
+        return None
+
+    async def _finished(self, message: Received, returned: Awaitable[object]) -> object:
+        call = _Call(self._name, message, returned)
+        self._running.add(call)
+        try:
+            return await call
+        finally:
+            self._running.discard(call)
+
+    async def end(self, within_s: float) -> None:
+        """Cancel all calls but the one that this is part of; end those that ignore it so long."""
+        me = asyncio.current_task()
+        calls = [call for call in self._running if call.task is not me]
+        for call in calls:
+            call.cancel()
+        await _wait_for(calls, within_s)
+        late = [call for call in calls if call in self._running]
+        for call in late:
+            call.end()
+        await _wait_for(late, LAST_S)
+
+
+async def _wait_for(calls: Sequence[_Call], within_s: float) -> None:
+    if calls:
+        await asyncio.wait({call.task for call in calls}, timeout=within_s)

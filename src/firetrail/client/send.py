@@ -1,0 +1,270 @@
+"""How messages are sent: what goes into the request, and what becomes of the response."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import count
+from typing import NamedTuple
+
+from firetrail.client import compression
+from firetrail.client.arguments import INT32_MAX, checked_queue
+from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
+from firetrail.format.arguments import instance, number, several
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch
+from firetrail.format.ids import encode_unique_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
+from firetrail.format.names import check_topic
+from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
+from firetrail.remoting.headers import SendHeaderV2, SendResponse
+
+AUTO_CREATE_TOPIC = "TBW102"
+"""The topic after which brokers make others."""
+DEFAULT_QUEUES = 4
+COMPRESS_OVER = 4096
+"""Larger bodies are compressed, as the Java client does, if that makes them smaller."""
+
+
+class SendStatus(StrEnum):
+    """How safe a message is that was taken."""
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+_STATUSES = {
+    ResponseCode.SUCCESS: SendStatus.OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+class SendResult(NamedTuple):
+    """Where a message is, or the first of several."""
+
+    status: SendStatus
+    message_id: str
+    """The id that this client gave it."""
+    offset_message_id: str
+    """The broker's id; of a batch, all of them, separated by commas."""
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class OutgoingMessage(NamedTuple):
+    """A message made ready to be sent, to any queue."""
+
+    topic: str
+    message_id: str
+    properties: str
+    body: bytes
+    flag: int
+    sys_flag: int
+    batch: bool
+    born_ms: int | None = None
+    """When the message was made; if None, when it is sent."""
+
+    def header(self, group: str, queue_id: int) -> SendHeaderV2:
+        """The header with which it goes to a queue."""
+        return SendHeaderV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=DEFAULT_QUEUES,
+            queue_id=queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=time.time_ns() // 1_000_000 if self.born_ms is None else self.born_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=self.batch,
+        )
+
+
+def draft_of(
+    message: Message,
+    ids: Iterator[str],
+    queue: MessageQueue | None = None,
+    more: Mapping[str, str] | None = None,
+    *,
+    half: bool = False,
+) -> OutgoingMessage:
+    """One message for a queue or for any, with ``more`` properties; ``half`` of a transaction."""
+    _check(message, queue)
+    raw, message_id = _properties(message, ids)
+    raw += b"".join(_property(name, value) for name, value in (more or {}).items())
+    _check_properties(raw)
+    body, sys_flag = _as_sent(bytes(message.body))
+    sys_flag |= TRANSACTION_PREPARED if half else 0
+    properties, born = raw.decode(), message.born_time
+    return OutgoingMessage(
+        message.topic, message_id, properties, body, message.flag, sys_flag, False, born
+    )
+
+
+def _as_sent(body: bytes) -> tuple[bytes, int]:
+    """A body in the smaller of its two forms, and the flag of that form."""
+    if len(body) <= COMPRESS_OVER:
+        return body, 0
+    if len(body) > compression.INFLATED_MAX:
+        most = f"consumers inflate at most {compression.INFLATED_MAX}"
+        what = f"{len(body)} bytes; {most}, so send it in several messages"
+        raise IllegalMessageError("body", what)
+    compressed = zlib.compress(body, 5)
+    return (compressed, COMPRESSED) if len(compressed) < len(body) else (body, 0)
+
+
+def batch_of(
+    messages: Sequence[Message], ids: Iterator[str], queue: MessageQueue | None = None
+) -> OutgoingMessage:
+    """Several messages that are sent, and stored, as one."""
+    if not several("messages", messages, Message):
+        raise IllegalMessageError("batch", "is empty")
+    topic, born = messages[0].topic, messages[0].born_time
+    items, names = [], []
+    for message in messages:
+        _check(message, queue)
+        if message.born_time != born:
+            what = f"of a batch is the same for all, not {born} and {message.born_time}"
+            raise IllegalMessageError("born_time", what)
+        if message.topic != topic:
+            raise IllegalMessageError("batch", f"has the topics {topic} and {message.topic}")
+        if message.delay_level:
+            raise IllegalMessageError("batch", "has a delayed message; send that one alone")
+        raw, message_id = _properties(message, ids)
+        _check_properties(raw)
+        names.append(message_id)
+        items.append(BatchItem(message.flag, bytes(message.body), raw))
+    # Brokers give the properties of the batch to each of its messages.
+    properties = _property(WAIT, "true").decode()
+    return OutgoingMessage(
+        topic, ",".join(names), properties, encode_batch(items), 0, 0, True, born
+    )
+
+
+def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
+    """IllegalMessageError if the request is so long that a broker would end the connection.
+
+    Its number is not known yet; one that takes the most room is assumed.
+    """
+    if len(body) <= FRAME_MAX - HEADER_MAX:
+        return
+    request = Command(code, header.encode(), body, opaque=INT32_MAX, language=Language.PYTHON)
+    size = sum(map(len, encode_frame(request)))
+    if size > FRAME_MAX:
+        what = f"a request of {size} bytes; brokers read at most {FRAME_MAX}, so send it in parts"
+        raise IllegalMessageError("body", what)
+
+
+def check_queue(queue: MessageQueue | None, topic: str) -> None:
+    """IllegalMessageError if a message of the topic cannot go to the queue."""
+    if queue is not None and checked_queue(queue).topic != topic:
+        what = f"is one of the topic {queue.topic}, but the message's topic is {topic}"
+        raise IllegalMessageError("queue", what)
+
+
+def check_body(body: object) -> None:
+    """IllegalMessageError unless it is bytes."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        kind = type(body).__name__
+        raise IllegalMessageError("body", f"is of type {kind}, not bytes; encode it first")
+
+
+def _check(message: Message, queue: MessageQueue | None) -> None:
+    """IllegalMessageError for what a broker would not get, or would not take."""
+    check_topic(instance("message", message, Message).topic)
+    check_queue(queue, message.topic)
+    check_body(message.body)
+    if message.queue_id and (queue is None or queue.queue_id != message.queue_id):
+        what = f"{message.queue_id} is for stores; give a producer queue=MessageQueue(...) instead"
+        raise IllegalMessageError("queue_id", what)
+    for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
+        if getattr(message, name):
+            raise IllegalMessageError(name, "is up to the broker; a producer cannot send it")
+    if not -INT32_MAX - 1 <= message.flag <= INT32_MAX:
+        raise IllegalMessageError("flag", f"{message.flag} is not a signed number of 32 bits")
+
+
+def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
+    """Messages that are the items of a batch already (:mod:`firetrail.format.batch`).
+
+    They get no ids. One alone goes as itself, which brokers take larger than a batch; only such a
+    one can be compressed.
+    """
+    number("sys_flag", sys_flag, most=INT32_MAX)
+    if len(instance("items", items, bytes)) < BATCH_ITEM.size:
+        raise IllegalMessageError("items", "hold no message")
+    (size,) = BATCH_ITEM.struct.unpack_from(items)[:1]
+    if size < len(items):
+        return OutgoingMessage(topic, "", "", items, 0, sys_flag, True)
+    (item,) = decode_batch(items)
+    properties = item.properties.decode("utf-8", "replace")
+    return OutgoingMessage(topic, "", properties, item.body, item.flag, sys_flag, False)
+
+
+def result_of(draft: OutgoingMessage, queue: MessageQueue, response: Command) -> SendResult:
+    """What a broker said; RequestError if it did not take the message."""
+    status = _STATUSES.get(ResponseCode(response.code)) if response.code in _KNOWN else None
+    if status is None:
+        remark = f"{queue.broker_name}: {response.remark or 'no reason given'}"
+        raise RequestError(response.code, remark)
+    header = SendResponse.decode(response.fields)
+    return SendResult(
+        status,
+        draft.message_id,
+        header.msg_id,
+        MessageQueue(queue.topic, queue.broker_name, header.queue_id),
+        header.queue_offset,
+        header.transaction_id,
+    )
+
+
+_KNOWN = frozenset(ResponseCode)
+
+
+def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
+    """The stored form with an id, and the id."""
+    raw = message.encode_properties()
+    if raw and not raw.endswith(b"\x02"):
+        raw += b"\x02"
+    message_id = get_property(raw, UNIQ_KEY)
+    if message_id is None:
+        message_id = next(ids)
+        raw += _property(UNIQ_KEY, message_id)
+    if get_property(raw, WAIT) is None:
+        raw += _property(WAIT, "true" if message.wait_for_flush else "false")
+    return raw, message_id
+
+
+def _check_properties(raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise IllegalMessageError("raw_properties", "are not UTF-8") from None
+    if len(raw) > MAX_PROPERTIES:
+        raise PropertiesTooLongError("properties", f"{len(raw)} bytes, at most {MAX_PROPERTIES}")
+
+
+def _property(name: str, value: str) -> bytes:
+    return f"{name}\x01{value}\x02".encode()
+
+
+def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
+    """Ids as Java's clients make them: no two alike in a month of one process."""
+    start = time.localtime()
+    month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    for counter in count():
+        since = int((time.time() - month) * 1000)
+        yield encode_unique_id(ip, pid, salt, since, counter)

@@ -1,0 +1,59 @@
+"""Where a consumer group begins in queues that it has no offset in."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from firetrail.client.offsets import Offsets
+from firetrail.errors import ConfigError, FiretrailError
+from firetrail.format.arguments import number
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
+
+DEFAULT_AGE_MS = 30 * 60 * 1000
+"""How old the first message is with TIMESTAMP and no time, as in Java."""
+
+_log = logging.getLogger(__name__)
+
+
+class StartPosition:
+    """What the user of a consumer says about it."""
+
+    def __init__(self, where: ConsumeFromWhere, time_ms: int | None) -> None:
+        if time_ms is not None and where is not ConsumeFromWhere.TIMESTAMP:
+            allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
+            raise ConfigError("start_time_ms", time_ms, allowed)
+        if time_ms is not None:
+            number("start_time_ms", time_ms)
+        self.where = where
+        self._time_ms = time_ms
+
+    async def offset(self, offsets: Offsets, queue: MessageQueue, *, is_new: bool) -> int:
+        """The offset to begin at; ``is_new`` if the queue is younger than the group.
+
+        All messages of a new queue, and all retries, were sent since the group began.
+        """
+        if queue.topic.startswith(RETRY_PREFIX):
+            return await offsets.lowest(queue)
+        if self.where is ConsumeFromWhere.TIMESTAMP:
+            default = time.time_ns() // 1_000_000 - DEFAULT_AGE_MS
+            return await offsets.at_time(queue, default if self._time_ms is None else self._time_ms)
+        if self.where is ConsumeFromWhere.LAST_OFFSET and not is_new:
+            return await offsets.end(queue)
+        return await offsets.lowest(queue)
+
+
+async def has_consumed(offsets: Offsets, group: str, queues: Iterable[MessageQueue]) -> bool:
+    """Whether a group has consumed messages of one of the queues.
+
+    Offset 0 proves nothing: brokers before 5.x also answer it for a group without an offset.
+    """
+    for queue in queues:
+        try:
+            if await offsets.committed(group, queue):
+                return True
+        except (OSError, FiretrailError) as error:
+            _log.warning("%s: has it consumed %s: %s", group, queue, error)
+    return False

@@ -1,0 +1,61 @@
+"""Whether the kernels run compiled: the loops that run once for every message.
+
+Kernels live in the ``kernels`` folder of the layer that uses them. Each one is ordinary Python that
+Cython's pure-Python mode also understands, so there is one source for both ways of running it.
+Installed side by side are ``scan.py`` and, if there was a C compiler at build time, the extension
+made from it; Python prefers the extension.
+
+Compiled kernels call each other in C, so they run together or not at all: if one of them was not
+built, the others are not used either. ``FIRETRAIL_PURE=1`` in the environment has the same effect,
+which is how the tests run the uncompiled kernels of an installation that has both.
+"""
+
+import os
+import pkgutil
+import sys
+from collections.abc import Iterable
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+
+__all__ = ["COMPILED", "MISSING", "PURE_WANTED", "kernel_folders", "kernel_names", "prepare"]
+
+_LAYERS = ("format", "store", "remoting", "pipeline")
+
+
+def kernel_folders() -> tuple[str, ...]:
+    """The folders that hold kernels, one per layer."""
+    return tuple(os.path.join(os.path.dirname(__file__), layer, "kernels") for layer in _LAYERS)
+
+
+def _kernels() -> Iterable[tuple[str, str]]:
+    """Full name of every kernel, and the path of its source without the suffix."""
+    for layer, folder in zip(_LAYERS, kernel_folders(), strict=True):
+        for module in pkgutil.iter_modules([folder]):
+            if not module.name.startswith("_"):  # an underscore marks a module that is no kernel
+                yield f"firetrail.{layer}.kernels.{module.name}", os.path.join(folder, module.name)
+
+
+def kernel_names() -> tuple[str, ...]:
+    """The full names of all kernels."""
+    return tuple(name for name, _ in _kernels())
+
+
+PURE_WANTED: bool = os.environ.get("FIRETRAIL_PURE") == "1"
+"""Whether the environment asks for uncompiled kernels."""
+
+MISSING: tuple[str, ...] = tuple(
+    name
+    for name, stem in _kernels()
+    if not any(os.path.exists(stem + suffix) for suffix in EXTENSION_SUFFIXES)
+)
+"""The kernels that were not compiled when Firetrail was built."""
+
+COMPILED: bool = not PURE_WANTED and not MISSING
+"""Whether the kernels run compiled. Asking loads none of them."""
+
+
+def prepare(folders: Iterable[str]) -> None:
+    """Make the sources of a package of kernels the modules to import, unless all are compiled."""
+    if COMPILED:
+        return
+    for folder in filter(os.path.isdir, folders):
+        sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))

@@ -1,0 +1,1 @@
+"""The archive job: a store's log in a lake, exactly once."""

@@ -1,0 +1,107 @@
+"""Merging the small files of a lake: those of the same topic and day, and those that topics share.
+
+Files of one topic keep the order of the log. In those that topics share, the rows of a row group
+are sorted by topic, as in the files that are merged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from firetrail.pipeline.jobs.archive.files import OWN_BYTES, SHARED, PartitionFile, schema_of
+from firetrail.pipeline.jobs.archive.lake import SUFFIX, Lake, partition
+from firetrail.pipeline.jobs.archive.manifest import DataFile, Layout, Manifest, Retired
+from firetrail.pipeline.jobs.archive.tables import Table
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import worker_name
+
+SMALL_BYTES = 32 << 20
+"""A file of fewer bytes is worth merging with its neighbours."""
+FEW = 4
+"""So many of them are left alone: to merge two files a round would write everything often."""
+ROW_GROUP_ROWS = 128 << 10
+
+
+class Merge(NamedTuple):
+    """Files that become one."""
+
+    lake: Lake
+    files: tuple[DataFile, ...]
+    token: str
+    topic: str  # SHARED for several
+    layout: Layout
+    topic_column: bool
+
+
+def compact(
+    spark: SparkSession, lake: Lake, table: Table, manifest: Manifest, token: str
+) -> tuple[int, Manifest]:
+    """Merge what is worth it: how many files went, and the manifest then."""
+    merges = [
+        Merge(lake, files, token, topic, manifest.layout, table.topic_column)
+        for topic, files in _worth(manifest)
+    ]
+    if not merges:
+        return 0, manifest
+    made = []
+    for file, worker in run_tasks(spark, merge_files, merges, name=f"compact {lake.place}"):
+        lake.check_arrived([file], worker)
+        made.append(file)
+    old = [file for merge in merges for file in merge.files]
+    lake.sync_folders([file.path for file in made])
+    now_ms = time.time_ns() // 1_000_000
+    retired = tuple(Retired(file.path, now_ms) for file in old) if table.has_history else ()
+    manifest = manifest.exchanged({file.path for file in old}, made, retired)
+    table.publish(manifest, made, old)
+    return len(old), manifest
+
+
+def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
+    """Runs of small files with their topic, as long as the file they make is not large."""
+
+    def group(file: DataFile) -> tuple[str, str]:
+        few = file.topic != file.last_topic or file.size < OWN_BYTES
+        return SHARED if few and manifest.layout is Layout.DAY else file.topic, file.day
+
+    by_group = sorted(manifest.files, key=lambda file: (group(file), file.start))
+    for (topic, _), files in groupby(by_group, key=group):
+        run: list[DataFile] = []
+        size = 0
+        for file in [*files, None]:
+            if file is None or file.size >= SMALL_BYTES or size + file.size > 4 * SMALL_BYTES:
+                if len(run) > FEW:
+                    yield topic, tuple(run)
+                run, size = [], 0
+            if file is not None and file.size < SMALL_BYTES:
+                run.append(file)
+                size += file.size
+
+
+def merge_files(merge: Merge) -> tuple[DataFile, str]:
+    """Write the rows of some files into one, a few row groups at a time; and on which worker."""
+    merge.lake.check_shared(merge.token)
+    first = merge.files[0]
+    folder = partition(merge.layout, merge.topic, first.day)
+    name = f"{folder}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
+    schema = schema_of(merge.layout, topic_column=merge.topic_column)
+    out = PartitionFile(merge.lake, name, merge.topic, first.day, schema)
+    waiting: list[pa.Table] = []
+    rows = 0
+    for file in merge.files:
+        with pq.ParquetFile(merge.lake.path(file.path), filesystem=merge.lake.filesystem) as source:
+            for group in range(source.num_row_groups):
+                waiting.append(source.read_row_group(group).cast(schema))
+                rows += waiting[-1].num_rows
+                if rows >= ROW_GROUP_ROWS:
+                    out.write(pa.concat_tables(waiting))
+                    waiting, rows = [], 0
+    if waiting:
+        out.write(pa.concat_tables(waiting))
+    return out.close(), worker_name()

@@ -1,0 +1,412 @@
+"""Writing a part of the log into the Parquet files of a lake: what one task does.
+
+Rows are picked by topic and day straight from a scan of the log, gathered into Arrow batches and
+written by pyarrow in the task itself. A topic has files of its own, whose rows follow each other as
+in the log. In the layout "day" that is so for topics with many records only; the others share one
+file a day, in which the rows of a row group are sorted by topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from firetrail.errors import StoreDamagedError
+from firetrail.format import columns as col
+from firetrail.format.columns import Columns
+from firetrail.pipeline.jobs.archive.lake import SUFFIX, HashedFile, Lake, partition
+from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, Layout
+from firetrail.pipeline.kernels.arrow import Rows
+from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
+from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.batches import BATCH_BYTES
+from firetrail.pipeline.source.schema import arrow_schema, fields
+from firetrail.pipeline.source.sight import Sight
+from firetrail.pipeline.workers import worker_name
+from firetrail.storage.segment import Segment
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
+from firetrail.system import System
+
+ROW_GROUP_BYTES = 16 << 20
+"""Bytes of records in a row group; with more, fresh memory costs half as much as the work."""
+WAITING_BYTES = 6 * ROW_GROUP_BYTES
+"""Bytes of records that a task holds in memory, of all topics."""
+FILES_OPEN_MAX = 32
+OWN_BYTES = 4 << 20
+"""Bytes of records from which on the part of a topic's day becomes a file of its own."""
+SMALL_SHARE = 64
+"""A topic with less than this part of the records at hand is not looked at by itself."""
+SHARED = ""
+"""In place of a topic: rows of several."""
+DAY_MS = 86_400_000
+
+PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
+"""Whether the last property lacks its separator, as RocketMQ 4.9.1 to 5.1.4 write it."""
+RECORD = pa.field("record", pa.binary())
+"""The whole record, where the other columns do not say every byte of it; else null."""
+FULL_SCHEMA: pa.Schema = arrow_schema().append(PROPERTIES_OPEN).append(RECORD)
+DICTIONARY_COLUMNS = ["topic", "tags", "born_host", "store_host", "sys_flag", "flag", "queue_id"]
+DICTIONARY_COLUMNS += ["reconsume_times", "prepared_offset", "properties.key_value.key"]
+DICTIONARY_COLUMNS += ["body"]
+"""Columns with a dictionary in each row group. Where that becomes larger than Parquet's limit of
+1 MiB, the rest of the column is written as it is: for bodies that never repeat it costs nothing
+that can be measured (``benchmarks/bodies.py``)."""
+_NO_STATISTICS = {"body", "record", "properties", "keys"}
+_GATHERER = Gatherer(fields())
+
+
+def file_schema(*, topic: bool) -> pa.Schema:
+    """The columns of a data file; the topic stands in its path and need not be in the file."""
+    if topic:
+        return FULL_SCHEMA
+    return FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("topic"))
+
+
+def schema_of(layout: Layout, *, topic_column: bool) -> pa.Schema:
+    """The columns of a data file in a layout; ``topic_column`` as tables have it."""
+    return file_schema(topic=topic_column or layout is Layout.DAY)
+
+
+class ArchivePart(NamedTuple):
+    """A part of the log that one task archives."""
+
+    store: str
+    sight: Sight | None
+    start: int
+    end: int
+    lake: Lake
+    token: str
+    layout: Layout
+    topic_column: bool
+
+
+class Written(NamedTuple):
+    """What a task has made of its part."""
+
+    start: int
+    end: int  # where the walk has ended: ``end`` of the part if nothing was missed
+    messages: int
+    files: list[DataFile]
+    last: Anchor | None  # the last record, if there was any
+    worker: str
+
+
+def archive_part(part: ArchivePart) -> Written:
+    """Write all records of a part of the log. Raises StoreDamagedError at the first bad one."""
+    part.lake.check_shared(part.token)
+    messages = 0
+    last: tuple[Segment, int, int] | None = None
+    with closing(ViewLog(System(), Path(part.store))) as log, FileSet(part) as files:
+        log.load()
+        if part.sight is not None:
+            part.sight.check(log, allow_loss=True)
+        walk = LogWalk(log, part.start, part.end, resync=False)
+        for step in walk:
+            damage = step if isinstance(step, Damage) else step.failed
+            if damage is not None:
+                raise _damaged(part, damage)
+            assert isinstance(step, RecordBatch)
+            messages += step.rows
+            for first, behind in _pieces(step):
+                view = step.segment.view
+                for group in _groups(view, step.columns, first, behind, part.layout):
+                    files.add(*group)
+            size = step.columns.column(col.SIZE)[step.rows - 1]
+            last = (step.segment, step.segment.base + step.position - size, size)
+        return Written(
+            part.start,
+            walk.position,
+            messages,
+            files.finish(),
+            anchor_at(*last) if last else None,
+            worker_name(),
+        )
+
+
+def anchor_at(segment: Segment, offset: int, size: int) -> Anchor:
+    """The record of ``size`` bytes at a physical offset in ``segment``, to be known again by."""
+    at = offset - segment.base
+    return Anchor(offset, size, hashlib.sha256(segment.view[at : at + size]).hexdigest())
+
+
+def _damaged(part: ArchivePart, damage: Damage) -> StoreDamagedError:
+    return StoreDamagedError(
+        damage.path.relative_to(part.store).as_posix(),
+        damage.position,
+        damage.physical_offset,
+        damage.detail,
+        f"nothing was archived; see 'firetrail fsck {part.store}' for what can be done",
+    )
+
+
+def _pieces(step: RecordBatch) -> Iterator[tuple[int, int]]:
+    """Row numbers from and to, so that what is gathered at once does not become too large."""
+    offsets = step.columns.column(col.PHYSICAL_OFFSET)
+    first = 0
+    while first < step.rows:
+        last = bisect_left(offsets, offsets[first] + BATCH_BYTES, first + 1, step.rows)
+        yield first, last
+        first = last
+
+
+# -- rows by topic and day --------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Rows of one topic and day, or SHARED ones; ``size`` counts the bytes of their records."""
+
+    topic: str
+    day: str
+    batch: pa.RecordBatch
+    size: int
+
+
+def _groups(
+    view: memoryview, columns: Columns, first: int, last: int, layout: Layout
+) -> Iterator[Group]:
+    found = list(_picks_by_code(columns, first, last))
+    least = sum(size for _, size in found) // SMALL_SHARE if layout is Layout.DAY else 0
+    shared: dict[int, list[int]] = {}
+    for picks, size in found:
+        number = columns.column(col.STORE_TIME)[picks[0]] // DAY_MS
+        if size < least:
+            shared.setdefault(number, []).extend(picks)
+            continue
+        batch, day = _gathered(view, columns, picks), _day(number)
+        topics = batch.column("topic").unique()
+        if len(topics) == 1:
+            yield Group(topics[0].as_py(), day, batch, size)
+            continue
+        for topic in topics:  # they have the same hash
+            yield _group(topic.as_py(), day, batch.filter(pc.equal(batch.column("topic"), topic)))
+    for number, rows in shared.items():
+        batch = _gathered(view, columns, array("q", sorted(rows)))
+        yield _group(SHARED, _day(number), batch)
+
+
+def _group(topic: str, day: str, batch: pa.RecordBatch) -> Group:
+    return Group(topic, day, batch, pc.sum(batch.column("size")).as_py())
+
+
+def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[tuple[array[int], int]]:
+    """The rows of each topic (by its hash) and day, in their order, and the bytes they have."""
+    hashes, times, sizes = (
+        pa.Array.from_buffers(
+            pa.int64(), last - first, [None, pa.py_buffer(columns.column(name)[first:last])]
+        )
+        for name in (col.TOPIC_HASH, col.STORE_TIME, col.SIZE)
+    )
+    codes = pc.add(pc.shift_left(hashes, 31), pc.divide(times, DAY_MS))
+    ends = pc.min_max(codes)
+    if ends["min"] == ends["max"]:
+        yield array("q", range(first, last)), pc.sum(sizes).as_py()
+        return
+    order = pc.sort_indices(codes)  # stable
+    table = pa.table({"code": codes, "size": sizes}).group_by("code")
+    found = table.aggregate([("size", "sum"), ("size", "count")]).sort_by("code").to_pydict()
+    at = 0
+    for size, count in zip(found["size_sum"], found["size_count"], strict=True):
+        picks = pc.add(order[at : at + count].cast(pa.int64()), first)
+        yield array("q", memoryview(picks.buffers()[1]).cast("q")[: len(picks)]), size
+        at += count
+
+
+def _day(number: int) -> str:
+    """Days since 1970 as a date; what is no date of ours is the nearest one."""
+    number = min(max(number, 0), 2_932_896)
+    return f"{datetime.fromtimestamp(number * 86_400, UTC):%Y-%m-%d}"
+
+
+def _gathered(view: memoryview, columns: Columns, picks: array[int]) -> pa.RecordBatch:
+    """All columns of some rows."""
+    count = len(picks)
+    rows = Rows(view, columns.table, picks, count)
+    kinds = bytearray(count)
+    others = classify(rows, kinds)
+    opened = pc.equal(pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(kinds)]), OPEN)
+    records = pa.nulls(count, pa.binary())
+    if others:
+        records = pa.array(
+            (
+                _record(view, columns, row) if kind == OTHER else None
+                for row, kind in zip(picks, kinds, strict=True)
+            ),
+            pa.binary(),
+        )
+    batch = _GATHERER.batch(view, columns, memoryview(picks), count)
+    return pa.RecordBatch.from_arrays([*batch.columns, opened, records], schema=FULL_SCHEMA)
+
+
+def _record(view: memoryview, columns: Columns, row: int) -> bytes:
+    end = columns.column(col.PROPERTIES_AT)[row] + columns.column(col.PROPERTIES_SIZE)[row]
+    return bytes(view[end - columns.column(col.SIZE)[row] : end])
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+class FileSet:
+    """The files of one task.
+
+    One for each topic and day, more if too many are open at once. In the layout "day", what has
+    come to less than OWN_BYTES when it must be written goes to one file for the rest of the day.
+    """
+
+    def __init__(self, part: ArchivePart) -> None:
+        self._part = part
+        self._schema = schema_of(part.layout, topic_column=part.topic_column)
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._open: dict[tuple[str, str], PartitionFile] = {}
+        self._done: list[DataFile] = []
+        self._size = 0
+        self._number = 0
+
+    def __enter__(self) -> FileSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._open.values():
+            file.abandon()
+
+    def add(self, topic: str, day: str, batch: pa.RecordBatch, size: int) -> None:
+        """Take some rows; they are written with others of their topic and day."""
+        waiting = self._waiting.setdefault((topic, day), _Waiting([], 0))
+        waiting.batches.append(batch)
+        waiting.size += size
+        self._size += size
+        if waiting.size >= ROW_GROUP_BYTES:
+            self._write(topic, day)
+        elif self._size >= WAITING_BYTES:
+            topic, day = max(self._waiting, key=lambda pair: self._waiting[pair].size)
+            if self._is_shared(topic, day):
+                self._share(day)
+            self._write(*max(self._waiting, key=lambda pair: self._waiting[pair].size))
+
+    def finish(self) -> list[DataFile]:
+        """Write what is left and close all files: what was made."""
+        for topic, day in list(self._waiting):
+            if self._is_shared(topic, day):
+                self._share(day)
+        for topic, day in list(self._waiting):
+            self._write(topic, day)
+            self._done.append(self._open.pop((topic, day)).close())
+        for file in self._open.values():
+            self._done.append(file.close())
+        self._open.clear()
+        return self._done
+
+    def _is_shared(self, topic: str, day: str) -> bool:
+        """Whether rows that wait are too few for a file of their own."""
+        return (
+            self._part.layout is Layout.DAY
+            and topic != SHARED
+            and (topic, day) in self._waiting
+            and (topic, day) not in self._open
+            and self._waiting[topic, day].size < OWN_BYTES
+        )
+
+    def _share(self, day: str) -> None:
+        """Let all that is too small for a file of its own on a day wait together."""
+        few = [pair for pair in self._waiting if pair[1] == day and self._is_shared(*pair)]
+        together = self._waiting.setdefault((SHARED, day), _Waiting([], 0))
+        for pair in few:
+            moved = self._waiting.pop(pair)
+            together.batches += moved.batches
+            together.size += moved.size
+
+    def _write(self, topic: str, day: str) -> None:
+        waiting = self._waiting.pop((topic, day))
+        self._size -= waiting.size
+        file = self._open.pop((topic, day), None)
+        if file is None:
+            if len(self._open) >= FILES_OPEN_MAX:
+                oldest = next(iter(self._open))
+                self._done.append(self._open.pop(oldest).close())
+            folder = partition(self._part.layout, topic, day)
+            name = f"{folder}/{self._part.start:020d}-{self._number:05d}"
+            name += f"-{self._part.token}{SUFFIX}"
+            self._number += 1
+            file = PartitionFile(self._part.lake, name, topic, day, self._schema)
+        self._open[topic, day] = file  # as the last one: the first is the one used longest ago
+        table = pa.Table.from_batches(waiting.batches)
+        file.write(table, table.num_rows * ROW_GROUP_BYTES // max(waiting.size, ROW_GROUP_BYTES))
+
+
+class _Waiting:
+    """Rows that will become a row group."""
+
+    def __init__(self, batches: list[pa.RecordBatch], size: int) -> None:
+        self.batches = batches
+        self.size = size
+
+
+class PartitionFile:
+    """A Parquet file under way, of one topic or with SHARED rows."""
+
+    def __init__(self, lake: Lake, name: str, topic: str, day: str, schema: pa.Schema) -> None:
+        self._name, self._topic, self._day = name, topic, day
+        self._topics: set[str] = set() if topic == SHARED else {topic}
+        self._schema = schema
+        self._file: HashedFile = lake.create(name)
+        self._start = self._last = self._end = -1
+        self._messages = 0
+        statistics = [field for field in schema.names if field not in _NO_STATISTICS]
+        coded = [name for name in DICTIONARY_COLUMNS if name.split(".")[0] in schema.names]
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=coded,
+            write_statistics=statistics,
+            store_schema=False,
+        )
+
+    def write(self, table: pa.Table, group_rows: int | None = None) -> None:
+        """Append a row group, or several of at most ``group_rows``."""
+        offsets = table.column("physical_offset")
+        ends = pc.min_max(offsets).as_py()
+        self._start = min(self._start, ends["min"]) if self._messages else ends["min"]
+        self._last = max(self._last, ends["max"])
+        self._end = max(self._end, pc.max(pc.add(offsets, table.column("size"))).as_py())
+        self._messages += table.num_rows
+        if self._topic == SHARED:
+            table = table.sort_by([("topic", "ascending"), ("physical_offset", "ascending")])
+            self._topics.update(
+                (table.column("topic")[0].as_py(), table.column("topic")[-1].as_py())
+            )
+        table = table.select(self._schema.names)
+        self._writer.write_table(table, row_group_size=max(group_rows or table.num_rows, 1))
+
+    def close(self) -> DataFile:
+        """Finish and sync the file: what it holds."""
+        self._writer.close()
+        self._file.close()
+        return DataFile(
+            self._name,
+            min(self._topics),
+            max(self._topics),
+            self._day,
+            self._start,
+            self._last,
+            self._end,
+            self._messages,
+            self._file.size,
+            self._file.sha256,
+        )
+
+    def abandon(self) -> None:
+        """Close the file of a task that failed; nobody will name it."""
+        self._writer.close()
+        self._file.close()

@@ -1,0 +1,275 @@
+"""What kind of table a lake is: plain Parquet files, a Delta or an Iceberg table.
+
+A Delta or Iceberg table has its own list of files, and the manifest must agree with it. So the next
+manifest is written as ``pending.json`` first, then the table commits, carrying the manifest's
+sequence number, then the pending one is published. A job that finds a pending manifest asks the
+table for that number, and publishes or forgets it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from firetrail.errors import ConfigError, LakeError, MissingExtraError
+from firetrail.pipeline.jobs.archive.files import file_schema
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import (
+    FOLDER,
+    PENDING,
+    DataFile,
+    Layout,
+    Manifest,
+    decode_manifest,
+)
+
+DAY = pa.field("day", pa.date32())
+_PARTITIONS = {Layout.DAY: ["day"], Layout.TOPIC: ["topic", "day"]}
+_SEQUENCE = "firetrail.sequence"
+_WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
+
+
+class Table(Protocol):
+    """How data files become visible."""
+
+    kind: str
+    topic_column: bool
+    """Whether the topic must be in the files also where it is in their path."""
+    has_history: bool
+    """Whether older states can be read, so that files must not go when they are replaced."""
+
+    def settle(self) -> None:
+        """Finish or undo what a killed job has begun to publish."""
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Let a manifest count, which differs from the one before by these files."""
+
+
+class ParquetFiles:
+    """Files in Hive's folders; the manifest alone says which of them count."""
+
+    kind = "parquet"
+    topic_column = False
+    has_history = False
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def settle(self) -> None:
+        """Nothing: the manifest is replaced as a whole."""
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Replace the manifest, then remove what it no longer names."""
+        self._lake.publish(manifest)
+        for file in removed:
+            self._lake.remove(file.path)
+
+
+class _CommittedTable:
+    """A table with commits of its own."""
+
+    kind = ""
+    has_history = True
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def settle(self) -> None:
+        """Publish what the table has committed; what it has not never happened."""
+        content = self._lake.read(PENDING)
+        if content is None:
+            return
+        manifest = decode_manifest(content, self._lake.show(PENDING))
+        published = self._lake.manifest()
+        if published is not None and published.sequence >= manifest.sequence:
+            self._lake.remove(PENDING)
+        elif self._has_committed(manifest):
+            self._lake.publish(manifest)
+        else:
+            self._lake.remove(PENDING)
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Commit to the table, between announcing the manifest and letting it count."""
+        self._lake.replace(PENDING, manifest.encode())
+        self._commit(manifest, added, removed)
+        self._lake.publish(manifest)
+
+    def _has_committed(self, manifest: Manifest) -> bool:
+        raise NotImplementedError
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        raise NotImplementedError
+
+
+class DeltaFiles(_CommittedTable):
+    """A Delta table partitioned by day, or by topic and day."""
+
+    kind = "delta"
+    topic_column = False
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake)
+        self._deltalake: Any = _library("deltalake", self.kind)
+
+    def _table(self, layout: Layout) -> Any:
+        schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
+        return self._deltalake.DeltaTable.create(
+            self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
+        )
+
+    def _has_committed(self, manifest: Manifest) -> bool:
+        found = self._table(manifest.layout).transaction_version(manifest.lake_id)
+        return found is not None and found >= manifest.sequence
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        layout = manifest.layout
+        table = self._table(layout)
+        transaction = self._deltalake.Transaction(manifest.lake_id, manifest.sequence)
+        table.create_write_transaction(
+            [*self._adds(added, layout, bool(removed)), *self._removes(removed, layout)],
+            "append",
+            table.schema(),
+            partition_by=_PARTITIONS[layout],
+            commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
+        )
+
+    def _adds(self, files: Iterable[DataFile], layout: Layout, rearranged: bool) -> Iterable[Any]:
+        transaction = import_module("deltalake.transaction")
+        for file in files:
+            lowest: dict[str, Any] = {"physical_offset": file.start}
+            highest: dict[str, Any] = {"physical_offset": file.last}
+            if layout is Layout.DAY:
+                lowest["topic"], highest["topic"] = file.topic, file.last_topic
+            stats = {
+                "numRecords": file.messages,
+                "minValues": lowest,
+                "maxValues": highest,
+                "nullCount": dict.fromkeys(lowest, 0),
+            }
+            yield transaction.AddAction(
+                file.path,
+                file.size,
+                _partition_of(file, layout),
+                0,
+                not rearranged,
+                json.dumps(stats),
+            )
+
+    def _removes(self, files: Iterable[DataFile], layout: Layout) -> Iterable[Any]:
+        transaction = import_module("deltalake.transaction")
+        for file in files:
+            yield transaction.RemoveAction(
+                file.path,
+                False,
+                time.time_ns() // 1_000_000,
+                file.size,
+                _partition_of(file, layout),
+            )
+
+
+def _partition_of(file: DataFile, layout: Layout) -> dict[str, str]:
+    values = {"topic": file.topic, "day": file.day}
+    return {name: values[name] for name in _PARTITIONS[layout]}
+
+
+class IcebergFiles(_CommittedTable):
+    """An Iceberg table partitioned by the day of the store time, or by topic and day.
+
+    Its catalog is a SQLite file in the lake, which must be a local folder.
+    """
+
+    kind = "iceberg"
+    topic_column = True
+    name = "firetrail.messages"
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake)
+        catalogs: Any = _library("pyiceberg.catalog.sql", self.kind)
+        if not lake.is_local:
+            raise LakeError(
+                f"{lake.place}: an Iceberg archive needs a local folder, for its catalog; use "
+                "--format delta"
+            )
+        folder = Path(lake.path(FOLDER))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._catalog = catalogs.SqlCatalog(
+            "firetrail",
+            uri=f"sqlite:///{folder / 'catalog.db'}",
+            warehouse=f"file://{lake.path('')}",
+        )
+
+    def _table(self, layout: Layout) -> Any:
+        if self._catalog.table_exists(self.name):
+            return self._catalog.load_table(self.name)
+        self._catalog.create_namespace_if_not_exists("firetrail")
+        table = self._catalog.create_table(
+            self.name,
+            schema=file_schema(topic=True),
+            location=f"file://{self._lake.path('')}",
+            properties={
+                f"write.metadata.metrics.column.{name}": "none" for name in _WITHOUT_METRICS
+            },
+        )
+        with table.update_spec() as spec:
+            if layout is Layout.TOPIC:
+                spec.add_identity("topic")
+            spec.add_field("store_time", "day", "day")
+        return table
+
+    def _has_committed(self, manifest: Manifest) -> bool:
+        number = f"{manifest.lake_id}-{manifest.sequence}"
+        return any(
+            snapshot.summary is not None and snapshot.summary.get(_SEQUENCE) == number
+            for snapshot in self._table(manifest.layout).snapshots()
+        )
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        properties = {_SEQUENCE: f"{manifest.lake_id}-{manifest.sequence}"}
+        new = [self._address(file) for file in added]
+        table = self._table(manifest.layout)
+        if not removed:
+            table.add_files(new, snapshot_properties=properties)
+            return
+        old = {self._address(file) for file in removed}
+        arrow: Any = import_module("pyiceberg.io.pyarrow")
+        with table.transaction() as transaction:
+            made = arrow.parquet_files_to_data_files(
+                table.io, transaction.table_metadata, iter(new)
+            )
+            with transaction.update_snapshot(properties).overwrite() as snapshot:
+                for task in table.scan().plan_files():
+                    if task.file.file_path in old:
+                        snapshot.delete_data_file(task.file)
+                for file in made:
+                    snapshot.append_data_file(file)
+
+    def _address(self, file: DataFile) -> str:
+        return f"file://{self._lake.path(file.path)}"
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"archives of kind {extra} need {module.split('.')[0]}: "
+            f"pip install 'firetrail[spark,{extra}]'"
+        ) from error
+
+
+KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {
+    kind.kind: kind for kind in (ParquetFiles, DeltaFiles, IcebergFiles)
+}
+
+
+def table_of(kind: str, lake: Lake) -> Table:
+    """The table of a lake; MissingExtraError without the library that it needs."""
+    if kind not in KINDS:
+        raise ConfigError("format", kind, f"there is {', '.join(KINDS)}")
+    return KINDS[kind](lake)

@@ -1,0 +1,1 @@
+"""The audit job: every record, unit and index entry checked."""

@@ -1,0 +1,274 @@
+"""Is a store sound? Every record, every unit and every index entry checked, as Spark tasks.
+
+The checks are those of ``firetrail fsck``, and so is the verdict; here they run in parallel:
+
+1. Tasks over the files of the log verify its records and stage what follows from them.
+2. Where damage reaches from one file into the next, the next is checked again from where it ends.
+3. Tasks compare the queues, some to a task, and the index files, one to a task, with that. Only if
+   an index file is not exactly as it should be is the index looked at as a whole: what is missing
+   in one file may stand in the next.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cached_property
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.names import CONSUME_QUEUE, INDEX
+from firetrail.pipeline.jobs.audit.tasks import (
+    Compared,
+    CompareTask,
+    IndexFileTask,
+    IndexTask,
+    LogChecked,
+    LogTask,
+    QueueTask,
+    QueueWork,
+    Subject,
+    check_log,
+    compare,
+)
+from firetrail.pipeline.jobs.rebuild.arrangement import deal_out, shared_out
+from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece
+from firetrail.pipeline.source.sight import whole_sight
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import make_shared
+from firetrail.store.index.tag_entries import has_tag_entries
+from firetrail.store.inspect.fsck.check import check_tail, judged_to, make_report
+from firetrail.store.inspect.fsck.homeless import Homeless
+from firetrail.store.inspect.fsck.log import StoreTimes
+from firetrail.store.inspect.fsck.marks import MarkCheck
+from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.queues.table import QueueKey
+from firetrail.store.repair.rebuild import claimed
+from firetrail.system import allow_many_files
+
+FINDING_SCHEMA = (
+    "severity string, kind string, file string, offset long, physical_offset long, detail string"
+)
+
+
+class Audit:
+    """The result of an audit: a report as ``fsck`` gives it, and its findings as tables."""
+
+    def __init__(self, spark: SparkSession, report: CheckReport) -> None:
+        self._spark = spark
+        self.report = report
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.report.ok
+
+    @cached_property
+    def findings(self) -> DataFrame:
+        """Everything that was found, worst first, a row each."""
+        rows = [
+            (severity, problem.kind.value, *problem[:3], problem.detail)
+            for severity, found in (
+                ("problem", self.report.problems),
+                ("warning", self.report.warnings),
+            )
+            for problem in found
+        ]
+        return self._spark.createDataFrame(rows, FINDING_SCHEMA)
+
+    def tables(self) -> dict[str, DataFrame]:
+        """The findings by kind; only kinds of which there are any."""
+        return {
+            kind: self.findings.where(f"kind = '{kind}'").drop("severity", "kind")
+            for kind in by_kind([*self.report.problems, *self.report.warnings])
+        }
+
+
+def audit(
+    spark: SparkSession,
+    store: str | Path,
+    *,
+    delays: DelayLevels | None = None,
+    work: str | Path | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Audit:
+    """Check a store, which is only read and may be in use.
+
+    ``delays`` are the broker's delay levels. ``work`` is a folder with room for a fifth of the log
+    (by default the machine's one for temporary files); every worker must reach it and the store
+    under the same path. ``on_progress`` is told how many bytes of the log are done.
+    """
+    allow_many_files()
+    delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+    root = Path(store).absolute()
+    with StoreView.open(root) as view:
+        folder = work_folder(root, Path(work or tempfile.gettempdir()))
+        with claimed(view.system.files, folder, root, "auditing"):
+            report = _Work(spark, view, delays, make_shared(folder, "staged"), on_progress).run()
+    report.store = str(store)
+    return Audit(spark, report)
+
+
+def work_folder(root: Path, work: Path) -> Path:
+    """The folder for the audits of a store: each removes what one that was killed has left."""
+    name = sha256(str(root).encode()).hexdigest()[:16]
+    return work.absolute() / f"firetrail-audit-{name}"
+
+
+class _Work:
+    """One audit."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: StoreView,
+        delays: DelayLevels,
+        folder: Path,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        self._spark = spark
+        self._view = view
+        self._delays = delays
+        self._folder = folder
+        self._on_progress = on_progress
+        self._judged_to = judged_to(view)
+        self._sight = whole_sight(view)
+        there = {CONSUME_QUEUE: view.tails, INDEX: view.index.files}
+        self._folders = tuple(name for name, found in there.items() if found)
+        self._findings = Findings()
+        self._damaged = DamagedRanges()
+        self._marks = MarkCheck(view, self._findings)
+
+    def run(self) -> CheckReport:
+        """Check, and report."""
+        view, findings = self._view, self._findings
+        findings.extend([*view.log.misfits, *view.index_faults])
+        parts = self._check_log()
+        times = StoreTimes()
+        for part in parts:
+            findings.merge(part.findings)
+            times.go_on(part.times)
+            for start, end in part.damaged:
+                self._damaged.add(start, end)
+        torn = parts[-1].torn if parts else None
+        torn = torn or check_tail(view, findings, self._damaged)
+        times.note(view, findings)
+        compared = self._compare(parts)
+        for result in compared:
+            findings.merge(result.findings)
+        end = view.end if torn is None else torn.physical_offset
+        self._marks.finish(times.newest, end, damaged=len(self._damaged) > 0)
+        return make_report(
+            view,
+            findings,
+            torn,
+            times,
+            sum(part.messages for part in parts),
+            sum(result.units for result in compared),
+            sum(result.entries for result in compared),
+        )
+
+    def _subject(self, queues: list[QueueKey]) -> Subject:
+        root, known = str(self._view.root), self._view.known(queues)
+        return Subject(root, known, self._judged_to, self._sight, self._folders)
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def _check_log(self) -> list[LogChecked]:
+        """The parts of the log, in order, up to its end or to where it is torn."""
+        view = self._view
+        tags = bool(has_tag_entries(view.index, view.log))
+        light = view.queues.may_lack_light_queues
+        bases = [segment.base for segment in view.log.segments if segment.base < view.end]
+        tasks = [
+            LogTask(self._subject([]), start, until, self._delays, tags, light, str(self._folder))
+            for start, until in pairwise([*bases, view.end])
+        ]
+        sizes = [task.until - task.start for task in tasks]
+        checked = run_tasks(
+            self._spark,
+            check_log,
+            tasks,
+            name="audit: the log",
+            progress=lambda done: self._on_progress(sum(sizes[:done])),
+        )
+        return self._in_a_row(tasks, checked)
+
+    def _in_a_row(self, tasks: list[LogTask], checked: list[LogChecked]) -> list[LogChecked]:
+        """The parts that one walk over the whole log would come to."""
+        row: list[LogChecked] = []
+        position = tasks[0].start if tasks else 0
+        for task, part in zip(tasks, checked, strict=True):
+            if position >= task.until:
+                continue
+            if position != task.start:
+                again = [task._replace(start=position)]
+                (part,) = run_tasks(self._spark, check_log, again, name="audit: behind damage")
+            row.append(part)
+            position = part.position
+            if part.torn is not None:
+                break
+        return row
+
+    # -- queues and index ---------------------------------------------------------------------
+
+    def _compare(self, parts: list[LogChecked]) -> list[Compared]:
+        queues = self._queue_tasks(parts)
+        index = self._index_tasks(parts)
+        entries = [(part.staged.entries, part.staged.chunks) for part in parts]
+        whole = IndexTask(self._subject([]), list(self._damaged), entries)
+        tasks: list[CompareTask] = [*queues, *index] if index else [*queues, whole]
+        compared = run_tasks(self._spark, compare, tasks, name="audit: queues and index")
+        if any(result.findings for result in compared[len(queues) :]) and index:
+            del compared[len(queues) :]
+            compared += run_tasks(self._spark, compare, [whole], name="audit: the whole index")
+        return compared
+
+    def _queue_tasks(self, parts: list[LogChecked]) -> list[QueueTask]:
+        there = self._view.queues.pairs()
+        pieces: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {key: [] for key in there}
+        homeless = Homeless(self._view)
+        for part in parts:
+            for piece in part.staged.pieces:
+                key = (piece.topic, piece.queue_id)
+                places = (piece.physical_offset, piece.newest)
+                if homeless.admits(key, piece.offset, piece.length, *places):
+                    pieces.setdefault(key, []).append((part.staged.units, piece))
+        homeless.finish(self._findings)
+        present = set(there)
+        work = [
+            QueueWork(key, key in present, found)
+            for key, found in pieces.items()
+            if key not in homeless.queues
+        ]
+        slots = self._spark.sparkContext.defaultParallelism
+        return [
+            QueueTask(self._subject([queue.key for queue in share]), list(self._damaged), share)
+            for share in shared_out(work, slots)
+        ]
+
+    def _index_tasks(self, parts: list[LogChecked]) -> list[IndexFileTask]:
+        """A task for each index file, with the entries that it holds if all is well.
+
+        No tasks if that cannot be told, or if there is only one file.
+        """
+        view = self._view
+        files = view.index.files
+        if len(files) < 2 or view.index_faults:
+            return []
+        expired = (file.kept_before(view.log.min_offset) for file in files)
+        last = (min(file.header.next_entry, file.entries) - 1 for file in files[:-1])
+        held = [max(end - start, 0) for end, start in zip(last, expired, strict=False)]
+        counts = [(part.staged.entries, part.staged.entry_count) for part in parts]
+        total = sum(count for _, count in counts)
+        shares = deal_out(counts, [*held, total])
+        subject, damaged = self._subject([]), list(self._damaged)
+        return [
+            IndexFileTask(subject, damaged, number, entries)
+            for number, entries in enumerate(shares)
+        ]

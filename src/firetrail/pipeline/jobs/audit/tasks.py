@@ -1,0 +1,251 @@
+"""The tasks of an audit: parts of the log, queues and index files, checked as ``fsck`` does it.
+
+Tasks over the log check its records and stage what follows from them; then queues and index files
+are compared with that, each by the code of ``firetrail.store.inspect.fsck`` and in log order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.format.columns import Columns
+from firetrail.format.delay import DelayLevels
+from firetrail.format.kernels.derive import derive_entries
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.rebuild.assembly import Entries
+from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, Stage, StagedFiles, StagedPiece
+from firetrail.pipeline.source.sight import Sight, check_store
+from firetrail.pipeline.workers import check_shared, not_shared
+from firetrail.store.dispatch.deriver import derive_runs
+from firetrail.store.inspect.fsck.entries import ENTRIES_PER_BATCH, IndexCheck
+from firetrail.store.inspect.fsck.log import LogCheck, StoreTimes
+from firetrail.store.inspect.fsck.report import DamagedRanges, Findings, TornTail
+from firetrail.store.inspect.fsck.units import QueueChecks
+from firetrail.store.inspect.view import Known, StoreView
+from firetrail.store.queues.table import QueueKey
+from firetrail.system import System, allow_many_files
+
+UNITS_PER_STEP = 4096
+
+
+class Subject(NamedTuple):
+    """The store that is audited, as the driver has seen it."""
+
+    root: str
+    known: Known
+    judged_to: int
+    """Units and entries of records before this offset must be there."""
+    sight: Sight
+    folders: tuple[str, ...]
+    """Those that had something in them, beside the log's."""
+
+    def open(self) -> StoreView:
+        """The store; close it. Raises NotSharedError unless it is the one the driver has seen."""
+        check_store(self.root, self.sight)
+        for name in self.folders:
+            folder = Path(self.root, name)
+            if not System().files.names(folder):
+                raise not_shared(folder, "the folder is missing or empty")
+        allow_many_files()
+        return StoreView.open(self.root, known=self.known)
+
+
+class LogTask(NamedTuple):
+    """The log from ``start`` to the end of the file that holds the byte before ``until``."""
+
+    subject: Subject
+    start: int
+    until: int
+    delays: DelayLevels
+    tags: bool
+    light: bool
+    folder: str
+
+
+class LogChecked(NamedTuple):
+    """What was found in a part of the log, and what follows from it."""
+
+    position: int
+    """Where the next part begins: behind this one, or behind damage that goes on there."""
+    messages: int
+    times: StoreTimes
+    torn: TornTail | None
+    findings: Findings
+    damaged: list[tuple[int, int]]
+    staged: StagedPiece
+
+
+class Compared(NamedTuple):
+    """What was found in queues or index files."""
+
+    findings: Findings
+    units: int = 0
+    entries: int = 0
+
+
+def check_log(task: LogTask) -> LogChecked:
+    """Check a part of the log."""
+    check_shared(task.folder)
+    findings, damaged = Findings(), DamagedRanges()
+    with task.subject.open() as view, Stage(Path(task.folder)) as stage:
+        feed = _Feed(stage, damaged, task.delays, task.tags, task.light)
+        check = LogCheck(view, findings, damaged, task.subject.judged_to, feed)
+        walk = view.walk(task.start, until=task.until)
+        check.run(walk, lambda done: None)
+        return LogChecked(
+            walk.position,
+            check.messages,
+            check.times,
+            check.torn,
+            findings,
+            list(damaged),
+            stage.finish(),
+        )
+
+
+class _Feed:
+    """Stages what follows from records; pieces do not reach over damage."""
+
+    def __init__(
+        self, stage: Stage, damaged: DamagedRanges, delays: DelayLevels, tags: bool, light: bool
+    ) -> None:
+        self._stage = stage
+        self._damaged = damaged
+        self._damage_known = 0
+        self._waits = array("q", delays.waits_ms)
+        self._tags = tags
+        self._light = light
+        self._room = memoryview(array("q", bytes(24 * ENTRIES_PER_BATCH)))
+
+    def __call__(self, view: memoryview, columns: Columns, rows: int) -> None:
+        if len(self._damaged) > self._damage_known:
+            self._damage_known = len(self._damaged)
+            self._stage.break_pieces()
+        runs = derive_runs(view, columns, rows, self._waits, light=self._light)
+        self._stage.add(runs, self._entries(view, columns, rows))
+
+    def _entries(self, view: memoryview, columns: Columns, rows: int) -> Iterator[memoryview]:
+        row = 0
+        while row < rows:
+            count, row = derive_entries(view, columns.table, row, rows, self._room, self._tags)
+            yield self._room[: 3 * count]
+
+
+class _Damage:
+    """The damaged parts of the log, made known as far as the comparison has come."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self._left = ranges[::-1]
+        self.known = DamagedRanges()
+
+    def before(self, offset: int) -> None:
+        """The comparison has come to the record at ``offset``."""
+        while self._left and self._left[-1][0] <= offset:
+            self.known.add(*self._left.pop())
+
+    def all(self) -> None:
+        """The log is done."""
+        while self._left:
+            self.known.add(*self._left.pop())
+
+
+class QueueWork(NamedTuple):
+    """A queue, whether it is there, and its pieces in the order of the log."""
+
+    key: QueueKey
+    there: bool
+    pieces: list[tuple[str, DerivedPiece]]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes are read; a queue costs something even without any."""
+        return 4096 + 2 * UNIT_SIZE * sum(piece.length for _, piece in self.pieces)
+
+
+class QueueTask(NamedTuple):
+    """Queues to compare with what follows from the log."""
+
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    queues: list[QueueWork]
+
+    def run(self) -> Compared:
+        """Compare them."""
+        findings, staged, units = Findings(), StagedFiles(), 0
+        with self.subject.open() as view:
+            for queue in self.queues:
+                damage = _Damage(self.damaged)
+                checks = QueueChecks(view, findings, damage.known, self.subject.judged_to)
+                for path, piece in queue.pieces:
+                    damage.before(piece.physical_offset)
+                    found = staged.units(path, piece.position, piece.length)
+                    for at in range(0, piece.length, UNITS_PER_STEP):
+                        part = found[at * UNIT_SIZE : (at + UNITS_PER_STEP) * UNIT_SIZE]
+                        checks.take(*queue.key, piece.offset + at, bytearray(part))
+                damage.all()
+                checks.finish([queue.key] if queue.there else [])
+                units += checks.units
+        return Compared(findings, units=units)
+
+
+class IndexFileTask(NamedTuple):
+    """One index file, by its number, and the entries that should be in it."""
+
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    number: int
+    entries: list[Entries]
+
+    def run(self) -> Compared:
+        """Compare it."""
+        findings, damage = Findings(), _Damage(self.damaged)
+        damage.all()
+        with self.subject.open() as view:
+            parts = (view, findings, damage.known, self.subject.judged_to)
+            check = IndexCheck(*parts, only=self.number)
+            for path, first, end in self.entries:
+                found = StagedFiles().entries(path)
+                for at in range(first, end, ENTRIES_PER_BATCH):
+                    check.take(found[3 * at : 3 * min(at + ENTRIES_PER_BATCH, end)])
+            check.finish()
+        return Compared(findings, entries=check.entries)
+
+
+class IndexTask(NamedTuple):
+    """The whole index, and the staged files with all entries that should be in it."""
+
+    subject: Subject
+    damaged: list[tuple[int, int]]
+    staged: list[tuple[str, array[int]]]
+    """Files, and how many entries of each were derived together: so ``fsck`` takes them, too."""
+
+    def run(self) -> Compared:
+        """Compare it."""
+        findings, damage = Findings(), _Damage(self.damaged)
+        with self.subject.open() as view:
+            check = IndexCheck(view, findings, damage.known, self.subject.judged_to)
+            for entries in self._chunks():
+                damage.before(entries[1])
+                check.take(entries)
+            damage.all()
+            check.finish()
+        return Compared(findings, entries=check.entries)
+
+    def _chunks(self) -> Iterator[memoryview]:
+        for path, counts in self.staged:
+            at = 0
+            found = StagedFiles().entries(path) if sum(counts) else memoryview(b"")
+            for count in filter(None, counts):
+                yield found[3 * at : 3 * (at + count)]
+                at += count
+
+
+CompareTask = QueueTask | IndexFileTask | IndexTask
+
+
+def compare(task: CompareTask) -> Compared:
+    """Compare queues or index files with what follows from the log."""
+    return task.run()

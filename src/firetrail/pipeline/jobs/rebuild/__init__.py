@@ -1,0 +1,1 @@
+"""The rebuild job: consume queues and index from the log alone."""

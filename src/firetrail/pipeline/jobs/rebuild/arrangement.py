@@ -1,0 +1,162 @@
+"""Which unit and which entry goes into which file: from their numbers, without a look at them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import repeat, takewhile
+from typing import NamedTuple, Protocol, TypeVar
+
+from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.light import is_light
+from firetrail.format.names import index_name, queue_folder
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.rebuild.assembly import Entries, IndexFiles, QueueFiles, Units
+from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, StagedFiles, StagedPiece
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.queues.consume_queue import gap_detail
+from firetrail.store.queues.lives import Lives
+from firetrail.store.queues.table import QueueKey
+from firetrail.store.repair.rebuild import damage_at
+
+RANGE_BYTES = 64 << 20
+"""About so much of a queue is written by one task."""
+TASK_BYTES = 1 << 30
+"""A task should not have more than this to read and write."""
+TASKS_PER_SLOT = 2
+"""So many tasks for each slot, so that all slots end at about the same time."""
+
+
+class _Gap(NamedTuple):
+    """A message that a queue cannot take, for the one before it is not in the log."""
+
+    physical_offset: int
+    detail: str
+
+
+def queue_files(
+    view: StoreView, staged: list[StagedPiece], catalog: Catalog, lives: Lives
+) -> Iterator[QueueFiles]:
+    """The files of all queues; ``lives`` counts what is not in them.
+
+    As the live dispatcher has it: a queue begins with its first message in the log, a message
+    with a number that was there before is passed over, and none may be missing. As recovery has
+    it, number 0 behind others begins a new life, and what is before it is given up.
+    """
+    queues: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {}
+    gaps: dict[QueueKey, _Gap] = {}
+    for part in staged:
+        for piece in part.pieces:
+            key = (piece.topic, piece.queue_id)
+            if piece.topic in catalog.batches:
+                continue
+            end = lives.end(key)
+            found = queues.setdefault(key, [])
+            if lives.note(key, piece.offset, piece.length, piece.physical_offset, piece.newest):
+                found.clear()
+            elif is_light(piece.topic) and found:  # one behind the other, whatever their numbers
+                before = found[-1][1]
+                piece = piece._replace(offset=before.offset + before.length)
+            elif end is not None and piece.offset > end:
+                detail = gap_detail(*key, end, piece.offset)
+                gaps.setdefault(key, _Gap(piece.physical_offset, detail))
+            found.append((part.units, piece))
+    if gaps:
+        first = min(gaps.values())
+        raise damage_at(view, first.physical_offset, first.detail)
+    absent = lives.absent(catalog)
+    files_per_range = max(RANGE_BYTES // view.queue_file_size, 1)
+    for (topic, queue_id), found in queues.items():
+        queue_folder(topic, queue_id)  # or it cannot be a queue
+        if (topic, queue_id) in absent:
+            continue
+        ranges: dict[int, list[Units]] = {}
+        for units in _new_units(found):
+            _cut(units, files_per_range * view.queue_file_size // UNIT_SIZE, ranges)
+        for units_of_range in ranges.values():
+            yield QueueFiles(topic, queue_id, view.queue_file_size, units_of_range)
+
+
+def _new_units(found: list[tuple[str, DerivedPiece]]) -> Iterator[Units]:
+    """The pieces of a queue, less the messages with numbers that were there before."""
+    end = found[0][1].offset
+    for path, piece in found:
+        known = end - piece.offset
+        if known < piece.length:
+            position = piece.position + known * UNIT_SIZE
+            yield Units(path, position, end, piece.length - known)
+            end = piece.offset + piece.length
+
+
+def _cut(units: Units, range_length: int, ranges: dict[int, list[Units]]) -> None:
+    """Put units into the ranges, of ``range_length`` queue offsets, that they belong to."""
+    path, position, offset, length = units
+    while length:
+        number = offset // range_length
+        inside = min(length, (number + 1) * range_length - offset)
+        ranges.setdefault(number, []).append(Units(path, position, offset, inside))
+        position += inside * UNIT_SIZE
+        offset += inside
+        length -= inside
+
+
+def index_files(
+    staged: list[StagedPiece], geometry: IndexGeometry, created_ms: int
+) -> Iterator[IndexFiles]:
+    """The files of the index, the first of which is named after the time ``created_ms``."""
+    created = datetime.fromtimestamp(created_ms / 1000)
+    before: IndexHeader | None = None
+    counts = [(part.entries, part.entry_count) for part in staged]
+    for share in takewhile(bool, deal_out(counts, repeat(geometry.entries - 1))):
+        yield IndexFiles(index_name(created), geometry, before, share)
+        before = _end_of(share[-1])
+        created += timedelta(milliseconds=1)
+
+
+def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Entries]]:
+    """Share the entries of some files out, in order: so many to each, as long as there are any."""
+    left = deque(Entries(path, 0, count) for path, count in staged if count)
+    for size in sizes:
+        share: list[Entries] = []
+        while size and left:
+            path, first, end = left.popleft()
+            taken = min(size, end - first)
+            share.append(Entries(path, first, first + taken))
+            size -= taken
+            if first + taken < end:
+                left.appendleft(Entries(path, first + taken, end))
+        yield share
+
+
+def _end_of(entries: Entries) -> IndexHeader:
+    """What the header of an index file that ends with these entries says about its end."""
+    found = StagedFiles().entries(entries.path)
+    _, offset, time = found[3 * entries.end - 3 : 3 * entries.end]
+    return IndexHeader(end_timestamp=time, end_offset=offset)
+
+
+class Weighty(Protocol):
+    """Work for a task."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it reads and writes."""
+
+
+Work = TypeVar("Work", bound=Weighty)
+
+
+def shared_out(work: list[Work], slots: int) -> list[list[Work]]:
+    """Shares of about the same weight, enough of them for all slots."""
+    weight = sum(item.weight for item in work)
+    count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(work))
+    shares: list[list[Work]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for item in sorted(work, key=lambda item: item.weight, reverse=True):
+        load, number = heappop(heap)
+        shares[number].append(item)
+        heappush(heap, (load + item.weight, number))
+    return shares

@@ -1,0 +1,116 @@
+"""Putting staged pieces together: the files of queues and of the index, written by tasks.
+
+Files are made by the classes that the live store writes them with, in a folder of the attempt's
+own; they are synced when a task returns.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.names import INDEX
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.pipeline.jobs.rebuild.pieces import ENTRY_SIZE, StagedFiles
+from firetrail.pipeline.workers import check_shared, worker_name
+from firetrail.store.index.file import IndexFile
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.system import System
+
+
+class Units(NamedTuple):
+    """Consecutive units in a staged file; the first one has queue offset ``offset``."""
+
+    path: str
+    position: int
+    offset: int
+    length: int
+
+
+class QueueFiles(NamedTuple):
+    """Files of one queue, to be made of these units, which follow each other.
+
+    They begin at the beginning of a file, or are the first ones of the queue.
+    """
+
+    topic: str
+    queue_id: int
+    file_size: int
+    units: list[Units]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes are read and written."""
+        return 2 * UNIT_SIZE * sum(units.length for units in self.units)
+
+    def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
+        """Make the files below ``folder``."""
+        queue = ConsumeQueue(System(), folder, self.topic, self.queue_id, self.file_size)
+        with closing(queue):
+            for units in self.units:
+                found = staged.units(units.path, units.position, units.length)
+                queue.append(units.offset, found)
+            queue.flush()
+            return [segment.path for segment in queue.files.segments]
+
+
+class Entries(NamedTuple):
+    """Entries ``first`` to ``end`` of a staged file."""
+
+    path: str
+    first: int
+    end: int
+
+
+class IndexFiles(NamedTuple):
+    """One index file, to be made of these entries; ``before`` is the header of the one before."""
+
+    name: str
+    geometry: IndexGeometry
+    before: IndexHeader | None
+    entries: list[Entries]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes are read and written, and slots looked for."""
+        return 3 * ENTRY_SIZE * sum(entries.end - entries.first for entries in self.entries)
+
+    def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
+        """Make the file below ``folder``."""
+        path = folder / INDEX / self.name
+        file = IndexFile.create_at(System(), path, self.geometry, self.before)
+        with closing(file.segment):
+            for entries in self.entries:
+                file.append(staged.entries(entries.path), entries.first, entries.end)
+            file.segment.sync()
+        return [path]
+
+
+class Assembly(NamedTuple):
+    """The files that one task makes, in a new folder below ``folder``."""
+
+    folder: str
+    files: list[QueueFiles | IndexFiles]
+
+
+class Made(NamedTuple):
+    """Files that a task has made on a worker, relative to ``folder``, and their sizes."""
+
+    folder: str
+    files: list[tuple[str, int]]
+    worker: str
+
+
+def assemble(task: Assembly) -> Made:
+    """Make the files of a task."""
+    check_shared(task.folder)
+    folder = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
+    staged = StagedFiles()
+    made: list[tuple[str, int]] = []
+    for wanted in task.files:
+        paths = wanted.write(folder, staged)
+        made += ((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
+    return Made(str(folder), made, worker_name())

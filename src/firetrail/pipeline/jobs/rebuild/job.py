@@ -1,0 +1,207 @@
+"""Consume queues and index files from the log alone, as Spark tasks.
+
+1. Tasks over the files of the log, or parts of large ones, derive units and index entries with the
+   functions of the live dispatcher and leave them in pieces.
+2. The driver puts the pieces in order: where the messages of each queue stand, and which entries
+   belong into which index file, follows from their numbers alone.
+3. Tasks write the queue files and the index files, and sync them.
+4. The driver moves what the tasks that counted have made into one folder and gives that its name.
+
+Every attempt at a task writes to files of its own, so one that was killed, or that Spark took for
+dead and that went on, spoils nothing. Up to the last step only ``<target>.building`` exists.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from firetrail.errors import StoreError
+from firetrail.format.columns import Stop
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.index import IndexGeometry
+from firetrail.format.names import INDEX
+from firetrail.pipeline.jobs.rebuild.arrangement import index_files, queue_files, shared_out
+from firetrail.pipeline.jobs.rebuild.assembly import (
+    Assembly,
+    IndexFiles,
+    Made,
+    QueueFiles,
+    assemble,
+)
+from firetrail.pipeline.jobs.rebuild.tasks import Derived, DeriveTask, derive
+from firetrail.pipeline.source.log_splits import record_from
+from firetrail.pipeline.source.sight import sight_of
+from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.workers import check_arrived, make_shared
+from firetrail.storage.segment import Segment
+from firetrail.store.index.tag_entries import has_tag_entries
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.queues.lives import Lives
+from firetrail.store.repair.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
+from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.system import Files, System
+
+PARTS_PER_SLOT = 2
+"""So many parts of the log for each slot, if none gets too small."""
+PART_BYTES_MIN = 32 << 20
+PIECES = "pieces"
+PARTS = "parts"
+
+
+def rebuild(
+    spark: SparkSession,
+    store: str | Path,
+    into: str | Path | None = None,
+    *,
+    delays: DelayLevels | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Rebuilt:
+    """Make the consume queues and the index of a store anew, from its log alone.
+
+    With ``into``, a new or empty folder, the store is only read and may be in use. Without it, they
+    take the place of the store's own, which must be closed; those are kept in a folder
+    ``repair-<time>`` in it. ``delays`` are the broker's delay levels. ``on_progress`` is told how
+    many bytes of the log are done.
+
+    Every worker must reach the store, and the folder of ``into``, under the same path. Raises
+    StoreDamagedError if the log cannot be followed to its end, and then nothing has changed.
+    """
+    delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+    root = Path(store).absolute()
+    if into is not None:
+        target = Path(into).absolute()
+        check_outside(root, target)
+        with StoreView.open(root) as view:
+            return make(spark, view, target, delays, on_progress)
+    made: list[Rebuilt] = []
+
+    def make_closed(
+        view: StoreView, target: Path, delays: DelayLevels, on_progress: Callable[[int], None]
+    ) -> Rebuilt:
+        if view.state is not StoreState.CLOSED:
+            raise StoreError(
+                f"{root}: was not closed; open it once, which recovers it, or rebuild into another "
+                "folder"
+            )
+        made.append(make(spark, view, target, delays, on_progress))
+        return made[-1]
+
+    repair_store(System(), root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
+    return made[-1]
+
+
+def make(
+    spark: SparkSession,
+    view: StoreView,
+    target: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None],
+) -> Rebuilt:
+    """As :func:`firetrail.store.repair.rebuild.rebuild`, by tasks."""
+    files = view.system.files
+    with built(files, target.absolute()) as building:
+        pieces, parts = make_shared(building, PIECES), make_shared(building, PARTS)
+        derived = _derive(spark, view, pieces, delays, on_progress)
+        staged = [part.staged for part in derived]
+        geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
+        catalog, lives = view.catalog(), Lives()
+        wanted: list[QueueFiles | IndexFiles] = [
+            *queue_files(view, staged, catalog, lives),
+            *index_files(staged, geometry, view.system.clock.now_ms()),
+        ]
+        slots = spark.sparkContext.defaultParallelism
+        tasks = [Assembly(str(parts), group) for group in shared_out(wanted, slots)]
+        made = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
+        queues, index = _gather(files, building, made)
+        shutil.rmtree(pieces)
+        shutil.rmtree(parts)
+    messages = sum(part.messages for part in derived)
+    return Rebuilt(messages, queues, index, lives.left_out(catalog))
+
+
+def _derive(
+    spark: SparkSession,
+    view: StoreView,
+    folder: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None],
+) -> list[Derived]:
+    """Derive from the whole log. Raises StoreDamagedError if it cannot be followed to its end."""
+    tags = has_tag_entries(view.index, view.log) or False
+    tasks = [
+        DeriveTask(
+            str(view.root),
+            sight_of(view, start, end),
+            str(segment.path),
+            segment.base,
+            segment.size,
+            start,
+            end,
+            str(folder),
+            delays,
+            tags,
+            view.queues.may_lack_light_queues,
+        )
+        for segment, start, end in _parts(view, spark.sparkContext.defaultParallelism)
+    ]
+    sizes = [task.end - task.start for task in tasks]
+    derived = run_tasks(
+        spark,
+        derive,
+        tasks,
+        name="rebuild: deriving",
+        progress=lambda done: on_progress(sum(sizes[:done])),
+    )
+    row: list[Derived] = []
+    position = view.log.min_offset
+    for task, part in zip(tasks, derived, strict=True):
+        if task.start > position:
+            break
+        if task.start < position:
+            continue  # it began with what only looked like a record, or behind the file's end
+        last = min(task.base + task.size, view.end)
+        if part.position < task.end < last and part.stop is not Stop.BLANK:
+            rest = [task._replace(end=last)]
+            (part,) = run_tasks(spark, derive, rest, name="rebuild: the rest of a file")
+        row.append(part)
+        position = part.position
+        if part.stop is Stop.BLANK:
+            position = task.base + view.log.segment_size
+    if position < view.end:
+        raise damage_at(view, position, "no good record here, so the log cannot be followed")
+    return row
+
+
+def _parts(view: StoreView, slots: int) -> Iterator[tuple[Segment, int, int]]:
+    """The files of the log with where to start and to end; large ones in several parts."""
+    wanted = (view.end - view.log.min_offset) // (slots * PARTS_PER_SLOT)
+    size = max(wanted, PART_BYTES_MIN)
+    for segment in without_gap(view):
+        end = min(segment.base + segment.size, view.end)
+        start = segment.base
+        while start < end:
+            cut = record_from(view, start + size) if end - start > size * 3 // 2 else end
+            yield segment, start, min(cut, end)
+            start = cut
+
+
+def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:
+    """Bring what the tasks have made together, durably: (queues, index files)."""
+    folders: dict[Path, int] = {}
+    for part in made:
+        for name, size in part.files:
+            path, made_path = building / name, Path(part.folder) / name
+            check_arrived(made_path, size, part.worker)
+            if path.parent not in folders:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            folders[path.parent] = folders.get(path.parent, 0) + 1
+            made_path.rename(path)
+    for folder in sorted({folder for path in folders for folder in (path, *path.parents)}):
+        if folder.is_relative_to(building):
+            files.sync_folder(folder)
+    index = folders.pop(building / INDEX, 0)
+    return len(folders), index

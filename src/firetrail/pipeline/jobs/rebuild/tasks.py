@@ -1,0 +1,63 @@
+"""The tasks of a rebuild that read the log; ``assembling`` has those that write."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreError
+from firetrail.format.columns import Check, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.pipeline.jobs.rebuild.pieces import Stage, StagedPiece
+from firetrail.pipeline.source.sight import Sight, check_store
+from firetrail.pipeline.workers import check_shared
+from firetrail.storage.segment import Segment
+from firetrail.store.dispatch.deriver import Derivation
+from firetrail.system import System
+
+
+class DeriveTask(NamedTuple):
+    """A part of the log: the records from ``start`` to ``end`` of one file."""
+
+    root: str
+    sight: Sight
+    path: str
+    base: int
+    size: int
+    start: int
+    end: int
+    folder: str
+    delays: DelayLevels
+    tags: bool
+    light: bool
+
+
+class Derived(NamedTuple):
+    """What was derived from a part of the log."""
+
+    messages: int
+    position: int
+    """Physical offset behind the last record."""
+    stop: Stop
+    staged: StagedPiece
+
+
+def derive(task: DeriveTask) -> Derived:
+    """What follows from a part of the log, staged."""
+    check_store(task.root, task.sight)
+    check_shared(task.folder)
+    messages, position, stop = 0, task.start, Stop.LIMIT
+    segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
+    derivation = Derivation(task.delays, tags=task.tags, light=task.light)
+    try:
+        with closing(segment), Stage(Path(task.folder)) as stage:
+            for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):
+                stage.add(step.runs, step.entries)
+                messages += step.rows
+                position, stop = segment.base + step.position, step.stop
+            return Derived(messages, position, stop, stage.finish())
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{task.path}: was deleted meanwhile, by retention perhaps; run the job again"
+        ) from error

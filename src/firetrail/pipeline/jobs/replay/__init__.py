@@ -1,0 +1,1 @@
+"""The replay job: chosen messages, copied to a store or to brokers."""

@@ -1,0 +1,210 @@
+"""Where a replay's copies go: to a store that is not in use, or to brokers.
+
+A target takes commits with rising numbers and knows the last one. A store keeps it itself, in the
+commit: no message is copied twice. Brokers cannot, so it is noted beside the source afterwards::
+
+    firetrail.replayed.<id>    {"target": "namesrv=…", "replayed_to": <number>}
+
+A replay that is killed in between sends one commit again; ``REPLAY_ORIGIN`` tells which of its
+messages were there before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
+
+from firetrail.client.admin import Admin
+from firetrail.client.producer import Producer
+from firetrail.errors import StoreError
+from firetrail.format.batch import decode_batch, encode_batch
+from firetrail.format.names import REPLAYED_PREFIX
+from firetrail.pipeline.source.options import GROUP
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience, no_broker
+from firetrail.pipeline.wire.sender import CONNECT, SEND_S, Parcel, find_queues, send_in_order
+from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.codes import Permission
+from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
+from firetrail.store.config import StoreConfig
+from firetrail.system import System
+
+
+class ReplayPiece(NamedTuple):
+    """Copies for one queue: the items of a client batch, compressed alike or not at all."""
+
+    topic: str
+    queue_id: int
+    items: bytes
+    sys_flag: int
+
+
+class Target(Protocol):
+    """Takes copies."""
+
+    commit_bytes: int
+    commit_messages: int
+
+    def done(self) -> int:
+        """The number of the last commit, -1 if there is none."""
+
+    def anchors(self) -> dict[str, int]:
+        """Records that the source is known by: where each is, by its SHA-256."""
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Note such a record."""
+
+    def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
+        """Take all of them; False if that was done before. Without any, only note the number."""
+
+    def is_home(self, store_host: str) -> bool:
+        """Whether a message that was stored there is in the same place as its copy will be."""
+
+
+class StoreTarget:
+    """A store that is not in use: a commit is visible completely or not at all, and only once."""
+
+    commit_bytes = 64 << 20
+    commit_messages = 100_000
+
+    def __init__(self, root: Path, config: StoreConfig, name: str) -> None:
+        self.root = root
+        self._config = config
+        self._name = name
+
+    def done(self) -> int:
+        """What the store knows."""
+        return committed_numbers(self.root, self._config).get(self._name, -1)
+
+    def anchors(self) -> dict[str, int]:
+        """Those that are among the store's writers, with the place as their number."""
+        prefix = self._anchor("")
+        numbers = committed_numbers(self.root, self._config)
+        return {
+            name.removeprefix(prefix): number
+            for name, number in numbers.items()
+            if name.startswith(prefix)
+        }
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Note it as a writer, in a commit without messages."""
+        with BulkAppend(self.root, self._config, Ticket(self._anchor(sha256), offset)) as bulk:
+            bulk.commit()
+
+    def _anchor(self, sha256: str) -> str:
+        return f"{self._name} of the store with {sha256}"
+
+    def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
+        """Append them."""
+        with BulkAppend(self.root, self._config, Ticket(self._name, number)) as bulk:
+            if bulk.done:
+                return False
+            for piece in pieces:
+                bulk.add(*piece)
+            bulk.commit()
+        return True
+
+    def is_home(self, store_host: str) -> bool:
+        """Folders are compared, not addresses."""
+        return False
+
+
+class BrokerTarget(AbstractContextManager["BrokerTarget"]):
+    """Brokers: what is sent is visible at once.
+
+    The messages of a queue go to one queue, in their order: to that of the same number, brokers in
+    the order of their names, or counted on from the first if the topic has fewer.
+    """
+
+    commit_bytes = 4 << 20
+    commit_messages = 10_000
+
+    def __init__(self, namesrv: str, source: Path, name: str) -> None:
+        self._namesrv = namesrv
+        self._target = f"namesrv={namesrv}"
+        known = hashlib.sha256(repr((name, self._target)).encode()).hexdigest()[:16]
+        self._mark = source / f"{REPLAYED_PREFIX}{known}"
+        self._files = System().files
+        self._loop = Loop()
+        self._producer = Producer(namesrv, GROUP, retries=1, timeout_s=SEND_S)
+        self._patience = Patience(namesrv, need=Permission.WRITE)
+        self._homes: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        try:
+            self._loop.run(self._open())
+            self._note(self.done())  # nothing is sent if that cannot be noted
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        async def find_homes() -> set[str]:
+            async with Admin(self._namesrv) as admin:
+                homes = {*(await admin.masters()).values()}
+            if not homes:  # or the source would not be known as the target
+                raise no_broker()
+            return homes
+
+        await self._patience.ask(self._producer.open, CONNECT)
+        self._homes = await self._patience.ask(find_homes, CONNECT)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run(self._producer.close())
+        self._loop.__exit__()
+
+    def done(self) -> int:
+        """What is noted beside the source."""
+        try:
+            return int(json.loads(self._files.read(self._mark))["replayed_to"])
+        except FileNotFoundError:
+            return -1
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self._mark}: cannot be understood; remove it to begin the replay anew"
+            ) from error
+
+    def anchors(self) -> dict[str, int]:
+        """None are needed: what is done is noted in the source itself."""
+        return {}
+
+    def note_anchor(self, sha256: str, offset: int) -> None:
+        """Nothing is to be noted."""
+
+    def _note(self, number: int) -> None:
+        content = json.dumps({"target": self._target, "replayed_to": number}).encode()
+        try:
+            self._files.replace(self._mark, content)
+        except OSError as error:
+            raise StoreError(
+                f"{self._mark}: the progress of the replay is noted there, but {error.strerror}; "
+                "make the folder writable, or replay a copy of the store"
+            ) from error
+
+    def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
+        """Send them, then note the number."""
+        self._loop.run(self._send(list(pieces)))
+        self._note(number)
+        return True
+
+    async def _send(self, pieces: list[ReplayPiece]) -> None:
+        parcels: dict[MessageQueue, list[Parcel]] = {}
+        for piece in pieces:
+            queues = await find_queues(self._producer, piece.topic, self._patience)
+            parcel = parcels.setdefault(queues[piece.queue_id % len(queues)], [])
+            if piece.sys_flag:
+                single = (encode_batch([item]) for item in decode_batch(piece.items))
+                parcel += [Parcel(piece.topic, items, piece.sys_flag) for items in single]
+            else:
+                parcel.append(Parcel(piece.topic, piece.items))
+        await send_in_order(self._producer, parcels, self._patience)
+
+    def is_home(self, store_host: str) -> bool:
+        """By the address of a broker."""
+        return store_host in self._homes

@@ -1,0 +1,95 @@
+"""Which messages of which brokers' queues are read, and by how many tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.log_splits import share_out, split_count
+from firetrail.pipeline.source.options import QueueName, ReadOptions
+from firetrail.pipeline.source.ranges import Bounds, check_edges_in, resolve
+from firetrail.pipeline.source.splits import BrokerRange, QueueRange, RowSelection, WireSplit
+from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
+from firetrail.remoting.bodies import MessageQueue
+
+
+class BrokerPart(NamedTuple):
+    """A range of a queue that is not empty, and the bytes that it has, about."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    size: int = 0
+
+
+def plan_wire(
+    options: ReadOptions, bounds: Bounds, wanted: RowSelection
+) -> tuple[list[WireSplit], list[str]]:
+    """The splits of a batch read."""
+    with Cluster(options) as cluster:
+        queues = cluster.queues(bounds)
+        check_queues(queues, options)
+        asked = [_asked_for(ends, options, bounds) for ends in cluster.ends(queues)]
+        since = max(options.starting_timestamp, bounds.times[0])
+        until = min(options.ending_timestamp, bounds.times[1])
+        cuts = cluster.cut([part[:3] for part in asked], (since, until), bounds.places)
+        parts = [
+            BrokerPart(part.queue, begin, end)
+            for part, (begin, end) in zip(asked, cuts, strict=True)
+            if begin < end
+        ]
+        parts = measured(cluster, parts)
+    messages, size = sum(p.end - p.begin for p in parts), sum(p.size for p in parts)
+    splits = split_parts(parts, options, replace(wanted, since=TIME_MIN, until=TIME_MAX))
+    return splits, [f"{messages} messages of {len(parts)} queues, about {size} bytes, are pulled"]
+
+
+def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:
+    """Raise ConfigError for offsets of queues that do not exist, or of one of several."""
+    known = {(queue.topic, name_of(queue)) for queue in queues}
+    homes = Counter((queue.topic, queue.queue_id) for queue in queues)
+    known |= {(topic, QueueName("", q)) for (topic, q), count in homes.items() if count == 1}
+    check_edges_in(known, options)
+
+
+def resolved(ends: Ends, options: ReadOptions) -> int:
+    """Where the options let the reading of a queue begin."""
+    name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
+    return resolve(name, options.starting_offsets, ends.low, ends.high, ends.low, options)
+
+
+def _asked_for(ends: Ends, options: ReadOptions, bounds: Bounds) -> BrokerPart:
+    queue, low, high = ends
+    name = queue.topic, queue.queue_id, queue.broker_name
+    end = resolve(name, options.ending_offsets, low, high, high, options)
+    first, behind = bounds.queue_offsets
+    begin = max(resolved(ends, options), first)
+    return BrokerPart(queue, begin, max(min(end, behind), begin))
+
+
+def measured(cluster: Cluster, parts: Sequence[BrokerPart]) -> list[BrokerPart]:
+    """The parts with their sizes."""
+    some = [part[:3] for part in parts if part.begin < part.end]
+    sizes = dict(zip((queue for queue, _, _ in some), cluster.sizes(some), strict=True))
+    return [part._replace(size=sizes.get(part.queue, 0)) for part in parts]
+
+
+def split_parts(
+    parts: Sequence[BrokerPart], options: ReadOptions, wanted: RowSelection
+) -> list[WireSplit]:
+    """Distribute parts over tasks."""
+    count = split_count(sum(part.size for part in parts), at_least=options.min_partitions)
+    splits = []
+    for share in share_out([(part.begin, part.end, part.size) for part in parts], count):
+        ranges = []
+        for number, begin, end in share:
+            queue = parts[number].queue
+            taken = QueueRange(queue.topic, queue.queue_id, begin, end)
+            ranges.append(BrokerRange(queue.broker_name, taken))
+        splits.append(
+            WireSplit(options.namesrv, options.group, tuple(ranges), wanted, options.retry_ms)
+        )
+    return splits

@@ -1,0 +1,246 @@
+"""Read ranges of brokers' queues into Arrow batches, inside of a task and without Spark.
+
+Brokers give few messages an answer (RocketMQ: 32, or 8 of old ones), so a range is asked for in
+slices of that size, many at once; rows come in the order of the queue nevertheless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from firetrail.client.pull import Answer, Puller
+from firetrail.client.session import Session
+from firetrail.client.subscription import by_tags
+from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
+from firetrail.format import columns as col
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.kernels.scan import ANYWHERE, scan
+from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.schema import NAMES, fields
+from firetrail.pipeline.source.splits import BrokerRange, WireSplit
+from firetrail.pipeline.source.units import Chooser
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
+from firetrail.remoting.bodies import ALL_TAGS, MessageQueue
+from firetrail.remoting.codes import ResponseCode
+from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, explain
+
+SLICE = 32
+"""Messages asked for at once: what a broker gives at most, unless it is told to give more."""
+SLICE_FILTERED = 800
+"""The same where the broker leaves some out: so many it looks at for one answer."""
+SLICES_AT_ONCE = 32
+HELD_BYTES = 64 << 20
+"""Of answers that wait for their turn; the next one in turn may go beyond it."""
+BATCH_BYTES = 4 << 20
+"""Of records, from which on they become a batch."""
+IDLE_MAX = 6
+"""Answers in a row with which a broker does not go on."""
+IDLE_S = 0.2
+"""The pause after each of them."""
+_REMOVED = "MESSAGE_WAS_REMOVING"
+
+
+def read_wire(
+    split: WireSplit,
+    columns: Sequence[str] = NAMES,
+    *,
+    permissive: bool = False,
+    decompress: bool = False,
+    allow_loss: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a split, range by range and each in its order.
+
+    Bodies are verified if they are asked for. A record that is not good raises StoreDamagedError;
+    ``permissive`` passes over one whose checksum is wrong. Messages that are not there any more, or
+    that a broker left out, raise DataLostError unless ``allow_loss``. Compressed bodies are
+    inflated if ``decompress`` says so.
+    """
+    check = Check.RECORD if permissive or "body" in columns else Check.NONE
+    decoder = _Decoder(
+        Gatherer(fields(columns), decompress=decompress, lenient=permissive), check, permissive
+    )
+    with Loop() as loop:
+        fetcher = Fetcher(split, allow_loss)
+        loop.run(fetcher.open())
+        try:
+            for part in split.ranges:
+                chooser = Chooser([part.range], b"", split.wanted)
+                while (records := loop.run(fetcher.next(part))) is not None:
+                    yield from decoder.batches(part, records, chooser)
+                seen = chooser.picker.seen(0)
+                if not (allow_loss or permissive or split.wanted.tags) and seen < part.range.count:
+                    _report(part, f"{part.range.count - seen} of these have no message")
+        finally:
+            loop.run(fetcher.close())
+
+
+def _report(part: BrokerRange, what: str) -> None:
+    raise DataLostError(
+        f"queue {part}: {part.range.begin} up to {part.range.end} are to be read, but {what}; "
+        "retention has deleted messages meanwhile, or the broker lost some; read with "
+        "failOnDataLoss=false to go without them"
+    )
+
+
+class _Slice(NamedTuple):
+    """A piece of a range, and those who fetch it."""
+
+    part: BrokerRange
+    records: asyncio.Task[list[bytes]]
+
+
+class Fetcher:
+    """Fetches the ranges of a split in slices, ahead of who takes them."""
+
+    def __init__(self, split: WireSplit, allow_loss: bool) -> None:
+        self._session = Session(split.namesrv)
+        self._puller = Puller(self._session, split.group)
+        self._patience = Patience(split.namesrv, split.retry_ms)
+        self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
+        self._step = SLICE_FILTERED if split.wanted.tags else SLICE
+        self._allow_loss = allow_loss
+        self._todo = iter(self._slices(split.ranges))
+        self._slices_fetched: deque[_Slice] = deque()
+        self._held = 0
+        self._turn = 0  # number of the slice that is taken next
+        self._number = 0  # of the one that is begun next
+        self._room = asyncio.Condition()
+
+    async def open(self) -> None:
+        """Find the cluster, and begin."""
+        await self._patience.ask(self._session.open, "connecting to the cluster")
+        self._begin_more()
+
+    async def close(self) -> None:
+        """Give up what was begun."""
+        for begun in self._slices_fetched:
+            begun.records.cancel()
+        await asyncio.gather(
+            *(begun.records for begun in self._slices_fetched), return_exceptions=True
+        )
+        await self._session.close()
+
+    def _slices(self, ranges: Sequence[BrokerRange]) -> Iterator[tuple[BrokerRange, int, int]]:
+        for part in ranges:
+            for begin in range(part.range.begin, part.range.end, self._step):
+                yield part, begin, min(begin + self._step, part.range.end)
+
+    def _begin_more(self) -> None:
+        while len(self._slices_fetched) < SLICES_AT_ONCE:
+            following = next(self._todo, None)
+            if following is None:
+                return
+            work = asyncio.ensure_future(self._fetch(self._number, *following))
+            self._slices_fetched.append(_Slice(following[0], work))
+            self._number += 1
+
+    async def next(self, part: BrokerRange) -> bytes | None:
+        """The next records of a range, which is the one to be taken; None at its end."""
+        found: list[bytes] = []
+        size = 0
+        while self._slices_fetched and self._slices_fetched[0].part is part and size < BATCH_BYTES:
+            records = await self._slices_fetched[0].records
+            self._slices_fetched.popleft()
+            taken = sum(map(len, records))
+            found += records
+            size += taken
+            async with self._room:
+                self._held -= taken
+                self._turn += 1
+                self._room.notify_all()
+            self._begin_more()
+        return b"".join(found) if found else None
+
+    async def _fetch(self, number: int, part: BrokerRange, begin: int, end: int) -> list[bytes]:
+        queue = MessageQueue(part.range.topic, part.broker, part.range.queue_id)
+        found: list[bytes] = []
+        at, idle = begin, 0
+        while at < end:
+            async with self._room:
+                await self._room.wait_for(lambda: self._held < HELD_BYTES or self._turn == number)
+            answer = await self._ask(queue, at, end - at)
+            self._held += len(answer.records)
+            found.append(answer.records)
+            if _is_lost(answer, at):
+                if not self._allow_loss:
+                    low, high = answer.min_offset, answer.max_offset
+                    _report(part, f"there is no {at}: it has {low} up to {high}")
+                if answer.next_offset <= at:
+                    break
+            idle = idle + 1 if answer.next_offset <= at else 0
+            if idle == IDLE_MAX:
+                raise PipelineError(f"queue {part}: the broker does not go on from offset {at}")
+            if idle:
+                await asyncio.sleep(IDLE_S)
+            at = max(at, answer.next_offset)
+        return found
+
+    async def _ask(self, queue: MessageQueue, offset: int, count: int) -> Answer:
+        async def ask() -> Answer:
+            await self._session.route(queue.topic)
+            wanted = by_tags(queue.topic, self._tags)
+            try:
+                return await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
+            except (OSError, TimeoutError):
+                self._session.forget_route(queue.topic)  # it may come back elsewhere
+                raise
+
+        what = f"reading topic {queue.topic}"
+        return await self._patience.ask(ask, what, queue.topic, broker=queue.broker_name)
+
+
+def _is_lost(answer: Answer, at: int) -> bool:
+    """Whether a broker has passed over messages that it should have."""
+    return (
+        answer.moved
+        or answer.code == ResponseCode.PULL_NOT_FOUND
+        or answer.min_offset > at
+        or answer.status == _REMOVED
+    )
+
+
+class _Decoder:
+    """Makes batches of records."""
+
+    def __init__(self, gatherer: Gatherer, check: Check, permissive: bool) -> None:
+        self._gatherer = gatherer
+        self._check = check
+        self._permissive = permissive
+        self._columns = Columns(ROWS_PER_BATCH)
+        self._picks = memoryview(array("q", bytes(8 * self._columns.capacity)))
+
+    def batches(
+        self, part: BrokerRange, records: bytes, chooser: Chooser
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted ones of records that stand one behind the other."""
+        data, table = memoryview(records), self._columns.table
+        at = 0
+        while at < len(data):
+            rows, at, number = scan(data, at, len(data), ANYWHERE, table, self._check)
+            count = chooser.picker.pick(data, table, 0, rows, self._picks)
+            if count:
+                yield self._gatherer.batch(data, self._columns, self._picks[:count], count)
+            stop = Stop(number)
+            if stop in CHECKSUM_STOPS and self._permissive:
+                at += self._columns.column(col.SIZE)[rows]
+            elif stop is not Stop.FULL and at < len(data):
+                self._refuse(part, data, at, rows, stop)
+
+    def _refuse(self, part: BrokerRange, data: memoryview, at: int, rows: int, stop: Stop) -> None:
+        """Raise for the record behind some good ones."""
+        behind = self._columns.column(col.QUEUE_OFFSET)[rows - 1] + 1 if rows else part.range.begin
+        raise StoreDamagedError(
+            f"queue {part}",
+            behind,
+            None,
+            f"at this message or soon after it: {explain(data, at, len(data), stop)}",
+            "check the broker's store with 'firetrail fsck'; its files can be read with "
+            "mode=permissive, which passes over what is damaged",
+        )

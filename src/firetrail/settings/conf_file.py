@@ -1,0 +1,150 @@
+"""Filling a settings table from ``broker.conf``, and what to say about keys it does not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from firetrail.errors import ConfigError
+from firetrail.format.java_properties import Entry
+from firetrail.settings.table import Setting
+
+NO_KEY = "is not a key of RocketMQ or Firetrail"
+BROKERS = "it belongs to the broker"
+
+UNUSED: Mapping[str, str] = {
+    "the place of the store is the folder that it is opened with": """
+        storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
+        """,
+    "replication is not a matter of the store": """
+        ha[A-Z]* *InSync* inSyncReplicas totalReplicas replicasPerDiskPartition slaveTimeout
+        syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
+        maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength duplicationEnable
+        """,
+    "DLedger, controller mode and RocksDB queues are not supported": """
+        enableDLegerCommitLog dLeger* preferredLeaderId enableBatchPush *ontroller* storeType
+        *RocksDB* *Rocksdb* rocksdb* combine* bottomMostCompressionType* memTableFlushIntervalMs
+        brokerElectionPriority enableAcceleratedRecovery
+        """,
+    "light queues are switched on by enableLmq alone": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
+    "timer wheel, compaction, batch and extended queues are not supported": """
+        timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey compaction*
+        enableCompaction maxOffsetMapSize *ConsumeQueueExt
+        mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable disappearTimeAfterStart
+        """,
+    "it tunes threads, locks or mappings that only the Java store has": """
+        useReentrantLockWhenPutMessage useABSLock topicQueueLockNum spinLock* debugLockEnable
+        *SwapMap* *SwapedMap* mappedFileSwapEnable writeWithoutMmap *ByFileChannel dispatchCq*
+        enableAsyncReput dispatchFromSenderThread *Concurrently batchDispatch*
+        wake*WhenPutMessage flushCommitLogTimed *[cC]oldData* dataReadAheadEnable *MadviseEnable
+        sample* accessMessageInMemoryHotRatio sharedByteBufferNum maxCheckMessageReuseBufferSize
+        maxAsyncPutMessageRequests flushLeastPagesWhenWarmMapedFile putMsgIndexHightWater
+        putMessageTimeout correctLogicMinOffset* enableRunningFlagsInFlush
+        enableLogConsumeQueue* diskFallRecorded
+        """,
+    "the store has one way of doing this, with nothing to set": """
+        messageIndexSafe indexFile*Enable forceVerifyPropCRC checkCommitLogOffsetOnRecover
+        autoMessageVersionOnTopicLen maxTopicLength readUnCommitted recheckReputOffsetFromCq
+        maxRecoveryCommitlogFiles commitLogRecoverMaxNum deleteConsumeQueueFilesInterval
+        redeleteHangedFileInterval maxBatchDeleteFilesNum maxConsumeQueueScan
+        travelCqFileNumWhenGetMessage logicalDiskSpaceCleanForciblyThreshold
+        """,
+    BROKERS: """
+        brokerClusterName brokerName brokerId brokerIP2 brokerPermission brokerConfigPath
+        brokerTopicEnable brokerFastFailureEnable brokerNotActiveTimeoutMillis clusterTopicEnable
+        namesrv* fetchName* *NameServer* *NameSrv rocketmqHome register* *Register *Heartbeat*
+        *ThreadPoolNums *PoolQueueCapacity waitTimeMillsIn* server* client[A-Z]* useTLS
+        useEpollNativeSelector writeBuffer*WaterMark forwardTimeout channelExpiredTimeout
+        subscriptionExpiredTimeout syncBroker* cleanOfflineBrokerInterval asyncSendEnable
+        autoCreate* defaultTopicQueueNums validateSystemTopicWhenUpdateTopic
+        flushConsumerOffset* consumerOffset* *OffsetUpdateVersionStep useServerSideResetOffset
+        *BroadcastOffset* broadcastOffset* enableCleanExpiredOffset flushDelayOffsetInterval
+        *cheduleAsyncDeliver* enableScheduleMessageStats pullBatchMaxMessageCount
+        transaction* transWrite* checkTransactionMessageEnable rejectTransactionMessage
+        acl* auth* longPollingEnable shortPollingTimeMills slaveReadEnable transferMsgByHeap
+        *ConsumerReadSlowly consumerFallbehindThreshold notifyConsumerIdsChangedEnable
+        realTimeNotifyConsumerChange litePull* rejectPullConsumerEnable useStaticSubscription
+        defaultMessageRequestMode defaultPopShareQueueNum pop* *Pop* revive* *AwaitingAck
+        filter* enableCalcFilterBitMap enablePropertyFilter expectConsumerNumUseFilter
+        maxErrorRateOfBloomFilter estimateAccumulation enableNetWorkFlowControl lockInStrictMode
+        enableSlaveActingMaster enableRemoteEscape skipPreOnline trace* msgTraceTopicName regionId
+        metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
+        highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
+        configBlackList maxDelayTime
+        """,
+}
+"""Why keys of RocketMQ 4.9 and 5.x have no effect here: the reason, and patterns of the keys."""
+
+
+def why_unused(key: str) -> str | None:
+    """The reason why a key of RocketMQ has no effect; None if RocketMQ has no such key."""
+    for reason, patterns in UNUSED.items():
+        if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
+            return reason
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something about a key that whoever wrote the file should know."""
+
+    key: str
+    detail: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}{self.key} {self.detail}"
+
+
+@dataclass(slots=True)
+class Reading:
+    """Values by the names of their settings, and remarks by what they are about."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    unknown: list[Remark] = field(default_factory=list)
+    ignored: list[Remark] = field(default_factory=list)
+    adjusted: list[Remark] = field(default_factory=list)
+
+
+def read_settings(settings: Mapping[str, Setting], entries: Mapping[str, Entry]) -> Reading:
+    """The values that ``entries`` give; ConfigError for one that cannot be understood."""
+    reading = Reading()
+    for setting in settings.values():
+        for key in setting.names_in_file:
+            if key in entries:
+                _read_value(reading, setting, key, entries[key])
+    known = {name for setting in settings.values() for name in setting.names_in_file}
+    for key, entry in entries.items():
+        if key in known:
+            continue
+        if reason := why_unused(key):
+            reading.ignored.append(Remark(key, f"has no effect: {reason}", entry.place))
+        else:
+            detail = f"{NO_KEY}{did_you_mean(key, known)}"
+            reading.unknown.append(Remark(key, detail, entry.place))
+    return reading
+
+
+def _read_value(reading: Reading, setting: Setting, key: str, entry: Entry) -> None:
+    text = entry.text.strip()
+    try:
+        value = setting.parse(key, text, reading.values.get(setting.name, setting.default))
+        kept = setting.kind.check(setting.kind.tolerate(value))
+    except ValueError as error:
+        hint = "; a comment needs a line of its own" if "#" in text else ""
+        raise ConfigError(key, text, f"{entry.place}{error}{hint}") from None
+    if kept != value:
+        reading.adjusted.append(
+            Remark(key, f"= {text} is taken as {setting.kind.show(kept)}", entry.place)
+        )
+    reading.values[setting.name] = kept
+
+
+def did_you_mean(key: str, names: Iterable[str]) -> str:
+    """``"; did you mean …?"`` with the name nearest to ``key``, nothing if none is near."""
+    known = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
+    return f"; did you mean {known[near[0]]}?" if near else ""

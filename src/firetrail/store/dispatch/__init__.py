@@ -1,0 +1,1 @@
+"""Dispatch: deriving queues and index from the log, and waking readers."""

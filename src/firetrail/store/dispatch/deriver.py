@@ -1,0 +1,373 @@
+"""What follows from a part of the log: units for the queues, entries for the index.
+
+Deriving only reads; applying changes queues and index. The live dispatcher does one after the
+other; work over much of the log (recovery, rebuilding) derives ahead in a second thread while the
+step before is being applied, see :meth:`Deriver.steps`.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from queue import Queue
+from typing import NamedTuple
+
+from firetrail.format import columns as col
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.format.javahash import java_text
+from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
+from firetrail.format.kernels.scan import scan
+from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
+from firetrail.storage.segment import Segment
+from firetrail.store.index.index import Index
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.lives import Lives, begins_anew
+from firetrail.store.queues.table import QueueTable
+
+ROWS_PER_STEP = 4096
+ROWS_PER_STEP_MAX = 1 << 16
+"""Steps grow up to this where many queues take turns: what is done per run is Python."""
+UNITS_PER_RUN = 32
+"""Runs should not be shorter than this on average."""
+STEPS_AHEAD = 2
+
+
+class OutOfTime(Exception):
+    """There was no time to do all."""
+
+
+class Arrival(NamedTuple):
+    """New messages in a queue: the last ``new`` before ``max_offset``."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    new: int
+
+
+class DerivedRun(NamedTuple):
+    """Consecutive units of one queue, the first of which has queue offset ``offset``."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    units: memoryview
+
+    @property
+    def length(self) -> int:
+        """How many units there are."""
+        return len(self.units) // UNIT_SIZE
+
+    @property
+    def first(self) -> int:
+        """Physical offset of the first unit's record."""
+        return decode_unit(self.units).physical_offset
+
+    @property
+    def newest(self) -> int:
+        """Physical offset of the last unit's record."""
+        return decode_unit(self.units, len(self.units) - UNIT_SIZE).physical_offset
+
+
+LeavesOut = Callable[[DerivedRun], bool]
+"""Whether messages are not put into a queue that lacks those before them."""
+
+
+class Step:
+    """What follows from some records, and how far it has been applied."""
+
+    __slots__ = (
+        "_chunk",
+        "_entry",
+        "_run",
+        "arrivals",
+        "entries",
+        "first",
+        "last_record_offset",
+        "last_store_time",
+        "position",
+        "rows",
+        "runs",
+        "segment",
+        "stop",
+    )
+
+    def __init__(self, segment: Segment, at: int, rows: int, position: int, stop: Stop) -> None:
+        self.segment = segment
+        self.first = segment.base + at
+        """Physical offset of the first record."""
+        self.rows = rows
+        self.position = position
+        """Position in the segment behind the last record."""
+        self.stop = stop
+        self.last_record_offset = -1
+        self.last_store_time = 0
+        self.arrivals: list[Arrival] = []
+        self.runs: list[DerivedRun] = []
+        """Units for the queues."""
+        self.entries: list[array[int]] = []
+        """Entries for the index, as the kernel derives them."""
+        self._run = self._chunk = self._entry = 0
+
+    def apply(
+        self,
+        queues: QueueTable,
+        index: Index | None,
+        *,
+        anew: bool = False,
+        leaves_out: LeavesOut | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> None:
+        """Bring queues and index up to it. After a DiskFullError, the next call goes on.
+
+        Raises OutOfTime if the time for it ``is_over`` before.
+
+        If queues are derived ``anew``, the range may begin before what they have, and may hold
+        several lives of a queue: see :func:`_enters`. A queue that lacks messages before those
+        stays as it is if ``leaves_out`` says so.
+        """
+        while self._run < len(self.runs):
+            if is_over is not None and is_over():
+                raise OutOfTime
+            run = self.runs[self._run]
+            queue = queues.open(run.topic, run.queue_id)
+            if anew and not _enters(queue, run):
+                self._run += 1
+                continue
+            light = is_light(run.topic)
+            has_gap = run.offset > queue.max_offset and not light
+            if has_gap and leaves_out is not None and leaves_out(run):
+                self._run += 1
+                continue
+            if light:
+                written = queue.append_behind(run.offset, run.units)
+                end = queue.max_offset
+            else:
+                written = queue.append(run.offset, run.units)
+                end = run.offset + run.length
+            queues.dirty.add(queue)  # also if nothing: want of memory may have come between them
+            if written:
+                self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
+            self._run += 1
+        while index is not None and self._chunk < len(self.entries):
+            entries = self.entries[self._chunk]
+            count = len(entries) // 3
+            while self._entry < count:
+                self._entry = index.append(entries, self._entry, count)
+            self._chunk += 1
+            self._entry = 0
+
+
+def note_runs(runs: Iterable[DerivedRun], lives: Lives) -> None:
+    """Tell ``lives`` about runs."""
+    for run in runs:
+        lives.note(run[:2], run.offset, run.length, run.first, run.newest)
+
+
+def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
+    """Make room for a new life of a queue; whether the run is news to the queue.
+
+    If it stands in the log before the last unit, the queue has it, or gave it up when a new life
+    began.
+    """
+    last = queue.last_unit
+    if last is None:
+        return True
+    known_to = -1 if last == PRE_BLANK else last.physical_offset
+    if run.newest <= known_to:
+        return False
+    if run.first > known_to and begins_anew(run.offset, queue.max_offset):
+        queue.begin_anew()
+    return True
+
+
+class Derivation:
+    """Derives steps from segments."""
+
+    def __init__(
+        self,
+        delays: DelayLevels,
+        *,
+        keys: bool = True,
+        tags: bool = False,
+        light: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        self._keys = keys
+        self.delays = delays
+        self.tags = tags
+        """Whether tags are in the index beside the keys."""
+        self.light = light
+        """Whether light queues are derived."""
+        self._waits = array("q", delays.waits_ms)
+        self._make_room(rows or ROWS_PER_STEP)
+        self.queues_from = 0
+        self.index_from = 0
+        """Records before these physical offsets are left out: queues and index have them."""
+        self.wants: Callable[[DerivedRun], bool] | None = None
+        """Which units are derived, if not all."""
+
+    def _make_room(self, rows: int) -> None:
+        """Let a step be of so many records."""
+        self._rows = rows
+        self._columns = Columns(rows)
+        self._entries = array("q", bytes(24 * max(ENTRIES_PER_RECORD_MAX, 4 * rows)))
+
+    def derive_all(
+        self, segments: list[Segment], start: int, end: int, check: Check
+    ) -> Iterator[Step]:
+        """What follows from all records from ``start`` to ``end``, step by step.
+
+        Ends at the first step that does not stop for want of room or at the end of a file.
+        """
+        for segment in segments:
+            at = max(start - segment.base, 0)
+            limit = min(end - segment.base, segment.size)
+            stop = Stop.FULL
+            while stop is Stop.FULL:
+                step = self.derive(segment, at, limit, check)
+                at, stop = step.position, step.stop
+                yield step
+            if stop is not Stop.BLANK:
+                return
+
+    def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
+        """What follows from the first records of ``segment.view[at : limit]``."""
+        view = segment.view
+        rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
+        step = Step(segment, at, rows, position, Stop(stop))
+        if rows:
+            step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+            step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
+            if segment.base + position > self.queues_from:
+                step.runs = derive_runs(view, self._columns, rows, self._waits, light=self.light)
+                if self.wants is not None:
+                    step.runs = list(filter(self.wants, step.runs))
+            if self._keys and segment.base + position > self.index_from:
+                step.entries = list(self._index_entries(view, rows, step.first))
+            short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
+            if short and self._rows < ROWS_PER_STEP_MAX:
+                self._make_room(4 * self._rows)
+        return step
+
+    def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
+        row = self._first_row(rows) if first < self.index_from else 0
+        while row < rows:
+            count, row = derive_entries(
+                view, self._columns.table, row, rows, self._entries, self.tags
+            )
+            if count:
+                yield self._entries[: 3 * count]
+
+    def _first_row(self, rows: int) -> int:
+        """The first row that the index does not have."""
+        offsets = self._columns.column(col.PHYSICAL_OFFSET)
+        return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
+
+
+def derive_runs(
+    view: memoryview, columns: Columns, rows: int, waits: array[int], *, light: bool
+) -> list[DerivedRun]:
+    """The units of the first ``rows`` records of a scan of ``view``, also of ``light`` queues."""
+    units, runs = derive_units(view, columns.table, rows, waits)
+    content = memoryview(units)
+    topic_at = columns.column(col.TOPIC_AT)
+    topic_size = columns.column(col.TOPIC_SIZE)
+    queue_ids = columns.column(col.QUEUE_ID)
+    queue_offsets = columns.column(col.QUEUE_OFFSET)
+    found = [
+        DerivedRun(
+            java_text(bytes(view[topic_at[row] : topic_at[row] + topic_size[row]])),
+            queue_ids[row],
+            queue_offsets[row],
+            content[start : start + count * UNIT_SIZE],
+        )
+        for row, count, start in runs
+    ]
+    if light:
+        found += (
+            DerivedRun(name, LIGHT_QUEUE_ID, number, memoryview(content))
+            for name, number, content in light_units(view, columns, rows)
+        )
+    return found
+
+
+class Deriver(Derivation):
+    """Derives steps from segments and applies them."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        index: Index | None,
+        delays: DelayLevels,
+        *,
+        tags: bool = False,
+        light: bool = False,
+    ) -> None:
+        super().__init__(delays, keys=index is not None, tags=tags, light=light)
+        self._queues = queues
+        self._index = index
+        self._unfinished: Step | None = None
+        self.leaves_out: LeavesOut | None = None
+        """Told of messages whose queue lacks those before them, see :meth:`Step.apply`."""
+        self.lives = Lives()
+        """What :meth:`steps` has derived."""
+
+    def step(
+        self,
+        segment: Segment,
+        at: int,
+        limit: int,
+        check: Check,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Step:
+        """Derive and apply the next records of ``segment.view[at : limit]``.
+
+        Raises DiskFullError, and OutOfTime if the time for it ``is_over`` before all is done; the
+        next call from the same place goes on.
+        """
+        step = self._unfinished
+        if step is None or step.first != segment.base + at:
+            step = self.derive(segment, at, limit, check)
+        self._unfinished = step
+        step.apply(self._queues, self._index, is_over=is_over)
+        self._unfinished = None
+        return step
+
+    def steps(self, segments: list[Segment], start: int, end: int, check: Check) -> Iterator[Step]:
+        """Derive and apply all records from ``start`` to ``end``, and yield each step when done.
+
+        Ends at the first step that does not stop for want of room or at the end of a file. What
+        deriving raises comes up here.
+        """
+        ahead: Queue[Step | BaseException | None] = Queue(STEPS_AHEAD)
+        ended = threading.Event()
+
+        def derive_ahead() -> None:
+            try:
+                for step in self.derive_all(segments, start, end, check):
+                    ahead.put(step)
+                    if ended.is_set():
+                        return
+                ahead.put(None)
+            except BaseException as error:
+                ahead.put(error)
+
+        thread = threading.Thread(target=derive_ahead, name="firetrail-derive", daemon=True)
+        thread.start()
+        try:
+            while (step := ahead.get()) is not None:
+                if isinstance(step, BaseException):
+                    raise step
+                step.apply(self._queues, self._index, anew=True, leaves_out=self.leaves_out)
+                note_runs(step.runs, self.lives)
+                yield step
+        finally:
+            ended.set()
+            while thread.is_alive():
+                while not ahead.empty():
+                    ahead.get()
+                thread.join(0.001)

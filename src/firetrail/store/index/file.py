@@ -1,0 +1,190 @@
+"""One index file: a hash table from keys to physical offsets.
+
+The header, the slots and the entries are written in place. What is on disk at a crash is known only
+up to the last sync, so :meth:`IndexFile.cut` rebuilds the chains from the entries that are good.
+"""
+
+from __future__ import annotations
+
+from array import array
+from datetime import datetime, timedelta
+from pathlib import Path
+from struct import Struct
+
+from firetrail.errors import FormatError, StoreDamagedError
+from firetrail.format.index import (
+    IndexGeometry,
+    IndexHeader,
+    decode_index_header,
+    encode_index_header,
+    entry_at,
+    find_geometry,
+    index_file_size,
+)
+from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
+from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER
+from firetrail.format.names import index_name, parse_index_name
+from firetrail.storage.segment import Growth, Segment
+from firetrail.store.inspect.problems import DERIVED_REMEDY
+from firetrail.system import System
+
+_END = Struct(">8xq8xq").unpack_from
+_GROWTH = Growth(64 << 10, 16 << 20)
+
+
+class IndexFile:
+    """Keys of messages, in the order of the log."""
+
+    def __init__(self, segment: Segment, geometry: IndexGeometry) -> None:
+        self.segment = segment
+        self.slots = geometry.slots
+        self.entries = geometry.entries
+
+    @classmethod
+    def create(
+        cls, system: System, folder: Path, geometry: IndexGeometry, previous: IndexFile | None
+    ) -> IndexFile:
+        """A new file, named after the time, that goes on where ``previous`` ends.
+
+        Raises DiskFullError, and then there is no file.
+        """
+        path = _free_path(system, folder, previous)
+        return cls.create_at(system, path, geometry, previous.header if previous else None)
+
+    @classmethod
+    def create_at(
+        cls, system: System, path: Path, geometry: IndexGeometry, before: IndexHeader | None
+    ) -> IndexFile:
+        """A new file called ``path`` that goes on where the one with the header ``before`` ends."""
+        size = index_file_size(geometry.slots, geometry.entries)
+        segment = Segment.create(system, path, 0, size, growth=_GROWTH)
+        try:
+            segment.allocate(entry_at(geometry.slots, 1))
+        except BaseException:
+            segment.destroy(0)
+            raise
+        if before is not None:
+            header = IndexHeader(
+                before.end_timestamp, before.end_timestamp, before.end_offset, before.end_offset
+            )
+            encoded = encode_index_header(header)
+            segment.view[: len(encoded)] = encoded
+        segment.wrote_to(entry_at(geometry.slots, 1))
+        return cls(segment, geometry)
+
+    @classmethod
+    def load(
+        cls, system: System, path: Path, expected: IndexGeometry, *, writable: bool
+    ) -> IndexFile:
+        """A file that is there. If its size is not the expected one its content tells the rest.
+
+        Its space counts as not allocated: the Java store makes files with holes.
+        """
+        size = system.files.size(path)
+        segment = Segment(system, path, 0, size, writable=writable, growth=_GROWTH)
+        try:
+            if size == index_file_size(expected.slots, expected.entries):
+                return cls(segment, expected)
+            return cls(segment, find_geometry(segment.mapping))
+        except ValueError as error:
+            segment.close()
+            raise _not_an_index_file(path, error) from error
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it stands in the file now."""
+        try:
+            return decode_index_header(self.segment.read(0, INDEX_HEADER.size))
+        except FormatError as error:
+            raise _not_an_index_file(self.segment.path, error) from error
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Store time and physical offset of the last message: the short way to them."""
+        end: tuple[int, int] = _END(self.segment.read(0, INDEX_HEADER.size))
+        return end
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.header.next_entry >= self.entries
+
+    def append(self, entries: array[int] | memoryview, first: int, count: int) -> int:
+        """Append entries ``first`` to ``count`` as far as the file has room; the next one.
+
+        Raises DiskFullError, and then none was appended.
+        """
+        number = self.header.next_entry
+        limit = min(number + count - first, self.entries)
+        self.segment.allocate(entry_at(self.slots, limit))
+        first = append_entries(self.segment.view, self.slots, limit, entries, first, count)
+        self.segment.wrote_to(entry_at(self.slots, limit))
+        return first
+
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
+        """Physical offsets of messages whose key may have this hash, newest first."""
+        try:
+            return walk(self.segment.view, self.slots, key_hash, begin, end, limit)
+        except FormatError as error:
+            raise _not_an_index_file(self.segment.path, error) from error
+
+    def kept_before(self, log_end: int) -> int:
+        """How many entries, from the first on, are whole and point before ``log_end``."""
+        written = max(self.segment.data_end - entry_at(self.slots, 0), INDEX_ENTRY.size)
+        limit = min(-(-written // INDEX_ENTRY.size), self.entries)
+        return count_entries(self.segment.view, self.slots, limit, log_end)
+
+    def offset_of(self, number: int) -> int:
+        """Physical offset that entry ``number`` (the first is 1) points to."""
+        at = entry_at(self.slots, number) + INDEX_ENTRY.offsets["physical_offset"]
+        return int.from_bytes(self.segment.view[at : at + 8], "big", signed=True)
+
+    def cut(self, keep: int, end_time: int | None) -> None:
+        """Keep the first ``keep`` entries, link all chains anew, and sync.
+
+        ``end_time`` is the store time of the message that the last of them points to, None if it
+        is not known. Of the header only what the first entry has set counts.
+        """
+        segment = self.segment
+        used = self._written_behind(keep)
+        segment.set_position(0)
+        segment.allocate(entry_at(self.slots, keep + 1 + used))
+        cut_entries(segment.view, self.slots, keep + 1, keep + 1 + used)
+        header = IndexHeader._make(INDEX_HEADER.struct.unpack_from(segment.view))
+        if keep:
+            end_time = header.begin_timestamp if end_time is None else end_time
+            header = header._replace(end_offset=self.offset_of(keep), end_timestamp=end_time)
+        else:
+            header = IndexHeader(0, 0, 0, 0, header.slot_count, header.entry_count)
+        encoded = encode_index_header(header)
+        segment.view[: len(encoded)] = encoded
+        segment.sync()
+        segment.set_position(entry_at(self.slots, keep + 1))
+
+    def _written_behind(self, keep: int) -> int:
+        """Over how many entries behind the kept ones something may have been written."""
+        start = entry_at(self.slots, keep + 1)
+        segment = self.segment
+        ranges = segment.system.files.data_ranges(segment.descriptor, start, segment.size)
+        end = max((end for _, end in ranges), default=start)
+        return min(-(-(end - start) // INDEX_ENTRY.size), self.entries - keep - 1)
+
+
+def _not_an_index_file(path: Path, error: ValueError) -> StoreDamagedError:
+    return StoreDamagedError(
+        str(path),
+        0,
+        None,
+        f"not an index file: {error}",
+        DERIVED_REMEDY,
+    )
+
+
+def _free_path(system: System, folder: Path, previous: IndexFile | None) -> Path:
+    """A name that sorts behind that of the file before, even if the clock went back."""
+    created = datetime.fromtimestamp(system.clock.now_ms() / 1000)
+    if previous is not None:
+        before = parse_index_name(previous.segment.path.name)
+        if before is not None:
+            created = max(created, before + timedelta(milliseconds=1))
+    return folder / index_name(created)

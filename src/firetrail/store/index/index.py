@@ -1,0 +1,199 @@
+"""The index: all index files of a store, oldest first, and queries over them.
+
+Only the newest file is written. Its end offset says up to where the log is indexed, so a range of
+the log can be offered again; only records with keys move it.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreClosedError
+from firetrail.format.index import IndexGeometry
+from firetrail.format.kernels.single import KeyQuestion
+from firetrail.format.names import INDEX, parse_index_name
+from firetrail.store.index.file import IndexFile
+from firetrail.system import System
+
+
+class IndexCut(NamedTuple):
+    """How many files and, of the last of them, how many entries to keep."""
+
+    files: int
+    keep: int
+    resume: int  # physical offset from which on the log must be indexed again
+
+
+class Index:
+    """The files below ``<root>/index``."""
+
+    def __init__(
+        self, system: System, root: Path, geometry: IndexGeometry, *, writable: bool = True
+    ) -> None:
+        self._system = system
+        self._folder = root / INDEX
+        self._geometry = geometry
+        self._writable = writable
+        self.files: tuple[IndexFile, ...] = ()
+        self._guard = threading.Lock()  # over changes of the three lists
+        self._unsynced: list[IndexFile] = []
+        self._retired: list[IndexFile] = []
+
+    def load(self, *, torn: bool = False) -> None:
+        """Find the files there are; names that are not those of index files are left alone.
+
+        A file of no bytes, which a crash right after its creation leaves behind, is removed if
+        the index is writable. Only the newest file is looked into, and not even that if it may be
+        ``torn``: then :meth:`cut` must follow.
+        """
+        loaded: list[IndexFile] = []
+        try:
+            for name in self._system.files.names(self._folder):
+                path = self._folder / name
+                if parse_index_name(name) is None:
+                    continue
+                if self._system.files.size(path):
+                    loaded.append(
+                        IndexFile.load(self._system, path, self._geometry, writable=self._writable)
+                    )
+                elif self._writable:
+                    self._system.files.remove(path)
+            if loaded and not torn:
+                _ = loaded[-1].header  # raises if it is none
+        finally:
+            self.files = tuple(loaded)
+
+    def clear(self) -> None:
+        """Remove every file, loaded or not, to be made anew; nobody may use the index meanwhile."""
+        files, self.files = self.files, ()
+        for file in files:
+            file.segment.destroy(0)
+        for name in self._system.files.names(self._folder):
+            if parse_index_name(name) is not None:
+                self._system.files.remove(self._folder / name)
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last record with a key, 0 if there is none."""
+        return self.end[1]
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Store time and physical offset of that record."""
+        return self.files[-1].end if self.files else (0, 0)
+
+    @property
+    def filled(self) -> tuple[int, int]:
+        """Store time and physical offset of the last record in the files that are full.
+
+        After an unclean stop the Java store deletes an index file that ends later than its
+        checkpoint says, and indexes the log again from where the checkpoint lets it start. The
+        file that is being filled is written to all the time: the checkpoint must end before it.
+        """
+        for file in reversed(self.files[-2:]):
+            if file.is_full:
+                return file.header.end_timestamp, file.header.end_offset
+        return 0, 0
+
+    def append(self, entries: array[int], first: int, count: int) -> int:
+        """Append some of the entries ``first`` to ``count``; the next one to append.
+
+        They were derived from the log behind :attr:`end_offset`. Raises DiskFullError, and then
+        none was appended.
+        """
+        if not self.files or self.files[-1].is_full:
+            self._roll()
+        return self.files[-1].append(entries, first, count)
+
+    def _roll(self) -> None:
+        previous = self.files[-1] if self.files else None
+        created = IndexFile.create(self._system, self._folder, self._geometry, previous)
+        with self._guard:
+            if previous is not None:
+                self._unsynced.append(previous)
+            self.files = (*self.files, created)
+
+    def flush(self) -> None:
+        """Sync the newest file and those that were filled since the last flush."""
+        with self._guard:
+            filled, self._unsynced = self._unsynced, []
+            newest = self.files[-1:]
+        for file in (*filled, *newest):
+            file.segment.sync()
+
+    def let_go(self) -> None:
+        """Keep no page of the files in this process's memory."""
+        for file in self.files:
+            file.segment.let_go(file.segment.size)
+
+    def query(self, question: KeyQuestion, limit: int) -> list[int]:
+        """Physical offsets of at most ``limit`` messages that may be asked for, newest first.
+
+        Only hashes and seconds are in the index, the rest is for the caller to check.
+        """
+        key_hash, begin, end = question.key_hash, question.begin, question.end
+        found: list[int] = []
+        for file in reversed(self.files):
+            try:
+                found += file.find(key_hash, begin, end, limit - len(found))
+                if len(found) >= limit or (begin > 0 and file.header.begin_timestamp < begin):
+                    break
+            except StoreClosedError:
+                if file.segment.is_open:
+                    raise
+                break  # deleted meanwhile, as were all before it
+        return found
+
+    def plan_cut(self, log_end: int, trusted: bool, has_record: Callable[[int], bool]) -> IndexCut:
+        """What to keep of the newest files: whole entries of records before ``log_end``.
+
+        If ``trusted``, everything before ``log_end`` is known to have been synced; otherwise only
+        what is found counts, less the last record, which may lack some of its keys. What a crash
+        left behind the last entry may look like one: but the log has no record where it points.
+        """
+        for number, file in reversed(list(enumerate(self.files))):
+            keep = file.kept_before(log_end)
+            while keep and not has_record(file.offset_of(keep)):
+                keep -= 1
+            if keep and not trusted:
+                log_end = file.offset_of(keep)
+                keep = file.kept_before(log_end)
+            if keep:
+                return IndexCut(number + 1, keep, log_end)
+        return IndexCut(min(len(self.files), 1), 0, log_end if trusted else 0)
+
+    def cut(self, plan: IndexCut, time_of: Callable[[int], int | None]) -> None:
+        """Cut the index back to what was planned; older files are not touched."""
+        while len(self.files) > plan.files:
+            dropped, self.files = self.files[-1], self.files[:-1]
+            dropped.segment.destroy(0)
+        if self.files:
+            newest = self.files[-1]
+            newest.cut(plan.keep, time_of(newest.offset_of(plan.keep)) if plan.keep else None)
+
+    def delete_expired(self, log_min: int, grace_ms: int) -> int:
+        """Remove files, never the last, that point only before ``log_min``; how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].header.end_offset < log_min:
+            with self._guard:
+                expired, self.files = self.files[0], self.files[1:]
+                self._retired.append(expired)
+                if expired in self._unsynced:
+                    self._unsynced.remove(expired)
+            removed += 1
+        self.sweep(grace_ms)
+        return removed
+
+    def sweep(self, grace_ms: int) -> None:
+        """Try again to remove the files that were still read."""
+        self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
+
+    def close(self) -> None:
+        """Close every file."""
+        self.sweep(0)
+        for file in self.files:
+            file.segment.close()

@@ -1,0 +1,1 @@
+"""Read-only access to stores in any state, and the checks of ``fsck``."""

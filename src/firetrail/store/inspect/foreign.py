@@ -1,0 +1,59 @@
+"""What stands in a store's folder and does not belong there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firetrail.format.names import (
+    ABORT,
+    ARCHIVED_PREFIX,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONFIG,
+    CONSUME_QUEUE,
+    INDEX,
+    INVENTORY,
+    LOCK,
+    REPLAYED_PREFIX,
+    SINK,
+    WATERMARK,
+    is_folder_name,
+    parse_index_name,
+    parse_queue_id,
+    parse_segment_name,
+    queue_folder,
+)
+from firetrail.store.queues.table import QueueKey
+from firetrail.system import Files
+
+_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
+_KNOWN |= {WATERMARK}
+
+
+def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:
+    """Files and folders that are not those of a store with these queues, relative to it."""
+    names = files.names
+    for name in names(root):
+        if name not in _KNOWN and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):
+            yield name
+    for name in names(root / COMMIT_LOG):
+        if parse_segment_name(name) is None:
+            yield f"{COMMIT_LOG}/{name}"
+    for name in names(root / INDEX):
+        if parse_index_name(name) is None:
+            yield f"{INDEX}/{name}"
+    base = root / CONSUME_QUEUE
+    for topic in names(base):
+        if not is_folder_name(topic) or not (base / topic).is_dir():
+            yield f"{CONSUME_QUEUE}/{topic}"
+            continue
+        for name in names(base / topic):
+            if parse_queue_id(name) is None or not (base / topic / name).is_dir():
+                yield f"{CONSUME_QUEUE}/{topic}/{name}"
+    for topic, queue_id in queues:
+        folder = queue_folder(topic, queue_id)
+        if (root / folder).is_dir():
+            for name in names(root / folder):
+                if parse_segment_name(name) is None:
+                    yield f"{folder}/{name}"

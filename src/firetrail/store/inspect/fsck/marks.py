@@ -1,0 +1,117 @@
+"""Checkpoint and watermark against the log, and the broker's files against the inventory."""
+
+from __future__ import annotations
+
+from firetrail.errors import FormatError
+from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
+from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
+from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
+from firetrail.store.inspect.fsck.report import Findings
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.inventory import CONFIG_FILES, missing_config, read_inventory
+from firetrail.store.lifecycle.watermark import SLOT_SIZE, Slot, decode_slot
+
+TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")
+OFFSETS = ("confirm_offset", "logics_offset")
+
+
+def check_config(view: StoreView, findings: Findings) -> None:
+    """Note the files of the broker that are listed in the inventory, and missing."""
+    files = view.system.files
+    for name in missing_config(view.system, view.root, read_inventory(view.system, view.root)):
+        backup = f"{name}.bak"
+        if backup in files.names(view.root / CONFIG):
+            effect = f"a broker will use {backup}, which lacks the last change"
+        else:
+            effect = f"if a broker starts without it, {CONFIG_FILES[name]}"
+        findings.add(
+            f"{CONFIG}/{name}",
+            0,
+            None,
+            ProblemKind.FILE_MISSING,
+            f"the store had this file; {effect}; put it back from a backup before",
+        )
+
+
+class MarkCheck:
+    """The two files that say how far the store is on disk, as they are when the check begins."""
+
+    def __init__(self, view: StoreView, findings: Findings) -> None:
+        self._view = view
+        self._findings = findings
+        self._checkpoint = self._read(CHECKPOINT)
+        self._watermark = self._read(WATERMARK)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._view.system.files.read(self._view.root / name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._findings.add(name, 0, None, ProblemKind.FILE_UNREADABLE, str(error.strerror))
+            return None
+
+    def finish(self, last_time: int, end: int, *, damaged: bool) -> None:
+        """Compare with a log that ends at ``end``; its newest message is of ``last_time``.
+
+        A log that is ``damaged`` may have lost the messages that the checkpoint knows of.
+        """
+        checkpoint = self._decode(end)
+        if checkpoint is not None:
+            if self._view.state is not StoreState.OPEN and not damaged:
+                self._check_ahead(checkpoint, last_time, end)
+            self._check_watermark(checkpoint)
+
+    def _decode(self, end: int) -> Checkpoint | None:
+        if self._checkpoint is None:
+            if end:
+                detail = "no checkpoint; recovery after a crash would scan the whole log"
+                self._findings.add(CHECKPOINT, 0, None, ProblemKind.CHECKPOINT_MISSING, detail)
+            return None
+        try:
+            return decode_checkpoint(self._checkpoint)
+        except FormatError as error:
+            kind = ProblemKind.CHECKPOINT_UNREADABLE
+            self._findings.add(
+                CHECKPOINT, error.offset, None, kind, f"{error.field}: {error.detail}"
+            )
+            return None
+
+    def _check_ahead(self, checkpoint: Checkpoint, last_time: int, end: int) -> None:
+        for name in TIMES:
+            value = getattr(checkpoint, name)
+            if value > last_time:
+                detail = f"{value}, the newest message was stored at {last_time}"
+                self._note(name, ProblemKind.CHECKPOINT_AHEAD, detail)
+        for name in OFFSETS:
+            value = getattr(checkpoint, name)
+            if value > end:
+                self._note(name, ProblemKind.CHECKPOINT_AHEAD, f"{value}, the log ends at {end}")
+
+    def _note(self, name: str, kind: ProblemKind, detail: str) -> None:
+        text = f"{name.replace('_', ' ')} {detail}"
+        self._findings.add(CHECKPOINT, LAYOUT.offsets[name], None, kind, text)
+
+    def _check_watermark(self, checkpoint: Checkpoint) -> None:
+        """A slot may be torn by a crash; after a clean stop both are whole."""
+        content = self._watermark or b""
+        slots = [content[at : at + SLOT_SIZE] for at in range(0, 2 * SLOT_SIZE, SLOT_SIZE)]
+        whole = [slot for slot in map(decode_slot, slots) if slot is not None]
+        for number, slot in enumerate(slots):
+            closed = self._view.state is StoreState.CLOSED
+            if any(slot) and decode_slot(slot) is None and (closed or not whole):
+                detail = f"slot {number} does not match its checksum"
+                at = number * SLOT_SIZE
+                self._findings.add(WATERMARK, at, None, ProblemKind.WATERMARK_TORN, detail)
+        if whole and self._view.state is StoreState.CLOSED:
+            self._check_behind(checkpoint, max(whole))
+
+    def _check_behind(self, checkpoint: Checkpoint, slot: Slot) -> None:
+        """The times of a checkpoint only grow, whoever writes it after the watermark."""
+        for name, before in zip(TIMES, slot.times, strict=True):
+            value = getattr(checkpoint, name)
+            if value < before:
+                self._note(
+                    name, ProblemKind.CHECKPOINT_BEHIND, f"{value}, the watermark knew {before}"
+                )

@@ -1,0 +1,36 @@
+"""Files of consume queues, of which a store may have more than a process may open."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+from firetrail.storage.segment import Segment
+from firetrail.store.inspect.view import StoreView
+
+OPEN_FILES_MAX = 256
+"""Queue files that are kept open; a store may have far more of them than a process may open."""
+
+
+class OpenFiles:
+    """Queue files by path, the least recently used ones closed again."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._system = view.system
+        self._open: OrderedDict[Path, Segment] = OrderedDict()
+
+    def get(self, path: Path, base: int, size: int) -> Segment:
+        """The file, open for reading."""
+        segment = self._open.get(path)
+        if segment is None:
+            segment = self._open[path] = Segment(self._system, path, base, size, writable=False)
+            if len(self._open) > OPEN_FILES_MAX:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(path)
+        return segment
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._open:
+            self._open.popitem()[1].close()

@@ -1,0 +1,152 @@
+"""The log's files as they are, for those who only look: what does not fit is noted, not refused."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from firetrail.errors import SegmentSizeError
+from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.javahash import java_text
+from firetrail.format.kernels.scan import scan
+from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
+from firetrail.storage.queue import SegmentQueue, usual_size
+from firetrail.storage.segment import Segment
+from firetrail.store.inspect.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
+from firetrail.system import System
+
+
+def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:
+    """(start offset, length) of every segment file in a folder, in order."""
+    found = []
+    for name in system.files.names(folder):
+        base = parse_segment_name(name)
+        if base is not None:
+            with suppress(FileNotFoundError):  # retention has deleted it meanwhile
+                found.append((base, system.files.size(folder / name)))
+    return found
+
+
+def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Problem]:
+    """What is wrong with a row of segment files that should all be ``size`` bytes long."""
+    found = []
+    for base, length in files:
+        path = f"{folder}/{segment_name(base)}"
+        last = base == files[-1][0]
+        if length == 0 and last:
+            detail = "a file of no bytes, as a crash right after its creation leaves it"
+            found.append(Problem(path, 0, None, ProblemKind.EMPTY_FILE, detail))
+        elif length != size:
+            detail = f"{length} bytes long, the other files {size}"
+            if length > size:
+                detail += f"; {CUT_IT} {size} {path}"
+            found.append(Problem(path, min(length, size), None, ProblemKind.FILE_SIZE, detail))
+    for (base, _), (following, _) in pairwise(files):
+        if following > base + size:
+            count = -(-(following - base - size) // size)
+            detail = f"{count} missing between {segment_name(base)} and {segment_name(following)}"
+            path = f"{folder}/{segment_name(base + size)}"
+            found.append(Problem(path, 0, base + size, ProblemKind.FILE_MISSING, detail))
+        elif following < base + size:
+            path = f"{folder}/{segment_name(following)}"
+            detail = f"begins inside of the file {segment_name(base)} before it; {MOVE_IT}"
+            found.append(Problem(path, 0, following, ProblemKind.FILE_OVERLAP, detail))
+    return found
+
+
+class ViewLog(SegmentQueue):
+    """The segments of a log that is only read.
+
+    A short file is read as far as it goes, a long one as far as it should; between files may be
+    gaps. ``committed`` of each segment ends what readers see.
+    """
+
+    def __init__(self, system: System, root: Path) -> None:
+        super().__init__(system, root / COMMIT_LOG, 0, writable=False)
+        self.misfits: list[Problem] = []
+        self._bases: list[int] = []
+
+    def load(self) -> None:
+        """Find the files, and their usual size."""
+        files = segment_sizes(self.system, self.folder)
+        steps = (following - base for (base, _), (following, _) in pairwise(files))
+        self.segment_size = usual_size([*(size for _, size in files), *steps])
+        self.misfits = misfits(COMMIT_LOG, files, self.segment_size)
+        self.segments = tuple(
+            Segment(self.system, self.path_of(base), base, size, writable=False)
+            for base, size in files
+            if size
+        )
+        self._bases = [segment.base for segment in self.segments]
+        for segment in self.segments:
+            segment.set_position(self.length_of(segment))
+
+    def length_of(self, segment: Segment) -> int:
+        """How many of the segment's bytes belong to the log."""
+        following = bisect_right(self._bases, segment.base)
+        length = min(segment.size, self.segment_size)
+        if following < len(self._bases):
+            length = min(length, self._bases[following] - segment.base)
+        return length
+
+    def look(self, segment: Segment) -> memoryview | None:
+        """The bytes of a segment, None if its file cannot be read."""
+        try:
+            return segment.view
+        except (OSError, SegmentSizeError):
+            return None
+
+    def is_gone(self, offset: int) -> bool:
+        """Whether the file that held ``offset`` was deleted since the log was looked at."""
+        segment = self.find(offset)
+        return segment is None or segment.look() is None
+
+    def scan_one(self, offset: int, check: Check) -> tuple[Stop, Columns]:
+        """Look at the record at ``offset``: LIMIT and a row if it is good, else why it is not."""
+        columns = Columns(1)
+        segment = self.find(offset)
+        view = self.look(segment) if segment is not None else None
+        if segment is None or view is None:
+            return Stop.CUT, columns
+        at, limit = offset - segment.base, self.length_of(segment)
+        rows, _, stop = scan(view, at, limit, segment.base, columns.table, check)
+        if rows:
+            return Stop.LIMIT, columns
+        return Stop(stop) if stop != Stop.LIMIT else Stop.CUT, columns
+
+    def queue_place(self, offset: int) -> tuple[str, int, int]:
+        """Topic, queue id and queue offset that the good record at ``offset`` says it has."""
+        stop, columns = self.scan_one(offset, Check.NONE)
+        segment = self.find(offset)
+        if stop is not Stop.LIMIT or segment is None:
+            return "", -1, -1
+        row = columns.row(0)
+        topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
+        return java_text(bytes(topic)), row["queue_id"], row["queue_offset"]
+
+    @property
+    def limit(self) -> int:
+        """Behind the last byte that the files have room for."""
+        last = self.last
+        return last.base + self.length_of(last) if last else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds ``offset``, written or not."""
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0:
+            return None
+        segment = self.segments[index]
+        return segment if offset - segment.base < self.length_of(segment) else None
+
+    def following(self, offset: int) -> Segment | None:
+        """The first segment that begins behind ``offset``."""
+        index = bisect_right(self._bases, offset)
+        return self.segments[index] if index < len(self.segments) else None
+
+    def end_at(self, offset: int) -> None:
+        """Let readers see nothing from ``offset`` on."""
+        for segment in self.segments:
+            inside = min(max(offset - segment.base, 0), self.length_of(segment))
+            segment.set_position(inside)

@@ -1,0 +1,142 @@
+"""What stands behind the end of the log, and whether it matters.
+
+Torn
+    After an unclean stop: bytes of appends that were never known to be on disk. Recovery cuts
+    them off; nothing that was promised is lost.
+Stale
+    After a clean stop: old bytes that no longer count. The Java store truncates its log without
+    clearing what it cuts off, so they stay until they are overwritten.
+Damaged
+    Something says that messages should be there: a consume queue, the watermark or the checkpoint.
+
+In a torn tail, good records may stand behind the place where recovery ends the log. It copies them
+before it clears the tail.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from firetrail.format import layout
+from firetrail.format.columns import Check, Stop
+from firetrail.storage.segment import Segment
+from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.scan import find_record
+from firetrail.store.log.walk import Damage, explain
+
+
+class TailKind(Enum):
+    """What stands behind the end of the log."""
+
+    NOTHING = "nothing"
+    TORN = "torn"
+    STALE = "stale"
+    DAMAGED = "damaged"
+
+
+class Tail(NamedTuple):
+    """The verdict, and what stands right behind the last record (None: zeros, or no more file)."""
+
+    kind: TailKind
+    found: Damage | None
+
+
+def read_tail(view: StoreView) -> Tail:
+    """Look at what follows the end of the log. A store in use may be writing there: nothing."""
+    if view.state is StoreState.OPEN or not view.log.segments:
+        return Tail(TailKind.NOTHING, None)
+    found = _look_at_end(view)
+    if _is_missed(view, found):
+        return Tail(TailKind.DAMAGED, found or _too_short(view))
+    if view.state is StoreState.CRASHED and view.watermark is not None:
+        found = _with_records_behind(view, found)
+    if found is None:
+        return Tail(TailKind.NOTHING, None)
+    return Tail(TailKind.TORN if view.state is StoreState.CRASHED else TailKind.STALE, found)
+
+
+def is_torn(view: StoreView, damage: Damage) -> bool:
+    """Whether damage before the end of a crashed store is where its recovery ends the log.
+
+    Without a watermark only if nothing good follows: who knows whether that was on disk.
+    """
+    if view.state is not StoreState.CRASHED:
+        return False
+    if view.watermark is not None:
+        return damage.physical_offset >= view.watermark.durable_offset
+    return damage.resume is None
+
+
+def _look_at_end(view: StoreView) -> Damage | None:
+    """What stands at the end of the log if it is neither zeros nor the end of the file."""
+    stop, _ = view.log.scan_one(view.end, Check.RECORD)
+    segment = view.log.find(view.end)
+    data = view.log.look(segment) if segment is not None else None
+    if segment is None or data is None or not stop.is_damage:
+        return None
+    at, limit = view.end - segment.base, view.log.length_of(segment)
+    detail = explain(data, at, limit, stop)
+    if limit - at < layout.BLANK.size and not any(data[at:limit]):
+        return None
+    return Damage(segment.path, at, view.end, KIND_OF_STOP[stop], detail, None)
+
+
+def _is_missed(view: StoreView, found: Damage | None) -> bool:
+    """Whether anything knows of messages at or behind the end of the log."""
+    if view.watermark is not None and view.end < view.watermark.durable_offset:
+        return True
+    if view.state is StoreState.CLOSED:
+        claims = view.claims()
+        nothing_left = view.log.find(view.end) is None
+        return (found is not None or nothing_left) and bool(
+            claims and claims[0].physical_offset >= view.end
+        )
+    if view.watermark is not None:
+        return False
+    later = _next_record(view)
+    return later is not None and _was_on_disk(view, later)
+
+
+def _with_records_behind(view: StoreView, found: Damage | None) -> Damage | None:
+    """What stands at the end of the log, with the good record behind it that comes next, if any."""
+    later = _next_record(view)
+    segment = view.log.find(view.end)
+    if later is None or segment is None:
+        return found
+    if found is None:
+        data, at = segment.view, view.end - segment.base
+        detail = explain(data, at, view.log.length_of(segment), Stop.EMPTY)
+        found = Damage(segment.path, at, view.end, ProblemKind.LOG_HOLE, detail, None)
+    return found._replace(resume=later)
+
+
+def _next_record(view: StoreView) -> int | None:
+    """Physical offset of the first good record behind the end of the log."""
+    segment: Segment | None = view.log.find(view.end)
+    at = view.end - segment.base if segment else 0
+    while segment is not None:
+        found = find_record(segment, at) if view.log.look(segment) is not None else None
+        if found is not None:
+            return segment.base + found
+        at = 0
+        segment = view.log.following(segment.base)
+    return None
+
+
+def _was_on_disk(view: StoreView, offset: int) -> bool:
+    """Whether a record is one of those that the checkpoint says are on disk."""
+    stop, columns = view.log.scan_one(offset, Check.NONE)
+    return stop is Stop.LIMIT and (columns.row(0)["store_time"] <= view.checkpoint.physic_timestamp)
+
+
+def _too_short(view: StoreView) -> Damage:
+    segment = view.log.find(view.end) or view.log.segments[-1]
+    known = max((claim.physical_offset for claim in view.claims()), default=0)
+    if view.watermark is not None:
+        known = max(known, view.watermark.durable_offset)
+    detail = f"the log ends here, although it was known up to {max(known, view.end)}"
+    return Damage(
+        segment.path, view.end - segment.base, view.end, ProblemKind.LOG_END, detail, None
+    )

@@ -1,0 +1,1 @@
+"""Opening, running and closing a store: locks, recovery, housekeeping, retention."""

@@ -1,0 +1,96 @@
+"""Good records behind the place where recovery ends a log: counted, and copied to a folder.
+
+Recovery after an unclean stop ends the log at the first bytes that are no good record. Behind them
+may stand good ones: a power cut has taken a page in the middle, or a page was damaged before the
+watermark knew of it. They may have been acknowledged, and nothing but the log had them. So before
+the tail is cleared, it is copied to a folder ``dropped-<time>`` of the store: the files of the log
+with the bytes from the cut to the end of the last good record, at their places, and a watermark
+that says where they end. ``firetrail dump`` prints such a folder, and ``firetrail salvage`` makes a
+store of it. Nothing removes it but the operator.
+
+Looking for records is limited by what was written: holes are passed over, and zeros are read once,
+as clearing the tail does in any case.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.format.columns import Check
+from firetrail.format.names import COMMIT_LOG, DROPPED_PREFIX
+from firetrail.storage.copies import copy_file
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.lifecycle.folder import stamped_folder
+from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.repair.losses import Loss, QueueLoss, count_records, good_records
+from firetrail.store.repair.rebuild import built
+from firetrail.system import System
+from firetrail.text import counted, human_time
+
+QUEUES_NAMED = 5
+"""So many queues are named in the warning; the others are counted."""
+
+
+class Dropped(NamedTuple):
+    """Good records that recovery drops."""
+
+    loss: Loss
+    first: int
+    """Physical offset of the first of them."""
+    last: int
+    """Physical offset of the last of them."""
+    last_stored: int
+
+    def __str__(self) -> str:
+        parts = [_queue_text(queue) for queue in self.loss.queues[:QUEUES_NAMED]]
+        if len(self.loss.queues) > QUEUES_NAMED:
+            parts.append(f"and {counted(len(self.loss.queues) - QUEUES_NAMED, 'queue')} more")
+        if self.loss.others:
+            parts.append(f"{counted(self.loss.others, 'record')} of transactions")
+        return f"{counted(self.loss.readable, 'good message')} ({'; '.join(parts)})"
+
+
+def _queue_text(queue: QueueLoss) -> str:
+    assert queue.first_stored is not None and queue.last_stored is not None
+    times = f"{human_time(queue.first_stored)} to {human_time(queue.last_stored)}"
+    return (
+        f"{queue.topic}/{queue.queue_id}: {queue.readable}, offsets {queue.first_offset} to "
+        f"{queue.end_offset - 1}, stored {times}"
+    )
+
+
+def find_dropped(system: System, root: Path, cut: int, check: Check) -> Dropped | None:
+    """The good records behind ``cut``, where none begins; None if there are none."""
+    first = last = last_stored = -1
+    loss = Loss(cut, cut, "")
+    with closing(ViewLog(system, root)) as log:
+        log.load()
+        # From the next byte on: a record that recovery has rejected is not looked at again.
+        for record in count_records(loss, good_records(log, cut + 1, log.limit, check)):
+            last, last_stored = record.physical_offset, record.store_time
+            first = last if first < 0 else first
+            loss.end = last + len(record.content)
+    return Dropped(loss, first, last, last_stored) if first >= 0 else None
+
+
+def set_aside(system: System, root: Path, dropped: Dropped) -> Path:
+    """Copy the tail of the log that is about to be cleared; the folder that has it, durably."""
+    for unfinished in root.glob(f"{DROPPED_PREFIX}*.building"):
+        shutil.rmtree(unfinished)
+    target = stamped_folder(system, root, DROPPED_PREFIX)
+    begin, end = dropped.loss.begin, dropped.loss.end
+    with built(system.files, target) as folder, closing(ViewLog(system, root)) as log:
+        log.load()
+        system.files.make_folder(folder / COMMIT_LOG)
+        for segment in log.segments:
+            part = range(max(begin - segment.base, 0), min(end - segment.base, segment.size))
+            if part:
+                copy_file(system.files, segment.path, folder / COMMIT_LOG / segment.path.name, part)
+        with closing(WatermarkFile(system, folder)) as marks:
+            marks.write(Watermark(True, end, end, dropped.last, dropped.last_stored))
+        system.files.sync_folder(folder / COMMIT_LOG)
+        system.files.sync_folder(folder)
+    return target

@@ -1,0 +1,159 @@
+"""What the log and the broker's files say that queues and index must have.
+
+For stores without a list of their files that could be relied on: one that was never closed, one
+that a Java broker has written, one that got new queues just before it was killed. A start looks at
+some records, no more whatever the size of the log, and at the positions of consumer groups; only
+if a position lies beyond its queue does it look through the whole log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from firetrail.errors import FormatError
+from firetrail.format import config_json
+from firetrail.format.columns import Check
+from firetrail.format.delay import DelayLevels
+from firetrail.format.light import is_light
+from firetrail.format.names import (
+    CONFIG,
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    LMQ_OFFSETS,
+    SCHEDULE_TOPIC,
+    is_queue,
+)
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
+from firetrail.storage.queue import SegmentQueue
+from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Step
+from firetrail.store.log.scan import find_record
+from firetrail.store.queues.table import QueueKey, QueueTable
+from firetrail.system import System
+
+SAMPLED_FILES = 32
+"""Files of the log, the newest ones, whose first records are looked at."""
+SAMPLED_ROWS = 16
+"""Records at the beginning of each of them."""
+SAMPLED_BYTES = 1 << 20
+"""No more than this is looked at of the beginning and of the end of the log."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Evidence:
+    """Compares queues with the log. They are brought up to the end of the log before."""
+
+    def __init__(
+        self,
+        log: SegmentQueue,
+        end: int,
+        queues: QueueTable,
+        delays: DelayLevels,
+        is_missed: Callable[[str, int], bool],
+    ) -> None:
+        """``is_missed`` tells whether records of a topic at a physical offset have to be in
+        queues."""
+        self._log = log
+        self._end = end
+        self._queues = queues
+        self._delays = delays
+        self._is_missed = is_missed
+        self._sampled = list(self._samples())
+
+    def incomplete(self) -> set[QueueKey]:
+        """Queues that lack the unit of a record that was looked at."""
+        return {run[:2] for step in self._sampled for run in step.runs if self._lacks(run)}
+
+    def has_keys_before(self, offset: int) -> bool:
+        """Whether a record that is looked at, at the beginning of a file and before the offset,
+        has keys."""
+        derivation = Derivation(self._delays, rows=SAMPLED_ROWS)
+        segments = self._log.segments
+        for segment in (segments[0], *segments[-SAMPLED_FILES:]):
+            limit = min(offset - segment.base, segment.size)
+            if limit > 0 and derivation.derive(segment, 0, limit, Check.NONE).entries:
+                return True
+        return False
+
+    def confirmed(self, suspects: set[QueueKey] | None) -> set[QueueKey]:
+        """Those queues that lack a unit of any record in the log, all of which is looked at.
+
+        All queues are suspects if none are named.
+        """
+        found: set[QueueKey] = set()
+        derivation = Derivation(self._delays, keys=False)
+        derivation.wants = lambda run: (
+            run[:2] not in found and (suspects is None or run[:2] in suspects)
+        )
+        begin = self._log.min_offset
+        for step in derivation.derive_all(list(self._log.segments), begin, self._end, Check.NONE):
+            found.update(run[:2] for run in step.runs if self._lacks(run))
+            if suspects is not None and len(found) == len(suspects):
+                break
+        return found
+
+    def _lacks(self, run: DerivedRun) -> bool:
+        """Whether the first or the last unit of some is not in the queue, nor that of a record
+        further on in the log, as is if the topic was deleted and made again."""
+        if not is_queue(*run[:2]) or is_light(run.topic) or run[:2] in self._queues.lost:
+            return False
+        queue = self._queues.find(*run[:2])
+        for at in {0, len(run.units) - UNIT_SIZE}:
+            offset = decode_unit(run.units, at).physical_offset
+            unit = queue.unit(run.offset + at // UNIT_SIZE) if queue is not None else None
+            is_there = unit is not None and unit != PRE_BLANK and unit.physical_offset >= offset
+            if not is_there and self._is_missed(run.topic, offset):
+                return True
+        return False
+
+    def _samples(self) -> Iterator[Step]:
+        """What follows from some records of the log."""
+        few = Derivation(self._delays, rows=SAMPLED_ROWS)
+        many = Derivation(self._delays)
+        segments = self._log.segments
+        for segment in segments[-SAMPLED_FILES:]:
+            limit = min(self._end - segment.base, segment.size)
+            if limit > 0:
+                yield few.derive(segment, 0, limit, Check.NONE)
+        limit = min(self._end - self._log.min_offset, SAMPLED_BYTES, self._log.segment_size)
+        if limit > 0:
+            yield many.derive(segments[0], 0, limit, Check.NONE)
+        last = self._log.find(self._end - 1)
+        if last is not None:
+            limit = self._end - last.base
+            at = find_record(last, max(limit - SAMPLED_BYTES, 0))
+            if at is not None and at < limit:
+                yield many.derive(last, at, limit, Check.NONE)
+
+
+def positions(system: System, root: Path) -> dict[QueueKey, int]:
+    """The furthest position of any consumer group or delay level, by queue."""
+    found: dict[QueueKey, int] = {}
+    try:
+        for file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
+            for name, queues in (_table(system, root, file, "offsetTable") or {}).items():
+                topic = str(name).partition("@")[0]
+                for queue_id, offset in queues.items():
+                    key = topic, int(queue_id)
+                    found[key] = max(int(offset), found.get(key, 0))
+        delays = _table(system, root, DELAY_OFFSETS, "offsetTable") or {}
+        for level, offset in delays.items():
+            found[SCHEDULE_TOPIC, int(level) - 1] = int(offset)
+    except (ValueError, TypeError, AttributeError):
+        _LOGGER.debug("positions of groups are not as they should be", exc_info=True)
+    return found
+
+
+def _table(system: System, root: Path, name: str, member: str) -> dict[Any, Any] | None:
+    """A table in a file of the broker, or in the one before it; None if neither can be read."""
+    for path in (root / CONFIG / name, root / CONFIG / f"{name}.bak"):
+        try:
+            table = config_json.loads(system.files.read(path))[member]
+        except (FileNotFoundError, FormatError, KeyError, TypeError):
+            continue
+        if isinstance(table, dict):
+            return table
+    return None

@@ -1,0 +1,214 @@
+"""The root folder of a store: who may open it, and how it was left."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
+from firetrail.format.names import (
+    ABORT,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONFIG,
+    CONSUME_QUEUE,
+    INDEX,
+    LOCK,
+    LOCK_CONTENT,
+    WATERMARK,
+)
+from firetrail.system import System
+
+ABORT_MARK = b"firetrail "
+"""How the abort file begins if Firetrail wrote it; the process id follows."""
+SEALED_MARK = b" sealed"
+"""How it ends if every record that this process wrote has a checksum over the whole of it."""
+_NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
+_OUR_LOCK = b"fire"
+"""As long as what the Java store writes into it when it starts: so it shows who was last."""
+_held: set[Path] = set()  # fcntl locks do not tell the stores of one process apart
+_held_guard = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The locks stayed with the parent; a thread that is gone may have held the guard."""
+    global _held_guard
+    _held_guard = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_is_store(system: System, root: Path) -> None:
+    """Raise NotAStoreError unless the folder holds a message store."""
+    if not root.exists():
+        raise NotAStoreError(f"{root}: no such folder")
+    if not root.is_dir():
+        raise NotAStoreError(f"{root}: not a folder")
+    names = set(system.files.names(root))
+    if COMMIT_LOG not in names:
+        raise NotAStoreError(f"{root}: not a message store, it has no folder {COMMIT_LOG!r}")
+
+
+def prepare_folder(system: System, root: Path) -> None:
+    """Make sure that the folder is there and is a store, or empty."""
+    try:
+        system.files.make_folder(root)
+        names = set(system.files.names(root))
+    except FileExistsError as error:
+        raise NotAStoreError(f"{root}: not a folder") from error
+    except OSError as error:
+        raise StoreError(f"{root}: cannot be used: {error.strerror}") from error
+    if names and not names & _NAMES:
+        raise NotAStoreError(
+            f"{root}: holds other files and no message store; choose an empty folder"
+        )
+
+
+def stamped_folder(system: System, root: Path, prefix: str) -> Path:
+    """A path in the store, named after the time, that does not exist yet."""
+    now_ms = system.clock.now_ms()
+    while True:
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        path = root / f"{prefix}{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z"
+        if not path.exists():
+            return path
+        now_ms += 1
+
+
+def is_held_here(root: Path) -> bool:
+    """Whether a store of this process has the folder open for writing."""
+    return root.resolve() in _held
+
+
+def lock_owner(system: System, root: Path) -> int | None:
+    """Process id of who has the store open for writing, None if nobody has."""
+    if is_held_here(root):
+        return os.getpid()  # and looking at the file would give the lock up
+    try:
+        descriptor = system.files.open(root / LOCK, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return system.files.lock_owner(descriptor)
+    finally:
+        system.files.close(descriptor)
+
+
+def check_not_in_use(system: System, root: Path) -> None:
+    """Raise NotAStoreError unless the folder holds a store, StoreLockedError if that is open."""
+    check_is_store(system, root)
+    owner = lock_owner(system, root)
+    if owner is not None:
+        raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
+
+
+def was_javas(system: System, root: Path) -> bool:
+    """Whether the Java store was the last to have a store open that nobody has open now."""
+    if is_held_here(root):
+        return False  # and looking at the file would give the lock up
+    try:
+        return system.files.read(root / LOCK).startswith(LOCK_CONTENT)
+    except FileNotFoundError:
+        return False
+
+
+class FolderLock:
+    """The exclusive right to write a store, shared with the Java store's understanding of it."""
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._system = system
+        self.was_javas = False
+        """Whether the Java store was the last to hold it."""
+        self._path = root / LOCK
+        self._key = root.resolve()
+        with _held_guard:
+            if self._key in _held:
+                raise StoreLockedError(f"{root}: this process has the store open already")
+            _held.add(self._key)
+        try:
+            self._descriptor = self._take(root)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _take(self, root: Path) -> int:
+        files = self._system.files
+        try:
+            descriptor = files.open(root / LOCK, writable=True, create=True)
+            try:
+                if not files.lock(descriptor):
+                    owner = files.lock_owner(descriptor)
+                    raise StoreLockedError(
+                        f"{root}: process {owner} has the store open; stop it, or open the store "
+                        "for reading only"
+                    )
+                self.was_javas = files.read_at(descriptor, 0, len(LOCK_CONTENT)) == LOCK_CONTENT
+            except BaseException:
+                files.close(descriptor)
+                raise
+        except OSError as error:
+            raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
+        return descriptor
+
+    def sign(self) -> None:
+        """Note durably that Firetrail holds it, when what a Java store has left is dealt with."""
+        try:
+            self._system.files.write(self._descriptor, [_OUR_LOCK], 0)
+            self._system.files.sync(self._descriptor)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def _forget(self) -> None:
+        with _held_guard:
+            _held.discard(self._key)
+
+    def release(self) -> None:
+        """Let others have the store."""
+        self._system.files.close(self._descriptor)
+        self._forget()
+
+
+class AbortFile:
+    """There while a store is open for writing; left behind by an unclean stop."""
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._files = system.files
+        self._path = root / ABORT
+
+    @property
+    def exists(self) -> bool:
+        """Whether the last stop was unclean, or the store is open."""
+        return self._path.exists()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was Firetrail that was stopped uncleanly."""
+        try:
+            return self._files.read(self._path).startswith(ABORT_MARK)
+        except FileNotFoundError:
+            return False
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all records of who was stopped uncleanly have a whole-record checksum.
+
+        In the bytes that a crash left, a record that has lost the end of its properties has lost
+        its checksum with it, and looks like one that never had any.
+        """
+        try:
+            return self._files.read(self._path).endswith(SEALED_MARK)
+        except FileNotFoundError:
+            return False
+
+    def create(self, *, sealed: bool) -> None:
+        """Mark the store as open, durably; ``sealed`` if records get a whole-record checksum."""
+        mark = ABORT_MARK + str(os.getpid()).encode()
+        self._files.replace(self._path, mark + SEALED_MARK if sealed else mark)
+
+    def remove(self) -> None:
+        """Mark the store as cleanly closed."""
+        self._files.remove(self._path)

@@ -1,0 +1,207 @@
+"""What happens from time to time: flushing queues and index, the watermark, retention.
+
+Every round costs what changed since the last one, not what the store holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from firetrail.errors import DiskFullError
+from firetrail.store.config import StoreConfig
+from firetrail.store.dispatch.dispatcher import Dispatcher
+from firetrail.store.index.index import Index
+from firetrail.store.lifecycle.inventory import InventoryFile
+from firetrail.store.lifecycle.retention import Retention
+from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.queues.table import QueueTable
+from firetrail.system import NO_DESCRIPTOR
+
+FEW_QUEUES = 64
+FEW_QUEUES_INTERVAL_MS = 5_000
+"""While no more queues are dirty, all of them and the index are synced that often."""
+
+LET_GO_INTERVAL_MS = 5_000
+NEWEST_KEPT = 64 << 20
+"""Bytes at the end of the log that stay mapped; of the rest, what was touched is let go of. The
+system still has it in its cache, but the process does not grow to the size of its log."""
+
+
+class Housekeeper:
+    """One thread for the periodic work."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        watermark_file: WatermarkFile,
+        retention: Retention,
+        inventory: InventoryFile,
+        config: StoreConfig,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._file = watermark_file
+        self._retention = retention
+        self._inventory = inventory
+        self._config = config
+        self._on_failure = on_failure
+        self._clock = log.queue.system.clock
+        self._stop = threading.Event()
+        self._flushing = threading.Lock()  # or one would count what another still syncs
+        self._failed = False
+        self._last_thorough = self._clock.monotonic()
+        self._last_clean = self._clock.monotonic()
+        self._last_let_go = self._clock.monotonic()
+        self._dispatched_offset = dispatcher.position  # queues and index were synced before
+        self._physic_time = watermark_file.checkpoint.physic_timestamp
+        self._logics_time = dispatcher.last_store_time
+        self._logics_offset = dispatcher.last_record_offset
+        self._filled = index.filled if index is not None else None
+        self._thread = threading.Thread(target=self._run, name="firetrail-housekeeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin the rounds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = self._config.consume_queue_flush_interval_ms / 1000
+        try:
+            while not self._stop.wait(pause):
+                try:
+                    self.round()
+                except (OSError, MemoryError) as error:
+                    if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
+                        raise  # else nothing was synced, and the next round tries again
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A sync that failed is never tried again, and nothing that needed it is noted."""
+        self._failed = True
+        self._on_failure(error)
+
+    def round(self) -> None:
+        """Flush what is due, note it in the watermark, delete what has expired."""
+        if self._failed:
+            return
+        now = self._clock.monotonic()
+        config = self._config
+        if self._is_time_to_finish((now - self._last_thorough) * 1000):
+            self._last_thorough = now
+            self.flush_derived(self._stop.is_set)  # who stops goes on with it, and counts the time
+        else:
+            with self._flushing:
+                self._queues.flush(config.consume_queue_flush_least_pages, self._stop.is_set)
+        with suppress(DiskFullError):  # the one before still counts; the next round tries again
+            self.write_watermark(clean=False)
+        if (now - self._last_let_go) * 1000 >= LET_GO_INTERVAL_MS and not config.lock_memory:
+            self._last_let_go = now
+            self._log.queue.let_go(self._log.flushed_offset - NEWEST_KEPT)
+            if self._index is not None:
+                self._index.let_go()
+        if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
+            self._last_clean = now
+            self._retention.round()
+        self._note_new_files()
+
+    def _note_new_files(self) -> None:
+        """Keep the list of files up to date, so that a start misses new ones, too."""
+        with self._retention.guard, self._flushing:
+            settled = min(self._dispatched_offset, self._log.flushed_offset)
+            self._inventory.note_new(self._queues, self._index, self._log.queue, settled)
+
+    def _is_time_to_finish(self, waited_ms: float) -> bool:
+        """Whether to sync queues and index completely, which shortens the next recovery.
+
+        With few queues to sync it is cheap: done when dispatch rests, and else every few seconds.
+        """
+        if waited_ms >= self._config.consume_queue_flush_thorough_interval_ms:
+            return True
+        if len(self._queues.dirty) > FEW_QUEUES:
+            return False
+        rests = self._dispatcher.idle and self._dispatcher.position > self._dispatched_offset
+        return rests or waited_ms >= FEW_QUEUES_INTERVAL_MS
+
+    def flush_derived(self, is_over: Callable[[], bool] | None = None) -> bool:
+        """Sync queues and index; they then cover the log as far as it was dispatched before.
+
+        False if the time for it ``is_over`` before all is synced.
+        """
+        with self._flushing:
+            position = self._dispatcher.position
+            logics_time = self._dispatcher.last_store_time
+            logics_offset = self._dispatcher.last_record_offset
+            filled = self._index.filled if self._index is not None else None
+            if not self._queues.flush(is_over=is_over):
+                return False
+            if self._index is not None:
+                self._index.flush()
+            self._dispatched_offset = position
+            self._logics_time = logics_time
+            self._logics_offset = logics_offset
+            self._filled = filled
+        return True
+
+    def settle_derived(self) -> int:
+        """Sync queues and index; the log before the answer is in them, on disk."""
+        try:
+            if not self._failed:
+                self.flush_derived()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:  # else the answer of the last time holds
+                self._fail(error)
+        return self._dispatched_offset
+
+    def remove_topic(self, topic: str) -> bool:
+        """Remove the queues of a topic; False while queues are synced or retention is at work."""
+        with ExitStack() as held:
+            for lock in (self._retention.guard, self._flushing):
+                if not lock.acquire(blocking=False):
+                    return False
+                held.callback(lock.release)
+            self._inventory.forget_topic(topic, self._log.queue.wrote_offset)
+            self._queues.remove(topic)
+        return True
+
+    def write_watermark(self, *, clean: bool) -> None:
+        """Note durably what is on disk."""
+        with self._flushing:
+            durable = self._log.flushed_offset
+            dispatched = min(self._dispatched_offset, durable)
+            if durable >= self._dispatched_offset:
+                self._physic_time = self._logics_time
+            marks = self._derived_marks()
+            watermark = Watermark(
+                clean, durable, dispatched, self._logics_offset, self._logics_time
+            )
+        self._file.write(watermark, physic_timestamp=self._physic_time, **marks)
+
+    def _derived_marks(self) -> dict[str, int]:
+        """What the checkpoint says of queues and index, for a Java store that recovers from it.
+
+        Queues could be marked up to what was flushed; but what Java does not dispatch again is
+        missing in the index files that it makes anew (:attr:`Index.filled`).
+        """
+        offset = max(self._logics_offset, 0)
+        if self._filled is None:
+            return {"logics_timestamp": self._logics_time, "logics_offset": offset}
+        time, filled_offset = self._filled
+        return {
+            "logics_timestamp": min(self._logics_time, time),
+            "index_timestamp": time,
+            "logics_offset": min(offset, filled_offset),
+        }

@@ -1,0 +1,295 @@
+"""Deriving again what is missing: queues that lack files or units, and the index.
+
+What must be there the inventory says, if there is one that can be relied on, and, after an unclean
+stop or where a Java broker has been, what the log and the positions of groups show
+(:mod:`firetrail.store.lifecycle.evidence`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Container
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreDamagedError
+from firetrail.format.columns import Check, Stop
+from firetrail.format.light import is_light
+from firetrail.format.names import OFFSET_MAX, is_queue
+from firetrail.format.unit import decode_unit
+from firetrail.storage.parallel import each
+from firetrail.storage.queue import SegmentQueue
+from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver
+from firetrail.store.index.index import Index
+from firetrail.store.inspect.problems import LOG_REMEDY
+from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
+from firetrail.store.lifecycle.evidence import Evidence, positions
+from firetrail.store.lifecycle.inventory import Inventory, InventoryFile, index_sizes
+from firetrail.store.lifecycle.progress import Progress
+from firetrail.store.lifecycle.recovery import RecoveryReport
+from firetrail.store.queues.consume_queue import gap_detail
+from firetrail.store.queues.lives import Lives
+from firetrail.store.queues.table import Extent, QueueKey, QueueTable
+from firetrail.system import System
+
+_LOGGER = logging.getLogger(__name__)
+NAMED_MAX = 5
+"""So many queues or topics are named in a line of the log; the others are counted."""
+
+
+class Lost(NamedTuple):
+    """What is to be derived anew."""
+
+    queues: frozenset[QueueKey] = frozenset()
+    whole_index: bool = False
+
+    def and_also(self, more: Lost) -> Lost:
+        """Both together."""
+        return Lost(self.queues | more.queues, self.whole_index or more.whole_index)
+
+    def without(self, topics: Container[str]) -> Lost:
+        """The same but for the queues of some topics."""
+        return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
+
+
+class RecoveredRuns:
+    """Which units recovery derives from the end of the log.
+
+    Not those of queues that are derived from the whole log anyway. After a ``clean`` stop the end
+    of the log is that of queues, too, but for topics that were deleted since: they stay deleted,
+    unlike in the Java store, which derives their last messages again.
+    """
+
+    def __init__(self, catalog: Catalog, lost: frozenset[QueueKey], *, clean: bool) -> None:
+        self._catalog = catalog
+        self._lost = lost
+        self._clean = clean
+        self._deleted: Counter[str] = Counter()
+
+    @property
+    def may_leave_out(self) -> bool:
+        """False if all are derived for sure."""
+        return self._clean or bool(self._lost or self._catalog.batches)
+
+    def wants(self, run: DerivedRun) -> bool:
+        """Whether units are derived."""
+        if run.topic in self._catalog.batches or run[:2] in self._lost:
+            return False
+        if self._clean and self._catalog.is_deleted(run.topic, run.newest):
+            self._deleted[run.topic] += run.length
+            return False
+        return True
+
+    def finish(self, root: Path, queues: QueueTable, lives: Lives) -> None:
+        """Remove queues of former topics that were derived, and log what is left out."""
+        for key in lives.former(self._catalog):
+            queues.remove_queue(*key)
+        if self._deleted:
+            _LOGGER.warning(
+                "%s: %d messages at the end of the log are not derived again, because %s does not "
+                "list their topics, which were deleted: %s",
+                root,
+                self._deleted.total(),
+                TOPICS_FILE,
+                _some_of(sorted(self._deleted)),
+            )
+
+
+class Restoration:
+    """Finds queues and index files that are missing, and derives them from the log."""
+
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        log: SegmentQueue,
+        queues: QueueTable,
+        index: Index | None,
+        inventory: InventoryFile,
+        catalog: Catalog,
+    ) -> None:
+        self._system = system
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._inventory = inventory
+        self._catalog = catalog
+        self._known = inventory.noted
+        self._had_index = bool(index_sizes(system, root))
+        self._had_queues = queues.count > 0
+        self._gaps: set[QueueKey] = set()
+
+    # -- before recovery: what can be seen from names and lengths ------------------------------
+
+    def find_lost(self, *, listed: bool) -> Lost:
+        """What lacks files, and what was being derived anew; no queue is opened for it.
+
+        If the store is as ``listed`` in the inventory, all that it names must be there.
+        """
+        known = self._known
+        if not self._log.segments:
+            return Lost()
+        queues, whole_index = set(known.rebuilding), known.rebuilding_index
+        expected = self._expected(known) if listed else {}
+        keys = list(dict.fromkeys((*self._queues.pairs(), *expected)))
+        found = each(lambda key: self._queues.is_complete(*key, expected.get(key)), keys)
+        queues.update(key for key, complete in zip(keys, found, strict=True) if not complete)
+        whole_index |= listed and self._lacks_index_files(known)
+        return Lost(frozenset(queues), whole_index and self._index is not None)
+
+    def _expected(self, known: Inventory) -> dict[QueueKey, Extent]:
+        """What the queues must hold now, whatever retention has removed."""
+        if self._log.min_offset == known.log_begin:
+            return dict(known.queues)
+        return {key: Extent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
+
+    def _lacks_index_files(self, known: Inventory) -> bool:
+        sizes = index_sizes(self._system, self._root)
+        log_begin = self._log.min_offset
+        return any(
+            sizes.get(name) != extent.size
+            for name, extent in known.index_files.items()
+            if extent.end_offset >= log_begin or name in sizes
+        )
+
+    # -- during and after recovery: what the log shows -----------------------------------------
+
+    def note_gap(self, run: DerivedRun) -> bool:
+        """Whether a queue lacks messages before those of ``run`` that have to be there."""
+        is_gap = self._is_missed(run.topic, decode_unit(run.units).physical_offset)
+        if is_gap:
+            self._gaps.add(run[:2])
+        return is_gap
+
+    def _is_missed(self, topic: str, offset: int) -> bool:
+        """Whether a record of a topic has to be in a queue: it was not deleted since."""
+        is_removed = offset < self._known.removed.get(topic, 0)
+        return not is_removed and not self._catalog.is_deleted(topic, offset)
+
+    def find_more(self, report: RecoveryReport, deriver: Deriver) -> Lost:
+        """What else is missing, in queues that were brought up to the end of the log."""
+        if not self._log.segments:
+            return Lost()
+        evidence = Evidence(self._log, report.end, self._queues, deriver.delays, self._is_missed)
+        queues = self._gaps | evidence.incomplete()
+        begin = self._log.min_offset
+        if not self._had_queues and report.scanned_from > begin:
+            _LOGGER.warning("%s: there is no queue; looking for some in the log", self._root)
+            queues |= evidence.confirmed(None)
+        suspects = {key for key in self._overrun() - queues if self._catalog.may_have(key[0])}
+        if suspects:
+            _LOGGER.warning(
+                "%s: a group or delay level is beyond the end of %s; looking for its messages in "
+                "the log",
+                self._root,
+                _named(suspects),
+            )
+            queues |= evidence.confirmed(suspects)
+        lacks_index = not self._had_index and evidence.has_keys_before(report.scanned_from)
+        return Lost(frozenset(queues), lacks_index and self._index is not None)
+
+    def _overrun(self) -> set[QueueKey]:
+        """Queues that end before the position of a group or a delay level."""
+        return {
+            key
+            for key, offset in positions(self._system, self._root).items()
+            if is_queue(*key)
+            and not is_light(key[0])
+            and key not in self._queues.lost
+            and not self._queues.reaches(*key, offset)
+        }
+
+    # -- deriving ------------------------------------------------------------------------------
+
+    def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
+        """Derive what is lost from the whole log, up to ``end``; it is on disk then.
+
+        Raises StoreDamagedError if the log cannot be followed, and has changed nothing then.
+        """
+        if not lost.queues and not lost.whole_index:
+            return
+        self._announce(lost)
+        self._check_log(lost, deriver, end)
+        self._inventory.note_rebuilding(tuple(lost.queues), lost.whole_index)
+        for key in lost.queues:
+            self._queues.discard(*key)
+        index = self._index if lost.whole_index else None
+        if index is not None:
+            index.clear()
+        anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
+        topics = {topic for topic, _ in lost.queues}  # whose other queues lose and get nothing
+        anew.wants = lambda run: run.topic in topics
+        start = self._log.min_offset
+        progress = Progress(self._system.clock, "rebuilding queues or index", start, end)
+        for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
+            progress.note(step.segment.base + step.position)
+        former = set(anew.lives.former(self._catalog))
+        for key in former:
+            self._queues.remove_queue(*key)
+        self._keep_numbers(lost.queues - former)
+        self._queues.number_on()
+        self._queues.flush()
+        if index is not None and index.files:
+            index.flush()
+        _LOGGER.warning("%s: what was missing has been rebuilt from the log", self._root)
+
+    def _keep_numbers(self, keys: frozenset[QueueKey]) -> None:
+        """Let queues none of whose messages is left in the log go on with the number they had."""
+        for key in keys:
+            extent = self._known.queues.get(key)
+            queue = self._queues.open(*key)
+            if extent is not None and not queue.max_offset:
+                queue.append(extent.end, memoryview(b""))
+                self._queues.dirty.add(queue)
+
+    def _check_log(self, lost: Lost, deriver: Deriver, end: int) -> None:
+        """StoreDamagedError unless all that is lost can be derived from the log up to ``end``."""
+        derivation = Derivation(deriver.delays, keys=False)
+        derivation.wants = lambda run: run[:2] in lost.queues
+        numbers: dict[QueueKey, int] = {}
+        begin = self._log.min_offset
+        for step in derivation.derive_all(list(self._log.segments), begin, end, Check.NONE):
+            for run in step.runs:
+                number = numbers.get(run[:2], run.offset)
+                if run.offset > number:
+                    raise self._damage(run.first, gap_detail(*run[:2], number, run.offset))
+                numbers[run[:2]] = run.offset + run.length
+            if step.stop is Stop.EMPTY or step.stop.is_damage:
+                where = step.segment.base + step.position
+                raise self._damage(where, f"the log cannot be followed beyond ({step.stop.name})")
+
+    def _damage(self, where: int, detail: str) -> StoreDamagedError:
+        segment = self._log.find(where)
+        assert segment is not None
+        return StoreDamagedError(
+            str(segment.path),
+            where - segment.base,
+            where,
+            f"queues or index files are missing, and cannot be rebuilt from the log: {detail}",
+            LOG_REMEDY,
+        )
+
+    def _announce(self, lost: Lost) -> None:
+        if lost.queues:
+            _LOGGER.warning(
+                "%s: %s missing files or units and rebuilt from the log: %s",
+                self._root,
+                "1 queue is" if len(lost.queues) == 1 else f"{len(lost.queues)} queues are",
+                _named(lost.queues),
+            )
+        if lost.whole_index:
+            _LOGGER.warning(
+                "%s: index files are missing or too short; the index is rebuilt from the log",
+                self._root,
+            )
+
+
+def _named(queues: Collection[QueueKey]) -> str:
+    return _some_of([f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)])
+
+
+def _some_of(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -1,0 +1,178 @@
+"""Deleting old messages: whole files of the log, oldest first, and what points into them.
+
+A file goes when it has expired and its time has come (the configured hours, or the disk is getting
+full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
+not yet on disk itself and in queues and index on disk, nor, if so configured, one that is not yet
+archived. Queues and index follow the log's new beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from firetrail.format.names import OFFSET_MAX
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+from firetrail.store.config import StoreConfig
+from firetrail.store.index.index import Index
+from firetrail.store.lifecycle.archive_marks import archived_offset
+from firetrail.store.lifecycle.gate import Closure, Gate
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.queues.table import QueueTable
+from firetrail.text import human_size
+
+HOUR_MS = 3_600_000
+
+
+_logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """Decides what expires and removes it."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        gate: Gate,
+        config: StoreConfig,
+        settled: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._gate = gate
+        self._config = config
+        self._settled = settled
+        self.guard = threading.Lock()
+        """Held while files are deleted: by the housekeeper's rounds, by calls from outside."""
+        self._system = log.queue.system
+        self._opened_ms = self._system.clock.now_ms()
+        self._opened_at = self._system.clock.monotonic()
+        self._followed = log.min_offset
+        self._waiting: set[SegmentQueue] = set()  # with files that are removed, but still read
+
+    def round(self) -> int:
+        """Look at clock and disk, delete what may go; how many files of the log went."""
+        used = self._system.files.used_ratio(self._log.queue.folder.parent)
+        config = self._config
+        self._watch_disk(used)
+        forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
+        due = used > config.disk_max_used_ratio or self._is_hour()
+        with self.guard:
+            self._sweep()
+            removed = (
+                self._delete(_forced_by(used, config) if forced else "") if due or forced else 0
+            )
+            self._follow()
+        return removed
+
+    def delete(self, *, forced: bool = False) -> int:
+        """Delete expired files now; ``forced``, also those that have not expired. How many."""
+        with self.guard:
+            self._sweep()
+            removed = self._delete("it was demanded, whatever the age" if forced else "")
+            self._follow()
+        return removed
+
+    def _sweep(self) -> None:
+        """Remove what could not be removed before because it was still read."""
+        grace_ms = self._config.destroy_forcibly_after_ms
+        for files in self._waiting:
+            files.sweep(grace_ms)
+        self._waiting = {files for files in self._waiting if files.has_retired}
+        if self._index is not None:
+            self._index.sweep(grace_ms)
+
+    def _delete(self, forced: str) -> int:
+        """``forced`` is why files go that have not expired; empty if only others do."""
+        queue = self._log.queue
+        removed = settled = 0
+        archived = self._archived()
+        while removed < self._config.delete_batch_max and len(queue.segments) > 1:
+            oldest = queue.segments[0]
+            if not (forced or self._is_expired(oldest)) or oldest.end > archived:
+                break
+            if oldest.end >= settled:
+                settled = self._settled()
+            # Something on disk must stay: an empty log would not know where to go on.
+            if oldest.end >= settled:
+                break
+            if removed:
+                self._system.clock.sleep_ms(self._config.delete_interval_ms)
+            self._log_removal(oldest, forced)
+            queue.retire_first(self._config.destroy_forcibly_after_ms)
+            removed += 1
+        if removed and queue.has_retired:
+            self._waiting.add(queue)
+        return removed
+
+    def _log_removal(self, segment: Segment, forced: str) -> None:
+        hours = self._config.file_reserved_hours
+        expired = self._is_expired(segment)
+        changed_ms = self._system.files.modified_ms(segment.path)
+        age_ms = max(self._system.clock.now_ms() - changed_ms, 0)
+        _logger.log(
+            logging.INFO if expired else logging.WARNING,
+            "retention removes %s: %s of messages (log offsets %d to %d), last changed %.1f h ago, "
+            "because %s",
+            segment.path,
+            human_size(segment.end - segment.base),
+            segment.base,
+            segment.end,
+            age_ms / HOUR_MS,
+            f"files are kept for {hours} h" if expired else forced,
+        )
+
+    def _archived(self) -> int:
+        """Up to where files may go as far as lakes are concerned."""
+        if not self._config.delete_archived_only:
+            return OFFSET_MAX
+        return archived_offset(self._system, self._log.queue.folder.parent)
+
+    def _watch_disk(self, used: float) -> None:
+        """Refuse puts above the warning level, take them again below the level of cleaning."""
+        if used > self._config.disk_warning_ratio:
+            self._gate.shut(Closure.DISK_FULL, f"{used:.0%} of the file system is used")
+        elif used <= self._config.disk_clean_forcibly_ratio:
+            self._gate.lift(Closure.DISK_FULL)
+
+    def _is_hour(self) -> bool:
+        now = datetime.fromtimestamp(self._system.clock.now_ms() / 1000)
+        return now.hour in self._config.delete_when
+
+    def _is_expired(self, segment: Segment) -> bool:
+        """Whether the file was last changed long enough ago.
+
+        A clock that jumps ahead while the store is open must not make everything old at once: time
+        counts as no later than the start plus the time that has really passed.
+        """
+        clock = self._system.clock
+        passed_ms = int((clock.monotonic() - self._opened_at) * 1000)
+        now_ms = min(clock.now_ms(), self._opened_ms + passed_ms)
+        changed_ms = self._system.files.modified_ms(segment.path)
+        return now_ms >= changed_ms + self._config.file_reserved_hours * HOUR_MS
+
+    def _follow(self) -> None:
+        """Let queues and index begin where the log does now."""
+        log_min = self._log.min_offset
+        if log_min == self._followed:
+            return
+        grace_ms = self._config.destroy_forcibly_after_ms
+        for queue in self._queues.all():
+            if queue.delete_expired(log_min, grace_ms) and queue.files.has_retired:
+                self._waiting.add(queue.files)
+        if self._index is not None:
+            self._index.delete_expired(log_min, grace_ms)
+        self._followed = log_min
+
+
+def _forced_by(used: float, config: StoreConfig) -> str:
+    return (
+        f"{used:.0%} of the file system is used, more than {config.disk_clean_forcibly_ratio:.0%} "
+        "(diskSpaceCleanForciblyRatio)"
+    )

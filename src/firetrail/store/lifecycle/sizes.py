@@ -1,0 +1,88 @@
+"""File sizes of a store that is there already: found from the files themselves."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from firetrail.errors import ConfigError, SegmentSizeError
+from firetrail.format.index import IndexGeometry, find_geometry, index_file_size
+from firetrail.format.names import (
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    INDEX,
+    parse_index_name,
+    parse_segment_name,
+)
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.storage.queue import usual_size
+from firetrail.storage.segment import Segment
+from firetrail.store.config import StoreConfig
+from firetrail.system import System
+
+QUEUES_SEEN = 16
+"""Queues whose files say how long a queue file is; a store may have very many."""
+
+
+def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
+    """``config`` with the sizes that the store's files have; SegmentSizeError if none has such."""
+    sizes: dict[str, int] = {}
+    log = usual_size(_sizes(system, root / COMMIT_LOG))
+    if log:
+        sizes["commit_log_file_size"] = log
+    queue = _queue_size(system, root / CONSUME_QUEUE)
+    if queue:
+        sizes["consume_queue_file_size"] = queue
+    geometry = _index_geometry(
+        system, root / INDEX, IndexGeometry(config.index_slots, config.index_entries)
+    )
+    if geometry is not None:
+        sizes["index_slots"], sizes["index_entries"] = geometry
+    changed = {name: size for name, size in sizes.items() if getattr(config, name) != size}
+    try:
+        return config.for_files(**changed) if changed else config
+    except ConfigError as error:
+        raise SegmentSizeError(
+            f"{root}: no store has files of this size, they were cut or are foreign: {error}; put "
+            "them back from a copy"
+        ) from error
+
+
+def _sizes(system: System, folder: Path) -> list[int]:
+    """Lengths of the segments in a folder."""
+    names = system.files.names(folder)
+    return [system.files.size(folder / n) for n in names if parse_segment_name(n) is not None]
+
+
+def _queue_size(system: System, folder: Path) -> int:
+    """The usual length of a queue file: a single file may have been cut."""
+    names = system.files.names
+    queues = (
+        folder / topic / queue_id
+        for topic in names(folder)
+        if (folder / topic).is_dir()
+        for queue_id in names(folder / topic)
+        if (folder / topic / queue_id).is_dir()
+    )
+    sizes = (_sizes(system, queue) for queue in queues)
+    found = islice((each for each in sizes if each), QUEUES_SEEN)
+    return usual_size(size for each in found for size in each if size % UNIT_SIZE == 0)
+
+
+def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> IndexGeometry | None:
+    """Slots and entries of the first index file that tells them: the expected ones if its size is
+    theirs, as :meth:`IndexFile.load` has it."""
+    for name in system.files.names(folder):
+        size = system.files.size(folder / name) if parse_index_name(name) is not None else 0
+        if not size:
+            continue
+        if size == index_file_size(*expected):
+            return expected
+        segment = Segment(system, folder / name, 0, size, writable=False)
+        try:
+            return find_geometry(segment.mapping)
+        except ValueError:
+            continue  # fsck and the index itself have more to say about such a file
+        finally:
+            segment.close()
+    return None

@@ -1,0 +1,349 @@
+"""The commit log: every message, in the order of arrival, in one sequence of segments.
+
+Appends happen under one lock. What can be done before (checks, sizes, encoding of properties) is
+done before; under the lock a record gets its store time, queue offset and place and is written.
+A record never spans two files: what does not fit with 8 bytes to spare leaves a BLANK record
+behind and goes to the next file.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import DiskFullError, StoreClosedError
+from firetrail.format import layout
+from firetrail.format.kernels.draft import Draft, DraftRules, write_draft
+from firetrail.format.kernels.encode import RecordWriter
+from firetrail.format.names import COMMIT_LOG
+from firetrail.storage.allocator import Allocator
+from firetrail.storage.buffers import BUFFER_SIZE, WriteBufferPool
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import Segment
+from firetrail.store.config import StoreConfig
+from firetrail.store.inspect.problems import LOG_REMEDY
+from firetrail.store.kernels.append import Appender
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.table import QueueKey
+from firetrail.system import System
+
+CLOCK_STEP_BACK_MS_MAX = 60_000
+"""How far the clock may step back with store times standing still meanwhile; beyond it they
+follow the clock, or a clock that was once years ahead would date all later messages."""
+
+
+_NOWHERE = RecordWriter(bytearray(1))
+_WITH_QUEUE_OFFSET = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+
+
+class BatchDraft(NamedTuple):
+    """A checked client batch: one topic and queue, written in one piece."""
+
+    topic: bytes
+    queue_id: int
+    sys_flag: int
+    born_time: int
+    born_host: bytes
+    reconsume_times: int
+    body: bytes
+    shared_properties: bytes
+    items: int
+    size: int
+
+
+class _Written(NamedTuple):
+    """An append whose bytes are in place, and what follows from it."""
+
+    queue: ConsumeQueue
+    next_offset: int
+    segment: Segment
+    end: int  # in the segment
+
+
+Place = tuple[int, int, int]
+"""Where an append went: physical offset, queue offset, store time."""
+
+
+class Busy(Exception):
+    """Nothing can be appended for now; the text says what is waited for."""
+
+
+class CommitLog:
+    """Appends to and reads from the segments of ``<root>/commitlog``."""
+
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        config: StoreConfig,
+        rules: DraftRules,
+        queues: dict[QueueKey, ConsumeQueue],
+    ) -> None:
+        self._now_ms = system.clock.now_ms
+        self._config = config
+        self._store_host = rules.store_host
+        self._lock = threading.Lock()
+        self._lock_patience = config.page_cache_busy_ms / 1000
+        self.queue = SegmentQueue(
+            system, root / COMMIT_LOG, config.commit_log_file_size, remedy=LOG_REMEDY
+        )
+        self._allocator = Allocator(
+            self.queue, warm_up=config.warm_up, lock_memory=config.lock_memory
+        )
+        self._pool: WriteBufferPool | None = None
+        self._active: tuple[Segment | None, RecordWriter] = None, _NOWHERE
+        self._unfinished: _Written | None = None
+        self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
+        """Puts what needs no more than writing to the active file, and counts."""
+        self._accepting = True
+        self.flushed_offset = 0
+        """All before it is on disk."""
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self, last_store_time: int) -> None:
+        """Take appends: after recovery has set the positions and found the last record's time."""
+        self.appender.last_store_time = last_store_time
+        if self._config.write_buffer_pool:
+            size = max(BUFFER_SIZE, self._config.max_record_size)
+            self._pool = WriteBufferPool(self.queue.system, self._config.write_buffer_count, size)
+            if self._config.lock_memory:
+                self._pool.lock_memory()
+        self.flushed_offset = self.readable_offset
+        if self.queue.last is not None:
+            self._activate(self.queue.last)
+        self._allocator.start()
+
+    def refuse_appends(self) -> None:
+        """Take no more appends: those under way end, later ones raise StoreClosedError."""
+        with self._lock:
+            self._accepting = False
+            self.appender.detach()
+
+    def stop(self) -> None:
+        """Close the files; everything was flushed before."""
+        self._allocator.stop()
+        self._active = None, _NOWHERE  # or the mapping could not be closed
+        self.appender.detach()
+        self.queue.close()
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest record there is."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Where the next record goes."""
+        return self.queue.wrote_offset
+
+    @property
+    def readable_offset(self) -> int:
+        """Behind the last record that may be read."""
+        return self.queue.readable_offset
+
+    # -- append -------------------------------------------------------------------------------
+
+    def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
+        """Write one record; DiskFullError, Busy and StoreClosedError mean that nothing changed."""
+        counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
+        size = draft.size
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise self._busy()
+        try:
+            segment, writer, at = self._room(size)
+            physical_offset = segment.base + segment.wrote
+            queue_offset = queue.next_offset if counted else 0
+            store_time = self._next_store_time()
+            write_draft(
+                writer, at, draft, queue_offset, physical_offset, store_time, self._store_host
+            )
+            if self._config.property_crc:
+                writer.seal(at, size)
+            self._unfinished = _Written(
+                queue, queue.next_offset + counted, segment, segment.wrote + size
+            )
+            self._finish()
+        finally:
+            self._lock.release()
+        self._count(1, size)
+        return physical_offset, queue_offset, store_time
+
+    def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> Place:
+        """Write the records of a batch in one piece; errors as for :meth:`append`."""
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise self._busy()
+        try:
+            segment, writer, at = self._room(draft.size)
+            physical_offset = segment.base + segment.wrote
+            queue_offset = queue.next_offset
+            store_time = self._next_store_time()
+            writer.write_batch(
+                at,
+                draft.body,
+                draft.queue_id,
+                queue_offset,
+                physical_offset,
+                draft.sys_flag,
+                draft.born_time or store_time,
+                draft.born_host,
+                store_time,
+                self._store_host,
+                draft.reconsume_times,
+                draft.topic,
+                draft.shared_properties,
+                self._config.property_crc,
+            )
+            next_offset = queue_offset + draft.items
+            self._unfinished = _Written(queue, next_offset, segment, segment.wrote + draft.size)
+            self._finish()
+        finally:
+            self._lock.release()
+        self._count(draft.items, draft.size)
+        return physical_offset, queue_offset, store_time
+
+    def _busy(self) -> Busy:
+        return Busy(f"another put holds the lock for {self._config.page_cache_busy_ms} ms")
+
+    def _count(self, messages: int, size: int) -> None:
+        self.appender.calls += 1
+        self.appender.messages += messages
+        self.appender.bytes += size
+
+    def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
+        """The segment that takes ``size`` bytes more, and where its writer puts them."""
+        if not self._accepting:
+            raise StoreClosedError("the store is closed")
+        self._finish()
+        self.appender.pause()
+        segment, writer = self._active
+        if (
+            segment is None
+            or segment is not self.queue.last  # a roll was interrupted
+            or segment.wrote + size + layout.BLANK.size > segment.size
+        ):
+            segment, writer = self._roll(segment)
+        end = segment.wrote + size
+        if end > segment.allocated:
+            segment.allocate(end)
+        if self._pool is None:
+            return segment, writer, segment.wrote
+        return self._buffer_room(segment, size)
+
+    def _buffer_room(self, segment: Segment, size: int) -> tuple[Segment, RecordWriter, int]:
+        assert self._pool is not None
+        buffer = self._pool.reserve(segment, size)
+        if buffer is None:
+            if self._config.fail_fast_without_buffer:
+                raise DiskFullError(
+                    f"all {self._config.write_buffer_count} write buffers wait for their commit"
+                )
+            self._pool.commit(segment)
+            buffer = self._pool.reserve(segment, size)
+            assert buffer is not None
+        return segment, buffer.writer, segment.wrote - buffer.start
+
+    def _finish(self) -> None:
+        """Count what was written last. Once more does no harm: an interrupt (Ctrl-C) can come at
+        any point of an append, and the next one then begins with this."""
+        written = self._unfinished
+        if written is None:
+            return
+        segment, end = written.segment, written.end
+        if segment.base + end >= self._allocator.wake_at:
+            self._allocator.wake()
+        written.queue.next_offset = written.next_offset
+        if self._pool is None:
+            segment.wrote_to(end)
+        else:
+            segment.wrote = end
+        self._unfinished = None  # before others go on from there
+        plain_end = min(
+            segment.allocated,
+            segment.size - layout.BLANK.size,
+            self._allocator.wake_at - segment.base,
+        )
+        if self._pool is None:
+            self.appender.attach(segment, self._active[1], segment.base, plain_end)
+        else:
+            buffer = self._pool.current
+            plain_end = min(plain_end, buffer.start + buffer.size)
+            self.appender.attach(segment, buffer.writer, segment.base, plain_end, buffer.start)
+
+    def _next_store_time(self) -> int:
+        """The time, or that of the message before if the clock has stepped back a little."""
+        now = self._now_ms()
+        last = self.appender.last_store_time
+        if now < last <= now + CLOCK_STEP_BACK_MS_MAX:
+            return last
+        self.appender.last_store_time = now
+        return now
+
+    def _roll(self, full: Segment | None) -> tuple[Segment, RecordWriter]:
+        """Fill ``full`` up with a BLANK record and go on in the next segment.
+
+        All that can fail comes first: then nothing has changed. A full segment is the last one if
+        a crash came before the first record of the next.
+        """
+        if full is not None and not full.is_full:
+            if self._pool is not None:
+                self._pool.commit(full)
+            full.allocate(full.wrote + layout.BLANK.size)
+        segment = self.queue.last
+        if segment is None or segment is full:
+            segment = self._allocator.next_segment()
+        if full is not None and not full.is_full:
+            self._fill_up(full)
+        return self._activate(segment)
+
+    def _fill_up(self, full: Segment) -> None:
+        blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
+        full.view[full.wrote : full.wrote + len(blank)] = blank
+        full.wrote_to(full.size)
+
+    def _activate(self, segment: Segment) -> tuple[Segment, RecordWriter]:
+        active = segment, RecordWriter(segment.view)
+        self._active = active
+        return active
+
+    # -- commit and flush ---------------------------------------------------------------------
+
+    @property
+    def free_buffers(self) -> int | None:
+        """Write buffers that wait for no commit; None if there are no buffers."""
+        return None if self._pool is None else self._pool.free
+
+    def commit(self, least_pages: int = 0) -> bool:
+        """Make what waits in write buffers readable; whether anything was."""
+        if self._pool is None or self._active[0] is None:
+            return False
+        with self._lock:
+            segment = self._active[0]
+            assert segment is not None
+            waiting = segment.wrote - segment.committed
+            if waiting == 0 or waiting < least_pages * 4096:
+                return False
+            self._pool.commit(segment)
+        return True
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Sync the segments that are due; whether any was. An OSError is final."""
+        synced = False
+        for segment in self.queue.from_offset(self.flushed_offset):
+            if not segment.is_due(least_pages):
+                break
+            segment.flush()
+            synced = True
+            self.flushed_offset = segment.base + segment.flushed
+            if segment.flushed < segment.size:  # it may have been filled up meanwhile
+                break
+        return synced
+
+    # -- read ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """``size`` bytes at ``offset``, None where there is nothing to read."""
+        return self.queue.read(offset, size)

@@ -1,0 +1,236 @@
+"""Making appended messages durable, and those who wait for it.
+
+One thread syncs the log. With SYNC_FLUSH it syncs whenever somebody waits: all who appended while
+the sync before was running share the next one. With ASYNC_FLUSH it syncs at intervals. With the
+write-buffer pool it commits first. A sync that fails is never tried again: the kernel may have
+dropped the pages, and a second sync would report success for data that is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.store.log.commit_log import CommitLog
+
+HUNGRY_MS = 100
+"""Pause after a want of memory."""
+
+
+class Signal:
+    """An event for one who waits: a single lock, a fraction of the cost of threading.Event."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Let the one who waits, or will wait, go on."""
+        with suppress(RuntimeError):  # it is set already
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Take back a :meth:`set` that nobody has waited for."""
+        self._lock.acquire(False)
+
+    def wait(self, timeout_s: float = -1) -> None:
+        """Wait for the next :meth:`set`, which this takes back."""
+        self._lock.acquire(timeout=timeout_s)
+
+
+class Waiter:
+    """Somebody who waits for the log to be durable up to an offset."""
+
+    __slots__ = ("durable", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.durable = False
+
+    def tell(self, durable: bool) -> None:
+        """The wait is over: the log is durable up to the offset, or never will be."""
+        raise NotImplementedError
+
+
+class ThreadWaiter(Waiter):
+    """A thread, blocked until it is told."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self._told = threading.Lock()
+        self._told.acquire()
+
+    def tell(self, durable: bool) -> None:
+        self.durable = durable
+        self._told.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block; whether it was told in time."""
+        return self._told.acquire(timeout=timeout_s)
+
+
+class LoopWaiter(Waiter):
+    """A coroutine of an event loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
+        super().__init__(offset)
+        self.loop = loop
+        self.future: Future[bool | None] = loop.create_future()
+        """Whether the log is durable up to the offset; None if it took too long to find out."""
+
+    def time_out(self) -> None:
+        """Wait no longer; called in the loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def tell(self, durable: bool) -> None:
+        self.tell_all(self.loop, [self], durable)
+
+    @staticmethod
+    def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
+        """Tell several coroutines of a loop at the price of one."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, waiters, durable)
+
+
+def _resolve(waiters: list[LoopWaiter], durable: bool) -> None:
+    for waiter in waiters:
+        if not waiter.future.done():
+            waiter.future.set_result(durable)
+
+
+class LogFlusher:
+    """The thread that commits and syncs the log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        on_progress: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._on_progress = on_progress
+        self._on_failure = on_failure
+        self._clock = log.queue.system.clock
+        self._waiters: deque[Waiter] = deque()
+        self._wake = Signal()
+        self._stopping = False
+        self._ended = False  # nothing will be synced any more
+        self._awake = False  # whether the thread will look at the waiters again by itself
+        self._last_thorough = 0.0
+        self._last_commit = 0.0
+        self._thread = threading.Thread(target=self._run, name="firetrail-flush", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sync."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Commit and sync everything, and end the thread. Raises what the sync raised."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        if self._ended:
+            return
+        try:
+            self._log.commit()
+            self._log.flush()
+        finally:
+            self.give_up()
+
+    def add(self, waiter: Waiter) -> None:
+        """Tell ``waiter`` when the log is durable up to its offset."""
+        self._waiters.append(waiter)
+        if not self._awake:
+            self._wake.set()
+        if self._ended:  # and the thread with it
+            self._tell_waiters()
+
+    def _run(self) -> None:
+        sync_mode = self._config.flush is FlushMode.SYNC
+        try:
+            while not self._stopping:
+                try:
+                    self._round(sync_mode)
+                except MemoryError:  # no sync has failed
+                    self._clock.sleep_ms(HUNGRY_MS)
+        except Exception as error:
+            self._on_failure(error)
+            self.give_up()
+
+    def _round(self, sync_mode: bool) -> None:
+        if sync_mode:
+            self._wait_for_waiters()
+            synced = self._log.flush()
+        else:
+            self._wake.wait(self._pause_s())
+            self._wake.clear()
+            synced = self._commit_and_flush()
+        self._tell_waiters()
+        if synced:
+            self._on_progress()
+
+    def give_up(self) -> None:
+        """Nothing will be synced any more: tell those who wait, now and later."""
+        self._ended = True
+        self._tell_waiters()
+
+    def _wait_for_waiters(self) -> None:
+        self._awake = False
+        if not self._waiters and not self._stopping:  # who comes later finds nobody awake
+            self._wake.wait()
+        self._awake = True
+
+    def _pause_s(self) -> float:
+        config = self._config
+        if config.write_buffer_pool:
+            return min(config.commit_interval_ms, config.flush_interval_ms) / 1000
+        return config.flush_interval_ms / 1000
+
+    def _commit_and_flush(self) -> bool:
+        """Commit and sync what is due; everything at the thorough interval or if one waits."""
+        config = self._config
+        now = self._clock.monotonic()
+        thorough = (now - self._last_thorough) * 1000 >= config.flush_thorough_interval_ms
+        if thorough or self._waiters:
+            self._last_thorough = now
+            committed = self._log.commit()
+            return self._log.flush() or committed
+        committed = self._log.commit(self._least_pages_to_commit(now))
+        return self._log.flush(config.flush_least_pages) or committed
+
+    def _least_pages_to_commit(self, now: float) -> int:
+        if (now - self._last_commit) * 1000 < self._config.commit_thorough_interval_ms:
+            return self._config.commit_least_pages
+        self._last_commit = now
+        return 0
+
+    def _tell_waiters(self) -> None:
+        durable = self._log.flushed_offset
+        loops: dict[AbstractEventLoop, list[LoopWaiter]] = {}
+        for _ in range(len(self._waiters)):
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                break  # after the end, those who wait tell themselves
+            if waiter.offset > durable and not self._ended:
+                self._waiters.append(waiter)
+                self._wake.set()
+            elif isinstance(waiter, LoopWaiter) and waiter.offset <= durable:
+                loops.setdefault(waiter.loop, []).append(waiter)
+            else:
+                waiter.tell(waiter.offset <= durable)
+        for loop, waiters in loops.items():
+            LoopWaiter.tell_all(loop, waiters, True)

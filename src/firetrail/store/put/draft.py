@@ -1,0 +1,278 @@
+"""From a message to a draft: the checks of the Java store, delay levels, hosts and flags.
+
+All of it happens before the append lock is taken.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from firetrail.errors import FormatError, IllegalMessageError
+from firetrail.format import layout
+from firetrail.format.arguments import instance, number, several, truth
+from firetrail.format.batch import INT32_MAX, BatchItem, decode_batch, encode_batch
+from firetrail.format.hosts import Host, encode_host
+from firetrail.format.kernels.draft import Draft, DraftRules, Message
+from firetrail.format.kernels.encode import measure_batch
+from firetrail.format.light import (
+    LIGHT_PREFIX,
+    LIGHT_QUEUE_ID,
+    LIGHT_QUEUES_MAX,
+    SEPARATOR,
+    listed_queues,
+    may_name_light_queues,
+)
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from firetrail.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    WAIT,
+    encode_properties,
+    get_property,
+    replace_properties,
+    without_crc,
+)
+from firetrail.format.whole import whole
+from firetrail.store.config import StoreConfig
+from firetrail.store.log.commit_log import BatchDraft
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.table import QueueTable
+
+HAS_WAITED = -1
+"""The delay level of a message with raw properties that name the level it has waited for.
+
+Java leaves that property in what it delivers, where consumers read it."""
+
+INT32_MIN = -INT32_MAX - 1
+
+_DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
+_LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
+_HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages for one topic and queue, stored in one piece, as a client sends them.
+
+    ``body`` is the client's encoding (``format.batch``), ``shared_properties`` are appended to
+    those of each message.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    sys_flag: int = 0
+    born_time: int | None = None
+    born_host: Host | None = None
+    reconsume_times: int = 0
+    shared_properties: bytes = b""
+    wait_for_flush: bool = True
+
+    def __post_init__(self) -> None:
+        instance("topic", self.topic, str)
+        for name in ("queue_id", "sys_flag", "reconsume_times"):
+            number(name, getattr(self, name), INT32_MIN, INT32_MAX)
+        if self.born_time is not None:
+            whole("born_time", self.born_time)
+        if self.born_host is not None:
+            instance("born_host", self.born_host, Host)
+        _check_body(self.body)
+        instance("shared_properties", self.shared_properties, bytes)
+        truth("wait_for_flush", self.wait_for_flush)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> Self:
+        """The batch of these messages, which must agree on what a batch has only once."""
+        if not several("messages", messages, Message):
+            raise IllegalMessageError("batch", "it holds no message")
+        for message in messages:
+            _check_body(message.body)
+        first = messages[0]
+        for name in ("topic", "queue_id", "sys_flag", "born_time", "born_host", "reconsume_times"):
+            if any(getattr(message, name) != getattr(first, name) for message in messages):
+                raise IllegalMessageError(name, "the messages of a batch must have the same")
+        if any(message.delay_level for message in messages):
+            raise IllegalMessageError("delay_level", "messages of a batch cannot be delayed")
+        return cls(
+            first.topic,
+            encode_batch(
+                BatchItem(message.flag, bytes(message.body), message.encode_properties())
+                for message in messages
+            ),
+            first.queue_id,
+            first.sys_flag,
+            first.born_time,
+            first.born_host,
+            first.reconsume_times,
+            wait_for_flush=all(message.wait_for_flush for message in messages),
+        )
+
+
+def _check_body(body: object) -> None:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise IllegalMessageError("body", f"bytes are needed, not {type(body).__name__}")
+
+
+class Drafter:
+    """Makes drafts. Raises IllegalMessageError for what the store must not take."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self.rules = DraftRules(
+            encode_host(config.store_host),
+            config.property_crc,
+            config.max_message_size,
+            config.max_record_size,
+        )
+
+    def delayed(self, message: Message, draft: Draft) -> Message:
+        """The message as it waits in the schedule, itself if it is not to wait after all."""
+        if message.delay_level == HAS_WAITED:
+            return message
+        match = _DELAY.search(draft.properties)
+        level = int(match[1]) if match else 0
+        transaction = draft.sys_flag & layout.TRANSACTION_MASK
+        if match is None or level == 0 or transaction not in (0, layout.TRANSACTION_COMMIT):
+            return message
+        clamped = self._config.delay_levels.clamp(level)
+        properties = without_crc(message.encode_properties())  # as in the draft
+        start, end = match.span(1)
+        properties = properties[:start] + b"%d" % clamped + properties[end:]
+        if not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        properties += encode_properties(
+            {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)}
+        )
+        return stored_as(message, SCHEDULE_TOPIC, clamped - 1, properties)
+
+    def draft_batch(self, batch: Batch) -> BatchDraft:
+        """The draft of a client batch."""
+        topic = batch.topic.encode()
+        store_host = self.rules.store_host
+        if batch.topic.startswith(RETRY_PREFIX):
+            raise IllegalMessageError("topic", f"{batch.topic}: a retry topic takes no batches")
+        if batch.sys_flag & layout.TRANSACTION_MASK:
+            raise IllegalMessageError("sys_flag", "a batch cannot be part of a transaction")
+        if self.rules.light_queues and _LIGHT_NAME in bytes(batch.body):
+            raise IllegalMessageError(
+                INNER_MULTI_DISPATCH,
+                "messages of a batch cannot name light queues; send them singly",
+            )
+        if len(batch.body) > self._config.max_message_size:
+            raise IllegalMessageError(
+                "batch", f"{len(batch.body)} bytes, at most {self._config.max_message_size}"
+            )
+        body = bytes(without_crcs(batch.body))
+        shared = without_crc(batch.shared_properties)
+        if shared and not shared.endswith(b"\x02"):
+            shared += b"\x02"
+        born_host = encode_host(batch.born_host) if batch.born_host else store_host
+        born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
+        try:
+            items, size, largest = measure_batch(
+                body,
+                len(born_host) + len(store_host),
+                len(topic),
+                len(shared),
+                self._config.property_crc,
+            )
+        except FormatError as error:
+            raise IllegalMessageError("batch", str(error)) from error
+        room = self._config.commit_log_file_size - layout.BLANK.size
+        if largest > self._config.max_record_size or size > room:
+            raise IllegalMessageError(
+                "batch",
+                f"becomes {size} bytes of records, the largest of {largest}; at most {room} and "
+                f"{self._config.max_record_size}",
+            )
+        return BatchDraft(
+            topic,
+            batch.queue_id,
+            batch.sys_flag & ~_HOST_FLAGS | self.rules.store_flags | born_flag,
+            batch.born_time or 0,
+            born_host,
+            batch.reconsume_times,
+            body,
+            shared,
+            items,
+            size,
+        )
+
+
+class LightNumbers:
+    """Numbers messages in the light queues that they name, as Java's broker does.
+
+    A number is given with :attr:`guard` held until the message is in the log.
+    """
+
+    def __init__(self, queues: QueueTable) -> None:
+        self._queues = queues
+        self.guard = threading.Lock()
+
+    def numbered(self, message: Message) -> tuple[Message, list[ConsumeQueue]]:
+        """The message as it is stored, and the light queues that it is in.
+
+        Raises IllegalMessageError for a queue that it cannot be in.
+        """
+        properties = message.encode_properties()
+        names = get_property(properties, INNER_MULTI_DISPATCH)
+        if names is None or not may_name_light_queues(message.topic):
+            return message, []
+        every_name = names.rstrip(SEPARATOR).split(SEPARATOR)
+        wanted = listed_queues(names)
+        for name in every_name:
+            if name not in wanted:
+                raise IllegalMessageError(
+                    INNER_MULTI_DISPATCH, f"{name!r} cannot be a light queue: {LIGHT_PREFIX}…"
+                )
+        queues = {name: self._open(name) for name in wanted}
+        numbers = SEPARATOR.join(str(queues[name].next_offset) for name in every_name)
+        changes: dict[str, str | None] = {INNER_MULTI_QUEUE_OFFSET: numbers, WAIT: None}
+        properties = replace_properties(properties, changes)
+        stored = stored_as(message, message.topic, message.queue_id, properties)
+        return stored, list(queues.values())
+
+    def _open(self, name: str) -> ConsumeQueue:
+        queue = self._queues.find(name, LIGHT_QUEUE_ID)
+        if queue is not None:
+            return queue
+        if self._queues.light_queues >= LIGHT_QUEUES_MAX:
+            raise IllegalMessageError(
+                INNER_MULTI_DISPATCH, f"{name}: there are {LIGHT_QUEUES_MAX} light queues already"
+            )
+        return self._queues.open(name, LIGHT_QUEUE_ID)
+
+
+def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) -> Message:
+    """The message with the place and the properties that it is stored with."""
+    return Message(
+        topic,
+        message.body,
+        queue_id=queue_id,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_time=message.born_time,
+        born_host=message.born_host,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+        raw_properties=properties,
+        wait_for_flush=message.wait_for_flush,
+    )
+
+
+def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:
+    """A batch without checksums of the records that its items were copied from."""
+    if layout.PROPERTY_CRC_MARK not in bytes(batch):
+        return batch
+    try:
+        items = decode_batch(batch)
+    except FormatError as error:
+        raise IllegalMessageError("batch", str(error)) from error
+    return encode_batch(item._replace(properties=without_crc(item.properties)) for item in items)

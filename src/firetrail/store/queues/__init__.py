@@ -1,0 +1,1 @@
+"""Consume queues: one per topic and queue id."""

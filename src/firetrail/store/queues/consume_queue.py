@@ -1,0 +1,395 @@
+"""The consume queue of one topic and queue id: where its messages stand in the log.
+
+Queue offset *n* is the 20-byte unit at byte ``20 * n``: physical offset, size, tags code. Units are
+derived from the log and can be rebuilt from it at any time. The queue's beginning follows the
+log's: units of records that retention deleted are passed over, not rewritten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from firetrail.errors import SegmentSizeError, StoreDamagedError
+from firetrail.format import layout
+from firetrail.format.names import queue_folder
+from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
+from firetrail.storage.new_files import NewFiles
+from firetrail.storage.open_files import Residents
+from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
+from firetrail.store.inspect.problems import CHECK_REMEDY, DERIVED_REMEDY
+from firetrail.system import System
+
+_UNPACK = layout.UNIT.struct.unpack_from
+_PRE_BLANK = encode_unit(PRE_BLANK)
+_WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
+"""Bytes of units that are read at once."""
+
+
+class QueueGapError(StoreDamagedError):
+    """The log goes on in a queue behind messages that it does not have."""
+
+
+def gap_detail(topic: str, queue_id: int, units: int, number: int) -> str:
+    """What is wrong if a queue of so many units is to take message ``number``."""
+    return (
+        f"queue {topic}/{queue_id} has {units} units, the next message in the log is its number "
+        f"{number}"
+    )
+
+
+class ConsumeQueue:
+    """Units of one queue. One thread appends; any thread reads."""
+
+    def __init__(
+        self,
+        system: System,
+        root: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        *,
+        writable: bool = True,
+        residents: Residents | None = None,
+        new_files: NewFiles | None = None,
+    ) -> None:
+        self.topic = topic
+        self.encoded_topic = topic.encode()
+        self.queue_id = queue_id
+        self.files = SegmentQueue(
+            system,
+            root / queue_folder(topic, queue_id),
+            file_size,
+            writable=writable,
+            growth=QUEUE_GROWTH,
+            remedy=DERIVED_REMEDY,
+            residents=residents,
+            new_files=new_files,
+        )
+        self.next_offset = 0
+        """Queue offset of the next message that is appended to the log."""
+        self.is_confirmed = True
+        """Whether the last unit is one for sure. After a crash, the log may not have its record any
+        more; then the next message decides."""
+        self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
+        self.window: tuple[int, bytes] = 0, b""
+        """Where in the queue the last units that were read stand, and these: if it is only read."""
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last unit."""
+        return self.files.wrote_offset // UNIT_SIZE
+
+    def min_offset(self, log_min: int) -> int:
+        """Queue offset of the first unit whose record the log, which begins at ``log_min``, has.
+
+        Looked up when the log's beginning has moved, by bisection; else known. Units that no record
+        can have say nothing, and one that points before the log's beginning hides nothing: then,
+        the unit before it does not.
+        """
+        known = self._min
+        if known is not None and known[0] == log_min:
+            return known[1]
+        first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
+        if log_min == 0 and self._is_in_log(first, 0):  # as any unit of a record is
+            self._min = log_min, first
+            return first
+        offset = self._first_in_log(first, end, log_min)
+        while offset - 1 > first and self._is_in_log(offset - 2, log_min):
+            offset = self._first_in_log(first, offset - 1, log_min)
+        if offset < end:  # or the next message decides
+            self._min = log_min, offset
+        return offset
+
+    def _first_in_log(self, low: int, high: int, log_min: int) -> int:
+        while low < high:
+            at = middle = (low + high) // 2
+            while at < high and (unit := self.unit(at)) is not None and not is_possible(unit):
+                at += 1
+            if at == high or self._is_in_log(at, log_min):
+                high = middle
+            else:
+                low = at + 1
+        return low
+
+    def _is_in_log(self, offset: int, log_min: int) -> bool:
+        unit = self.unit(offset)
+        return (
+            unit is not None
+            and is_possible(unit)
+            and unit.size != PRE_BLANK.size
+            and unit.physical_offset >= log_min
+        )
+
+    @property
+    def last_unit(self) -> ConsumeQueueUnit | None:
+        """The newest unit."""
+        return self.unit(self.max_offset - 1)
+
+    # -- read ---------------------------------------------------------------------------------
+
+    def unit(self, offset: int) -> ConsumeQueueUnit | None:
+        """The unit at a queue offset, None if there is none."""
+        at = offset * UNIT_SIZE
+        start, units = self.window
+        if start <= at < start + len(units):
+            return ConsumeQueueUnit._make(_UNPACK(units, at - start))
+        if offset < 0 or at >= self.files.wrote_offset:
+            return None
+        segment = self.files.find(at)
+        if segment is None:
+            return None
+        if self.files.writable:
+            unit = segment.peek(at - segment.base, UNIT_SIZE)
+            return None if unit is None else ConsumeQueueUnit._make(_UNPACK(unit))
+        return self._read_around(segment, at)
+
+    def _read_around(self, segment: Segment, at: int) -> ConsumeQueueUnit | None:
+        """The unit at byte ``at`` of a queue that is only read; its neighbours are kept."""
+        start = (at - segment.base) - (at - segment.base) % _WINDOW
+        units = segment.peek(start, min(_WINDOW, segment.wrote - start))
+        if units is None:
+            return None
+        self.window = segment.base + start, bytes(units)
+        return ConsumeQueueUnit._make(_UNPACK(units, at - segment.base - start))
+
+    def record_bytes(self, first: int, end: int) -> int:
+        """How long the records from queue offset ``first`` to before ``end`` are together."""
+        total = 0
+        at, end = first * UNIT_SIZE, min(end * UNIT_SIZE, self.files.wrote_offset)
+        while at < end:
+            segment = self.files.find(at)
+            view = segment.look() if segment is not None else None
+            if segment is None or view is None:
+                break
+            units = view[at - segment.base : min(end - segment.base, segment.size)]
+            total += sum(unit[1] for unit in layout.UNIT.struct.iter_unpack(units))
+            at += len(units)
+        return total
+
+    def first_where(self, low: int, high: int, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
+        """The first queue offset in ``low..high`` whose unit satisfies ``holds``, else ``high``.
+
+        ``holds`` must be false up to some unit and true from there on. Units that only fill up
+        the beginning of the first file never satisfy it.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit.size != PRE_BLANK.size and holds(unit):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # -- append -------------------------------------------------------------------------------
+
+    def append(self, offset: int, units: memoryview) -> int:
+        """Write consecutive units, the first of which has queue offset ``offset``.
+
+        Units that are there already are passed over, which makes it safe to derive a range of the
+        log again. Returns how many were written. Raises DiskFullError.
+        """
+        expected = offset * UNIT_SIZE
+        if not self.is_confirmed:
+            self.is_confirmed = True
+            if expected < self.files.wrote_offset:  # garbage, at the place of this very unit
+                self.files.truncate(expected)
+        segment = self.files.last or self.files.roll(expected)
+        if segment.wrote == 0 and segment is self.files.first:
+            self._begin(segment, expected)
+        there = segment.base + segment.wrote
+        if expected > there:
+            raise QueueGapError(
+                str(segment.path),
+                segment.wrote,
+                _UNPACK(units)[0],
+                gap_detail(self.topic, self.queue_id, there // UNIT_SIZE, offset),
+                CHECK_REMEDY,
+            )
+        units = units[there - expected :]
+        written = len(units) // UNIT_SIZE
+        while units:
+            if segment.is_full:
+                segment = self.files.roll()
+            size = min(len(units), segment.size - segment.wrote)
+            self._write(segment, units[:size])
+            units = units[size:]
+        return written
+
+    def append_behind(self, offset: int, units: memoryview) -> int:
+        """As :meth:`append` for a light queue: units of records that it does not have yet.
+
+        Where Java has counted messages that did not get into the queue, its units stand one behind
+        the other all the same, and not where the numbers in the records say.
+        """
+        last, segment = self.last_unit, self.files.last
+        if last is None:
+            if segment is not None and offset * UNIT_SIZE >= segment.end:
+                offset = segment.base // UNIT_SIZE
+        elif last != PRE_BLANK:
+            while units and _UNPACK(units)[0] <= last.physical_offset:
+                units = units[UNIT_SIZE:]
+                offset += 1
+            offset = min(offset, self.max_offset)
+        return self.append(offset, units) if units else 0
+
+    def _begin(self, segment: Segment, at: int) -> None:
+        """Fill the queue's first file up with blank units before byte ``at`` of the queue."""
+        if segment.base < at < segment.end:
+            self._write(segment, memoryview(_PRE_BLANK * ((at - segment.base) // UNIT_SIZE)))
+
+    def _write(self, segment: Segment, units: memoryview) -> None:
+        at = segment.wrote
+        end = at + len(units)
+        if end > segment.allocated:
+            segment.allocate(end)
+            segment.fill_in()  # here others run while the file system thinks, unlike at the write
+        segment.view[at:end] = units
+        segment.wrote_to(end)
+
+    # -- flush, recovery, retention -----------------------------------------------------------
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Sync the files that are due; whether all is on disk now."""
+        clean = True
+        for segment in self.files.segments:
+            if segment.flushed < segment.committed:
+                if segment.is_due(least_pages):
+                    segment.flush()
+                else:
+                    clean = False
+        return clean
+
+    def load(self, *, torn: bool = True) -> None:
+        """Find the files and the end of the last one: the first unit that was never written.
+
+        Files are bisected, not read: units are written one behind the other. Files without a
+        unit at the end of the folder are left out; they are made anew when they are needed.
+        Raises SegmentSizeError for files of another size than the queue was made for; a last file
+        of no bytes is none only if a crash may have left it, ``torn``.
+        """
+        expected = self.files.segment_size
+        self.files.torn = torn
+        self.files.load()
+        if self.files.segment_size != expected:
+            raise SegmentSizeError(
+                f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "
+                f"long, other queues of this store have files of {expected}; {DERIVED_REMEDY}"
+            )
+        for number, segment in reversed(list(enumerate(self.files.segments))):
+            count, start, units = _units_written(segment)
+            segment.set_position(count * UNIT_SIZE)
+            if not self.files.writable:
+                self.window = segment.base + start * UNIT_SIZE, units
+            if segment.wrote:
+                self.files.keep_first(number + 1)
+                break
+        else:
+            self.files.keep_first(1)
+        self.next_offset = self.max_offset
+        self.forget_positions()
+
+    def adopt(self, bases: Iterable[int], max_offset: int, window: tuple[int, bytes]) -> None:
+        """Go on with files that were found before, up to a queue offset in the last of them, and
+        with units of theirs that are known."""
+        self.files.adopt(bases)
+        self.window = window
+        last = self.files.last
+        if last is not None:
+            last.set_position(max_offset * UNIT_SIZE - last.base)
+        self.next_offset = max_offset
+
+    def cut(
+        self,
+        log_end: int,
+        is_real: Callable[[int, ConsumeQueueUnit], bool],
+        is_kept: Callable[[ConsumeQueueUnit], bool] | None = None,
+    ) -> int:
+        """Forget the units of records at or behind ``log_end``. Returns how many there were.
+
+        Units before it are whole, behind them may stand anything: the bisection ends at the last
+        whole unit or at something that only looks like one, which ``is_real`` denies. Units behind
+        them stay as long as ``is_kept`` says so, for a queue that may not be derivable.
+        """
+        end = self.max_offset
+        first = self.files.min_offset // UNIT_SIZE
+        keep = self.first_where(
+            first, end, lambda unit: unit.size <= 0 or unit.physical_offset >= log_end
+        )
+        while keep > first:
+            unit = self.unit(keep - 1)
+            if unit is not None and (unit == PRE_BLANK or is_real(keep - 1, unit)):
+                break
+            keep -= 1
+        if is_kept is not None:
+            while keep < end and (unit := self.unit(keep)) is not None and is_kept(unit):
+                keep += 1
+        self.files.truncate(keep * UNIT_SIZE)
+        self.next_offset = keep
+        self.forget_positions()
+        return end - keep
+
+    def begin_anew(self) -> None:
+        """Forget every unit, for a queue whose numbers begin with 0 again further on in the log."""
+        while self.files.segments:
+            self.files.retire_first(0)
+        self.forget_positions()
+
+    def forget_positions(self) -> None:
+        """Look the beginning up again at the next question for it."""
+        self._min = None
+
+    def delete_expired(self, log_min: int, grace_ms: int) -> int:
+        """Remove files, never the last, whose units all point before ``log_min``; how many."""
+        removed = 0
+        while len(self.files.segments) > 1:
+            segment = self.files.segments[0]
+            last_offset = _UNPACK(segment.read(segment.size - UNIT_SIZE, UNIT_SIZE))[0]
+            if last_offset >= log_min:
+                break
+            self.files.retire_first(grace_ms)
+            removed += 1
+        self.forget_positions()
+        return removed
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+
+def is_possible(unit: ConsumeQueueUnit) -> bool:
+    """Whether a record could stand where the unit says; if not, it is damaged."""
+    return unit.size > 0 and unit.physical_offset >= 0
+
+
+def _units_written(segment: Segment) -> tuple[int, int, bytes]:
+    """How many units a file has, and the last of them from some number on.
+
+    The file is bisected, and the last page of the search read at once; where the file is sparse
+    that page is all there is. It is read, not mapped: the first access to a mapping may bring
+    megabytes of a hole into memory.
+    """
+    data_end = segment.data_end
+    low, high = 0, -(-data_end // UNIT_SIZE)
+    while (high - low) * UNIT_SIZE > _WINDOW + UNIT_SIZE:
+        middle = (low + high) // 2
+        if _is_written(segment.read(middle * UNIT_SIZE, UNIT_SIZE)):
+            low = middle + 1
+        else:
+            high = middle
+    size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # no page of the hole behind it
+    units = bytes(segment.read(low * UNIT_SIZE, size)).ljust((high - low) * UNIT_SIZE, b"\0")
+    count = bisect_left(
+        range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)
+    )
+    return low + count, low, units[: count * UNIT_SIZE]
+
+
+def _is_written(units: bytes | memoryview, at: int = 0) -> bool:
+    offset, size, _ = _UNPACK(units, at)
+    return bool(offset >= 0 and size > 0)

@@ -1,0 +1,131 @@
+"""The lives of a queue: a topic that was deleted and created again counts from 0 again.
+
+The records of the former topic stay in the log until they expire. Whoever follows the log therefore
+meets the numbers of one life after those of the other, and only the last life is in the queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from typing import NamedTuple
+
+from firetrail.format.light import is_light
+from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
+from firetrail.store.queues.table import QueueKey
+
+
+def begins_anew(number: int, end: int) -> bool:
+    """Whether a message with this number begins a new life of a queue that goes up to ``end``.
+
+    Only number 0 does. Any other number that was there before is a repetition: RocketMQ numbers
+    messages again whose units a crash has taken away, and the first of each number counts.
+    """
+    return number == 0 and end > 0
+
+
+class Reason(StrEnum):
+    """Why messages of the log are in no queue; scripts rely on the names."""
+
+    FORMER = "created-again"
+    DELETED = "deleted"
+    REPEATED = "repeated"
+    BATCHES = "batches"
+
+
+_SENTENCES = {
+    Reason.FORMER: "{count} of topic {topic}, which was deleted and created again since, {are} "
+    "left out",
+    Reason.DELETED: "{count} of topic {topic} {are} left out: it was deleted, for "
+    f"{TOPICS_FILE} is newer and does not list it",
+    Reason.REPEATED: "{count} of topic {topic} {are} left out: other messages have their queue "
+    "offsets",
+    Reason.BATCHES: "topic {topic} is left alone: it has queues of batches, which only RocketMQ "
+    "reads",
+}
+
+
+class LeftOut(NamedTuple):
+    """Messages of the log that are in no queue, and why."""
+
+    topic: str
+    reason: Reason
+    messages: int | None
+    """None if they were not counted."""
+
+    def __str__(self) -> str:
+        count, are = (
+            ("1 message", "is") if self.messages == 1 else (f"{self.messages} messages", "are")
+        )
+        return _SENTENCES[self.reason].format(count=count, topic=self.topic, are=are)
+
+
+class Lives:
+    """Counts the messages of a log that its queues do not have.
+
+    It is told about all units in the order of the log, in runs of consecutive numbers.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[QueueKey, int] = {}
+        self._newest: dict[QueueKey, int] = {}
+        self._created: dict[str, int] = {}  # where topics began anew
+        self._messages: Counter[QueueKey] = Counter()
+        self._former: Counter[QueueKey] = Counter()
+        self._repeated: Counter[QueueKey] = Counter()
+
+    def note(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
+        """Take a run with its first and newest record's places; whether a new life begins."""
+        end = self._ends.get(key, 0)
+        is_new = begins_anew(number, end)
+        if is_new:
+            self._former[key] += self._messages.pop(key) + self._repeated.pop(key, 0)
+            self._created[key[0]] = first
+            end = 0
+        known = 0 if is_light(key[0]) else max(min(end - number, length), 0)
+        if known:
+            self._repeated[key] += known
+        self._messages[key] += length - known
+        self._ends[key] = max(end, number + length)
+        self._newest[key] = newest
+        return is_new
+
+    def end(self, key: QueueKey) -> int | None:
+        """The number behind the last one of a queue, None if it has no message."""
+        return self._ends.get(key)
+
+    def absent(self, catalog: Catalog) -> dict[QueueKey, Reason]:
+        """The queues that are not there because their topic was deleted."""
+        deleted = self._deleted(catalog)
+        found = dict.fromkeys(self.former(catalog), Reason.FORMER)
+        return found | {key: Reason.DELETED for key in self._newest if key[0] in deleted}
+
+    def former(self, catalog: Catalog) -> list[QueueKey]:
+        """The queues that a topic had before it was deleted and created again."""
+        return [
+            key
+            for key, newest in self._newest.items()
+            if catalog.is_former(key, newest, self._created.get(key[0], -1))
+        ]
+
+    def _deleted(self, catalog: Catalog) -> set[str]:
+        newest: dict[str, int] = {}
+        for (topic, _), place in self._newest.items():
+            newest[topic] = max(place, newest.get(topic, -1))
+        return {topic for topic, place in newest.items() if catalog.is_deleted(topic, place)}
+
+    def left_out(self, catalog: Catalog) -> tuple[LeftOut, ...]:
+        """What is in no queue."""
+        absent = self.absent(catalog)
+        counts: Counter[tuple[str, Reason]] = Counter()
+        for key in self._newest:
+            former, repeated = self._former[key], self._repeated[key]
+            reason = absent.get(key)
+            if reason is not None:
+                counts[key[0], reason] += former + repeated + self._messages[key]
+            else:
+                counts[key[0], Reason.FORMER] += former
+                counts[key[0], Reason.REPEATED] += repeated
+        found = [LeftOut(*told, count) for told, count in counts.items() if count]
+        found += (LeftOut(topic, Reason.BATCHES, None) for topic in catalog.batches)
+        return tuple(sorted(found, key=lambda each: each[:2]))

@@ -1,0 +1,296 @@
+"""All consume queues of a store, by topic and queue id.
+
+Folders are listed when the store is opened; a queue's files are looked at when the queue is first
+used. Which queues have something to flush is kept, so that no round walks over all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreClosedError
+from firetrail.format.light import is_light
+from firetrail.format.names import (
+    CONSUME_QUEUE,
+    OFFSET_MAX,
+    is_folder_name,
+    parse_queue_id,
+    parse_segment_name,
+    queue_folder,
+    segment_name,
+)
+from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.storage.new_files import NewFiles
+from firetrail.storage.open_files import Residents
+from firetrail.storage.parallel import each
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.system import System
+
+QueueKey = tuple[str, int]
+
+
+class Extent(NamedTuple):
+    """What a queue holds: from which byte on it has files, and up to which number units."""
+
+    first: int
+    end: int
+
+
+class QueueTable:
+    """The queues below ``<root>/consumequeue``."""
+
+    def __init__(
+        self, system: System, root: Path, file_size: int, *, writable: bool = True
+    ) -> None:
+        self._system = system
+        self._root = root
+        self._file_size = file_size
+        self._writable = writable
+        self.residents = Residents(system.files.descriptor_limit())
+        """The queues' files that are open."""
+        self._new_files = NewFiles(system.files)
+        self._known: dict[QueueKey, None] = {}
+        self.light_queues = 0
+        """How many of them are light ones, which records of other topics are in."""
+        self.told: Mapping[QueueKey, Extent] | None = None
+        """What the queues held at the last clean stop; None if that is not known."""
+        self.lost: frozenset[QueueKey] = frozenset()
+        """Queues that lack files, to be derived anew: nobody else looks at them."""
+        self.loaded: dict[QueueKey, ConsumeQueue] = {}
+        """The queues in use."""
+        self._guard = threading.Lock()  # over the creation of queue objects
+        self._closed = False
+        self.torn = True
+        """Whether a crash may have left something unfinished."""
+        self.dirty: set[ConsumeQueue] = set()
+        """Queues with units that are not on disk yet."""
+
+    def list_folders(self, topics: Iterable[str] | None = None) -> None:
+        """Find out which queues there are, or which of these topics there are."""
+        base = self._root / CONSUME_QUEUE
+        folders = self._system.files.folders
+        names = [
+            name for name in (folders(base) if topics is None else topics) if is_folder_name(name)
+        ]
+        for topic, found in zip(names, each(lambda name: folders(base / name), names), strict=True):
+            for name in found:
+                queue_id = parse_queue_id(name)
+                if queue_id is not None:
+                    self._note(topic, queue_id)
+
+    def pairs(self) -> list[QueueKey]:
+        """Topic and queue id of every queue, in order."""
+        return sorted(self._known)
+
+    @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return len(self._known)
+
+    @property
+    def has_light_queues(self) -> bool:
+        """Whether any of them is a light one."""
+        return self.light_queues > 0
+
+    @property
+    def may_lack_light_queues(self) -> bool:
+        """Whether light queues are to be derived: there are some, or no queues at all."""
+        return not self._known or self.has_light_queues
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue, in order."""
+        return sorted({topic for topic, _ in self.pairs()})
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None if no message was ever put to it."""
+        queue = self.loaded.get((topic, queue_id))
+        if queue is None and (topic, queue_id) in self._known:
+            return self.open(topic, queue_id)
+        return queue
+
+    def is_complete(self, topic: str, queue_id: int, extent: Extent | None) -> bool:
+        """Whether a queue has all its files at full length, one behind the other.
+
+        With an ``extent``, it also begins no later, and has a unit right before its end.
+        """
+        if (topic, queue_id) not in self._known:
+            return extent is None
+        folder = self._root / queue_folder(topic, queue_id)
+        found = {
+            base: size
+            for name, size in self._system.files.sizes(folder).items()
+            if (base := parse_segment_name(name)) is not None
+        }
+        if self.torn and found and next(reversed(found.values())) == 0:
+            found.popitem()  # a crash right after its creation left it
+        bases, sizes = list(found), found.values()
+        if any(size != self._file_size for size in sizes):
+            return False
+        if any(later - base != self._file_size for base, later in pairwise(bases)):
+            return False
+        if extent is None:
+            return True
+        return bool(bases) and bases[0] <= extent.first and self._has_unit(folder, extent.end - 1)
+
+    def extents(self) -> dict[QueueKey, Extent]:
+        """What every queue holds; of those that were not used, as it was :attr:`told`."""
+        found = {
+            key: Extent(queue.files.min_offset, queue.max_offset)
+            for key, queue in list(self.loaded.items())
+            if queue.max_offset
+        }
+        known = {key: extent for key, extent in (self.told or {}).items() if key in self._known}
+        return known | found
+
+    def discard(self, topic: str, queue_id: int) -> None:
+        """Remove the files of a queue that is to be derived anew."""
+        queue = self.loaded.pop((topic, queue_id), None)
+        if queue is not None:
+            self.dirty.discard(queue)
+            queue.close()
+        folder = self._root / queue_folder(topic, queue_id)
+        for name in self._system.files.names(folder):
+            if parse_segment_name(name) is not None:
+                self._system.files.remove(folder / name)
+
+    def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a queue has a unit right before ``offset``, or had one that has expired.
+
+        A queue that is not in use is not opened for it: a start asks this for every position of
+        every group, and one read of 20 bytes is a fraction of what opening a queue costs.
+        """
+        queue = self.loaded.get((topic, queue_id))
+        if queue is not None:
+            return offset <= queue.max_offset
+        if offset <= 0:
+            return True
+        if (topic, queue_id) not in self._known or offset * UNIT_SIZE > OFFSET_MAX:
+            return False
+        return self._has_unit(self._root / queue_folder(topic, queue_id), offset - 1)
+
+    def _has_unit(self, folder: Path, offset: int) -> bool:
+        """Whether the files in a folder have a unit at a queue offset, or had."""
+        at = offset * UNIT_SIZE
+        base = at - at % self._file_size
+        files = self._system.files
+        try:
+            descriptor = files.open(folder / segment_name(base), writable=False)
+        except FileNotFoundError:
+            starts = (parse_segment_name(name) for name in files.names(folder))
+            return any(start is not None and start > at for start in starts)
+        try:
+            content = files.read_at(descriptor, at - base, UNIT_SIZE)
+            return len(content) == UNIT_SIZE and decode_unit(content).is_written
+        finally:
+            files.close(descriptor)
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, a new and empty one if there is none."""
+        key = (topic, queue_id)
+        queue = self.loaded.get(key)
+        if queue is not None:
+            return queue
+        with self._guard:
+            if self._closed:
+                raise StoreClosedError("the store is closed")
+            queue = self.loaded.get(key)
+            if queue is None:
+                queue = ConsumeQueue(
+                    self._system,
+                    self._root,
+                    topic,
+                    queue_id,
+                    self._file_size,
+                    writable=self._writable,
+                    residents=self.residents,
+                    new_files=self._new_files,
+                )
+                if key in self._known:  # else there is no file of it
+                    try:
+                        queue.load(torn=self.torn)
+                    except BaseException:
+                        queue.close()
+                        raise
+                self._note(*key)
+                self.loaded[key] = queue
+        return queue
+
+    def _note(self, topic: str, queue_id: int) -> None:
+        """There is this queue."""
+        if (topic, queue_id) not in self._known:
+            self._known[topic, queue_id] = None
+            self.light_queues += is_light(topic)
+
+    def remove(self, topic: str) -> None:
+        """Remove the queues of a topic with their files; the next message makes a new one.
+
+        Nobody may append to them meanwhile.
+        """
+        keys = [key for key in self.pairs() if key[0] == topic]
+        if not keys:
+            return  # nor is any name made into a path that is not a folder's already
+        for key in keys:
+            self.remove_queue(*key)
+
+    def remove_queue(self, topic: str, queue_id: int) -> None:
+        """Remove a queue with its files, and the folder of its topic with the last one.
+
+        Nobody may append to it meanwhile.
+        """
+        key = (topic, queue_id)
+        queue = self.open(*key)
+        with self._guard:
+            self.loaded.pop(key, None)
+            self._known.pop(key, None)
+            self.light_queues -= is_light(topic)
+        self.dirty.discard(queue)
+        queue.files.destroy()
+        self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
+
+    def all(self) -> Iterator[ConsumeQueue]:
+        """Every queue that is not lost, loaded one by one."""
+        for topic, queue_id in self.pairs():
+            if (topic, queue_id) in self.lost:
+                continue
+            yield self.open(topic, queue_id)
+
+    def number_on(self) -> None:
+        """Let the next message of each queue have the offset behind its last unit.
+
+        For recovery, which adds units that no put has counted; while messages are put, the puts
+        count ahead of the units.
+        """
+        for queue in self.loaded.values():
+            queue.next_offset = queue.max_offset
+
+    def flush(self, least_pages: int = 0, is_over: Callable[[], bool] | None = None) -> bool:
+        """Sync the queues that have enough unsynced units; with ``least_pages`` 0 all is durable
+        then, the names of new queues, too.
+
+        False, and not all is, if the time for it ``is_over`` before.
+        """
+        syncs = [partial(self._flush_queue, queue, least_pages) for queue in list(self.dirty)]
+        if not self._system.files.at_once(syncs, is_over):
+            return False
+        return least_pages > 0 or self._new_files.sync(is_over)
+
+    def _flush_queue(self, queue: ConsumeQueue, least_pages: int) -> None:
+        self.dirty.discard(queue)
+        clean = False
+        try:
+            clean = queue.flush(least_pages)
+        finally:
+            if not clean:
+                self.dirty.add(queue)
+
+    def close(self) -> None:
+        """Close the files of every queue in use; no queue can be opened any more."""
+        with self._guard:
+            self._closed = True
+        for queue in self.loaded.values():
+            queue.close()

@@ -1,0 +1,1 @@
+"""Rebuilding, repairing, salvaging and copying stores."""

@@ -1,0 +1,270 @@
+"""What would be lost if the log ended earlier: messages, queues, queue offsets and times."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from firetrail.format import columns as col
+from firetrail.format import layout
+from firetrail.format.columns import Check
+from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.javahash import java_text
+from firetrail.store.dispatch.deriver import derive_runs, note_runs
+from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
+from firetrail.store.queues.lives import Lives, begins_anew
+from firetrail.store.queues.table import QueueKey
+from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
+
+_COLUMNS = (
+    col.PHYSICAL_OFFSET,
+    col.SIZE,
+    col.QUEUE_ID,
+    col.QUEUE_OFFSET,
+    col.STORE_TIME,
+    col.SYS_FLAG,
+    col.TOPIC_AT,
+    col.TOPIC_SIZE,
+)
+
+
+class GoodRecord(NamedTuple):
+    """A record of the log whose checksums are right."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_time: int
+    in_queue: bool
+    """Not so prepared messages and those that were rolled back, which no consumer sees."""
+    content: memoryview
+    """Its bytes, valid until the next one."""
+    physical_offset: int
+
+
+@dataclass(slots=True)
+class QueueLoss:
+    """The messages of one queue that would be lost."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    end_offset: int
+    """Behind the last one."""
+    readable: int = 0
+    """How many of them are good."""
+    first_stored: int | None = None
+    last_stored: int | None = None
+    """Store times (ms) of the first and last that are good."""
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return self.end_offset - self.first_offset
+
+
+@dataclass(slots=True)
+class Loss:
+    """What stands in the log from ``begin`` on."""
+
+    begin: int
+    end: int
+    detail: str
+    """What is wrong at the beginning."""
+    queues: list[QueueLoss] = field(default_factory=list)
+    others: int = 0
+    """Good records that are in no queue: prepared, or rolled back."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages of queues there are."""
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def readable(self) -> int:
+        """How many of them are good."""
+        return sum(queue.readable for queue in self.queues)
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for scripts."""
+        return {
+            "begin_offset": self.begin,
+            "end_offset": self.end,
+            "detail": self.detail,
+            "messages": self.messages,
+            "readable": self.readable,
+            "others": self.others,
+            "queues": [
+                {
+                    "topic": queue.topic,
+                    "queue_id": queue.queue_id,
+                    "first_offset": queue.first_offset,
+                    "last_offset": queue.end_offset - 1,
+                    "messages": queue.messages,
+                    "readable": queue.readable,
+                    "first_stored": queue.first_stored,
+                    "last_stored": queue.last_stored,
+                }
+                for queue in self.queues
+            ],
+        }
+
+
+class LogFaults(NamedTuple):
+    """What is wrong with a log."""
+
+    damage: Damage | None
+    """The first place that is no good record."""
+    misplaced: dict[int, Misplaced]
+    """Records out of order in their queues, by their physical offsets."""
+
+    def first(self, view: StoreView) -> Damage | None:
+        """Whatever comes first."""
+        first = next(iter(self.misplaced.values()), None)
+        if first is None:
+            return self.damage
+        if self.damage is not None and self.damage.physical_offset < first.physical_offset:
+            return self.damage
+        return as_damage(view, first)
+
+
+def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
+    """Look at all of a log, and at what stands behind its end."""
+    order = OrderCheck(view)
+    damage: Damage | None = None
+    last = -1
+    for part in view.walk(check=check):
+        order.take(part)
+        if damage is None:
+            damage = _fault_of(part, last)
+        if isinstance(part, RecordBatch):
+            last = part.columns.column(col.PHYSICAL_OFFSET)[part.rows - 1]
+    tail = read_tail(view)
+    if damage is None and tail.kind in (TailKind.DAMAGED, TailKind.TORN):
+        damage = tail.found
+    return LogFaults(damage, order.finish())
+
+
+def _fault_of(part: RecordBatch | Damage, last: int) -> Damage | None:
+    """What is wrong with a part of the log; ``last`` is the record before it."""
+    found = part.failed if isinstance(part, RecordBatch) else part
+    if found is None or found.kind is ProblemKind.BLANK_SIZE:  # which nobody reads
+        return None
+    if found.kind is ProblemKind.FILE_END:
+        # The last record of the file is too long: with it, the file cannot have a mark of its end.
+        base = found.physical_offset - found.position
+        return found._replace(physical_offset=last, position=last - base)
+    return found
+
+
+def known_end(view: StoreView) -> int:
+    """Up to where messages are known to have been in the log, damaged or not.
+
+    Behind the watermark of a store that crashed there may be more: Firetrail leaves no old bytes
+    there.
+    """
+    end = _claimed_end(view)
+    if view.watermark is not None and view.state is StoreState.CRASHED:
+        end = max(end, view.log.limit)
+    return end
+
+
+def good_records(
+    log: ViewLog, begin: int, end: int, check: Check = Check.RECORD
+) -> Iterator[GoodRecord]:
+    """The good records between two physical offsets, past whatever is damaged."""
+    names: dict[bytes, str] = {}
+    for part in LogWalk(log, begin, end, check):
+        if not isinstance(part, RecordBatch):
+            continue
+        rows = part.rows if part.failed is None else part.rows - 1
+        content, base = part.segment.view, part.segment.base
+        table = zip(*(part.columns.column(c)[:rows].tolist() for c in _COLUMNS), strict=True)
+        for offset, size, queue_id, queue_offset, time, flag, topic_at, topic_size in table:
+            raw = bytes(content[topic_at : topic_at + topic_size])
+            topic = names.get(raw)
+            if topic is None:
+                topic = names[raw] = java_text(raw)
+            kind = flag & layout.TRANSACTION_MASK
+            in_queue = kind in (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+            record = content[offset - base : offset - base + size]
+            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, record, offset)
+
+
+def loss_behind(view: StoreView, damage: Damage) -> Loss:
+    """What a log that ends before some damage has lost."""
+    begin = damage.physical_offset
+    loss = Loss(begin, begin, damage.detail)
+    for pair in sorted(view.tails):
+        with closing(view.open_queue(*pair)) as queue:
+            first = queue.first_where(
+                queue.min_offset(view.log.min_offset),
+                queue.max_offset,
+                lambda unit: unit.physical_offset >= begin,
+            )
+            if first < queue.max_offset:
+                loss.queues.append(QueueLoss(*pair, first, queue.max_offset))
+    absent = absent_queues(view)
+    records = good_records(view.log, begin, known_end(view))
+    kept = (r for r in records if not r.in_queue or (r.topic, r.queue_id) not in absent)
+    for record in count_records(loss, kept):
+        loss.end = record.physical_offset + len(record.content)
+    loss.end = max(loss.end, _claimed_end(view))
+    return loss
+
+
+def _claimed_end(view: StoreView) -> int:
+    """Up to where something other than the log says that there were messages."""
+    durable = view.watermark.durable_offset if view.watermark is not None else 0
+    return max(view.end, durable)
+
+
+def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRecord]:
+    """Pass records on, and count them as lost."""
+    queues = {(queue.topic, queue.queue_id): queue for queue in loss.queues}
+    known = {key: (queue.first_offset, queue.end_offset) for key, queue in queues.items()}
+    for record in records:
+        if record.in_queue:
+            _count(queues, known, record)
+        else:
+            loss.others += 1
+        yield record
+    loss.queues = [queues[pair] for pair in sorted(queues)]
+
+
+def absent_queues(view: StoreView) -> Container[QueueKey]:
+    """Queues with records in the log that went with their topic when it was deleted."""
+    lives, light = Lives(), view.queues.may_lack_light_queues
+    waits = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
+    for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
+        if isinstance(part, RecordBatch):
+            runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
+            note_runs(runs, lives)
+    return lives.absent(view.catalog())
+
+
+def _count(
+    queues: dict[QueueKey, QueueLoss],
+    known: Mapping[QueueKey, tuple[int, int]],
+    record: GoodRecord,
+) -> None:
+    """A message that can be read, and that its queue may not have had yet.
+
+    If it begins a new life of its queue, only what the queue is ``known`` to have counts before it.
+    """
+    key, number = (record.topic, record.queue_id), record.queue_offset
+    queue = queues.get(key)
+    if queue is None or (queue.readable and begins_anew(number, queue.end_offset)):
+        queue = queues[key] = QueueLoss(*key, *known.get(key, (number, number)))
+    queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
+    queue.readable += 1
+    if queue.first_stored is None:
+        queue.first_stored = record.store_time
+    queue.last_stored = record.store_time

@@ -1,0 +1,259 @@
+"""Records whose topic, queue id or queue offset is damaged.
+
+Without the property CRC no checksum covers these fields, so that such a record looks good. But the
+messages of a queue are numbered one by one. A record that says another number than the one that
+follows is out of order, and its neighbours tell why:
+
+- The next message of the queue has the number behind the one that was missing: only the number of
+  this record is wrong, and it is known what it should be.
+- The next one has the number that was missing: this record belongs to another queue.
+- The next one goes on behind it: the messages in between are gone, this record is good.
+
+At the end of a queue, and where two records say the same number, the unit in the queue's files
+decides: it was derived from the record before that was damaged. A queue that begins with 0 again is
+that of a topic that was deleted and made again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from firetrail.errors import StoreError
+from firetrail.format.light import is_light
+from firetrail.format.names import BATCH_CONSUME_QUEUE, is_queue
+from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.store.dispatch.deriver import DerivedRun, derive_runs
+from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.walk import Damage, RecordBatch
+from firetrail.store.queues.table import QueueKey
+
+_WAITS = array("q", [0])  # of delay levels, which do not matter here
+
+
+class Misplaced(NamedTuple):
+    """A record that is out of order in the queue that it names."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """What the record says."""
+    number: int | None
+    """The queue offset that it had, None if it belongs to another queue, nobody knows which."""
+    kind: ProblemKind
+    detail: str
+
+
+class _Single(NamedTuple):
+    """One record of a queue."""
+
+    physical_offset: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Queue:
+    """How far the messages of a queue are known to be in order."""
+
+    next: int
+    damages: int
+    """How many places of the log before its last record cannot be read."""
+    records: int = 0
+    last: int = -1
+    """Physical offset of its last record."""
+    doubtful: _Single | None = None
+    """A record behind it that is out of order, until the next one tells why."""
+
+
+class OrderCheck:
+    """Looks at the records of a log in their order; what is out of order."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._view = view
+        # Java numbers the messages of these topics by batches.
+        batched = view.system.files.names(view.root / BATCH_CONSUME_QUEUE)
+        self._batched = frozenset(batched).difference(view.queues.topics() if batched else ())
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._damages = 0
+        self._found: dict[int, Misplaced] = {}
+
+    def take(self, part: RecordBatch | Damage) -> None:
+        """Look at the next part of the log."""
+        if isinstance(part, Damage):
+            self._damages += part.kind is not ProblemKind.BLANK_SIZE
+            return
+        unsure = part.failed is not None and part.failed.kind is ProblemKind.PROPERTY_CRC
+        rows = part.rows - 1 if unsure else part.rows
+        self._damages += unsure
+        for run in derive_runs(part.segment.view, part.columns, rows, _WAITS, light=False):
+            if not is_light(run.topic) and run.topic not in self._batched:
+                self._take_run(run)
+
+    def finish(self) -> dict[int, Misplaced]:
+        """The records that are out of order, by their physical offsets."""
+        catalog = self._view.catalog()
+        for key, queue in self._queues.items():
+            if queue.doubtful is not None:
+                self._settle_by_unit(key, queue, queue.doubtful)
+            elif catalog.was_removed(key[0], queue.last):
+                continue
+            elif queue.records == 1 and queue.next > 1 and self._is_unknown(key):
+                self._note_foreign(key, _Single(queue.last, queue.next - 1))
+        return dict(sorted(self._found.items()))
+
+    def _take_run(self, run: DerivedRun) -> None:
+        key, number, count = run[:2], run.offset, len(run.units) // UNIT_SIZE
+        first = _Single(decode_unit(run.units).physical_offset, number)
+        if not is_queue(*key):
+            detail = f"topic {key[0]!r}, queue {key[1]} cannot be a consume queue"
+            for at in range(0, len(run.units), UNIT_SIZE):
+                place = decode_unit(run.units, at).physical_offset
+                self._note(key, _Single(place, number + at // UNIT_SIZE), None, detail)
+            return
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(self._first_number(key, first), self._damages)
+        is_gap_known = self._damages > queue.damages
+        queue.damages = self._damages
+        if queue.doubtful is not None:
+            self._settle(key, queue, queue.doubtful, number)
+        queue.records += count
+        if number != queue.next and not (number > queue.next and is_gap_known):
+            if count == 1:
+                queue.doubtful = first
+                return
+            if _is_repeated(queue, first):
+                self._settle_repeated(key, queue, first)
+            else:
+                self._note_gap(key, first, queue.next)
+        queue.next = number + count
+        queue.last = decode_unit(run.units, len(run.units) - UNIT_SIZE).physical_offset
+
+    def _first_number(self, key: QueueKey, first: _Single) -> int:
+        """Which number the first message of a queue in the log should have."""
+        if self._view.log.min_offset == 0 and not self._damages:
+            return 0
+        if self._is_unit_of(key, first.number, first.physical_offset):
+            return first.number
+        if key in self._view.tails:
+            with closing(self._view.open_queue(*key)) as queue:
+                begin = queue.min_offset(self._view.log.min_offset)
+            if self._is_unit_of(key, begin, first.physical_offset):
+                return begin
+        return first.number
+
+    def _is_unit_of(self, key: QueueKey, number: int, physical_offset: int) -> bool:
+        """Whether the unit of a queue points to a record."""
+        if key not in self._view.tails or number < 0:
+            return False
+        try:
+            with closing(self._view.open_queue(*key)) as queue:
+                unit = queue.unit(number)
+        except (StoreError, OSError):
+            return False
+        return unit is not None and unit.physical_offset == physical_offset
+
+    def _is_unknown(self, key: QueueKey) -> bool:
+        """Whether a queue that is not there should be, if it had messages."""
+        view = self._view
+        is_there = key in view.tails or key in view.queue_faults
+        return view.state is StoreState.CLOSED and bool(view.tails) and not is_there
+
+    # -- why ----------------------------------------------------------------------------------
+
+    def _settle(self, key: QueueKey, queue: _Queue, doubtful: _Single, following: int) -> None:
+        """The message behind a doubtful one has a number that explains it, or its unit does."""
+        expected = queue.next
+        if following == expected + 1:
+            self._correct(key, queue, doubtful)
+        elif following == expected and _is_repeated(queue, doubtful):
+            self._settle_repeated(key, queue, doubtful)
+        elif following == doubtful.number + 1:
+            self._accept(key, queue, doubtful)
+        elif following == expected:
+            self._note_foreign(key, doubtful)
+        else:
+            self._settle_by_unit(key, queue, doubtful)
+        queue.doubtful = None
+
+    def _settle_by_unit(self, key: QueueKey, queue: _Queue, doubtful: _Single) -> None:
+        """No neighbour tells why a message is out of order."""
+        if self._is_unit_of(key, queue.next, doubtful.physical_offset):
+            self._correct(key, queue, doubtful)
+        elif _is_repeated(queue, doubtful):
+            self._settle_repeated(key, queue, doubtful)
+        elif self._is_unit_of(key, doubtful.number, doubtful.physical_offset):
+            self._accept(key, queue, doubtful)
+        elif doubtful.number:
+            self._note_foreign(key, doubtful)
+        else:
+            self._accept(key, queue, doubtful)
+
+    def _settle_repeated(self, key: QueueKey, queue: _Queue, second: _Single) -> None:
+        """Two records say one number: the unit decides which is of another queue, or both stay."""
+        first = _Single(queue.last, second.number)
+        if self._is_unit_of(key, second.number, first.physical_offset):
+            self._note_foreign(key, second)
+            return
+        if self._is_unit_of(key, second.number, second.physical_offset):
+            self._note_foreign(key, first)
+        else:
+            self._note_gap(key, second, queue.next)
+        queue.last = second.physical_offset
+
+    def _accept(self, key: QueueKey, queue: _Queue, record: _Single) -> None:
+        """Messages before this one are gone, or the queue begins anew."""
+        self._note_gap(key, record, queue.next)
+        queue.next, queue.last = record.number + 1, record.physical_offset
+
+    def _correct(self, key: QueueKey, queue: _Queue, record: _Single) -> None:
+        """The record is the message that was missing, but for the number that it says."""
+        detail = f"says it is message {record.number} of {_name(key)}, and is {queue.next}"
+        self._note(key, record, queue.next, detail, ProblemKind.QUEUE_OFFSET)
+        queue.next, queue.last = queue.next + 1, record.physical_offset
+
+    # -- findings -----------------------------------------------------------------------------
+
+    def _note_gap(self, key: QueueKey, record: _Single, expected: int) -> None:
+        if record.number:
+            detail = f"is message {record.number} of {_name(key)}, not {expected}"
+            self._note(key, record, record.number, detail, ProblemKind.QUEUE_OFFSET)
+
+    def _note_foreign(self, key: QueueKey, record: _Single) -> None:
+        place = f"message {record.number} of {_name(key)}"
+        detail = f"says it is {place}, where it does not fit, and belongs to another queue"
+        self._note(key, record, None, detail, ProblemKind.QUEUE_OFFSET)
+
+    def _note(
+        self,
+        key: QueueKey,
+        record: _Single,
+        number: int | None,
+        detail: str,
+        kind: ProblemKind = ProblemKind.RECORD_QUEUE,
+    ) -> None:
+        place = record.physical_offset
+        self._found[place] = Misplaced(place, *key, record.number, number, kind, detail)
+
+
+def _is_repeated(queue: _Queue, record: _Single) -> bool:
+    """Whether a record says the number of the one before. A queue of one may begin anew."""
+    return 0 < record.number == queue.next - 1
+
+
+def _name(key: QueueKey) -> str:
+    return f"{key[0]}/{key[1]}"
+
+
+def as_damage(view: StoreView, record: Misplaced) -> Damage:
+    """A misplaced record as a place in the log."""
+    segment = view.log.find(record.physical_offset)
+    assert segment is not None
+    at = record.physical_offset - segment.base
+    return Damage(
+        segment.path, at, record.physical_offset, record.kind, f"the record {record.detail}", None
+    )

@@ -1,0 +1,190 @@
+"""Consume queues and index files from the log alone.
+
+The same derivation as the live dispatcher's, so the files come out byte for byte the same (index
+files are named after the time of their creation, whoever makes them).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.errors import StoreDamagedError, StoreError
+from firetrail.format.columns import Check, Stop
+from firetrail.format.delay import DelayLevels
+from firetrail.format.index import IndexGeometry
+from firetrail.format.names import LOCK
+from firetrail.storage.segment import Segment
+from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver, Step, note_runs
+from firetrail.store.index.index import Index
+from firetrail.store.index.tag_entries import has_tag_entries
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.queues.consume_queue import QueueGapError
+from firetrail.store.queues.lives import LeftOut, Lives
+from firetrail.store.queues.table import QueueTable
+from firetrail.system import Files, System
+
+REMEDY = "nothing was made; see what is damaged with 'firetrail fsck'"
+
+
+class Rebuilt(NamedTuple):
+    """What was made."""
+
+    messages: int
+    queues: int
+    index_files: int
+    left_out: tuple[LeftOut, ...] = ()
+    """Messages of the log that are in none of the queues."""
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for scripts."""
+        return self._asdict() | {"left_out": [each._asdict() for each in self.left_out]}
+
+
+def rebuild(
+    view: StoreView,
+    target: Path,
+    delays: DelayLevels,
+    on_progress: Callable[[int], None],
+) -> Rebuilt:
+    """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
+
+    ``target`` is complete or not there, see :func:`built`. ``on_progress`` is told how many bytes
+    of the log are done. Raises StoreDamagedError if the log cannot be followed to its end; a
+    message whose body is damaged is no hindrance, for nothing is derived from bodies.
+    """
+    with built(view.system.files, target) as building:
+        return _build(view, building, delays, on_progress)
+
+
+def check_outside(root: Path, target: Path) -> None:
+    """Raise StoreError if ``target`` lies in the store, which is only read."""
+    if target.resolve().is_relative_to(root.resolve()):
+        raise StoreError(f"{target}: inside of the store, which is only read; choose another")
+
+
+@contextmanager
+def built(files: Files, target: Path) -> Iterator[Path]:
+    """A folder to build in, which becomes ``target`` when everything in it is done.
+
+    It stands beside ``target`` under another name, with what a build that was killed left there
+    removed.
+    """
+    if target.exists() and (not target.is_dir() or files.names(target)):
+        raise StoreError(f"{target}: not an empty folder; choose a new or empty one")
+    building = target.with_name(f"{target.name}.building")
+    with claimed(files, building, target, "making"):
+        yield building
+        files.remove(building / LOCK)
+        files.rename(building, target)  # an empty folder is replaced
+
+
+@contextmanager
+def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[None]:
+    """A folder for one process alone: empty at first, and gone at the end.
+
+    Raises StoreError, with what it is ``doing`` to the ``subject``, if another process has it.
+    """
+    files.make_folder(folder)
+    lock = files.open(folder / LOCK, writable=True, create=True)
+    try:
+        if not files.lock(lock):
+            owner = files.lock_owner(lock)
+            raise StoreError(f"{subject}: process {owner} is {doing} it; wait for it, or stop it")
+        try:
+            _clear(folder)
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        files.close(lock)
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _build(
+    view: StoreView, folder: Path, delays: DelayLevels, on_progress: Callable[[int], None]
+) -> Rebuilt:
+    system: System = view.system
+    queues = QueueTable(system, folder, view.queue_file_size)
+    geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
+    index = Index(system, folder, geometry)
+    tags = has_tag_entries(view.index, view.log) or False
+    light = view.queues.may_lack_light_queues
+    deriver = Deriver(queues, index, delays, tags=tags, light=light)
+    catalog = view.catalog()
+    deriver.wants = partial(_wants, catalog)
+    steps = deriver.steps(without_gap(view), view.log.min_offset, view.end, Check.NONE)
+    try:
+        messages = _follow(view, steps, lambda step, done: on_progress(done))
+        for key in deriver.lives.absent(catalog):
+            queues.remove_queue(*key)
+        queues.flush()
+        if index.files:
+            index.flush()
+        left_out = deriver.lives.left_out(catalog)
+        return Rebuilt(messages, len(queues.pairs()), len(index.files), left_out)
+    except QueueGapError as error:
+        # A queue cannot take a message because the one before it is not in the log.
+        assert error.physical_offset is not None
+        raise damage_at(view, error.physical_offset, error.detail) from error
+    finally:
+        queues.close()
+        index.close()
+
+
+def _wants(catalog: Catalog, run: DerivedRun) -> bool:
+    return run.topic not in catalog.batches
+
+
+def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int], None]) -> int:
+    """Take all steps over the log; how many messages it has."""
+    begin = position = view.log.min_offset
+    messages = 0
+    for step in steps:
+        messages += step.rows
+        position = step.segment.base + step.position
+        if step.stop is Stop.BLANK:
+            position = step.segment.base + view.log.segment_size
+        on_step(step, position - begin)
+    if position < view.end:
+        raise damage_at(view, position, "no good record here, so the log cannot be followed")
+    return messages
+
+
+def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
+    """The messages of the log that a rebuild would leave out. Raises as a rebuild does."""
+    derivation = Derivation(delays, keys=False, light=view.queues.may_lack_light_queues)
+    catalog, lives = view.catalog(), Lives()
+    derivation.wants = partial(_wants, catalog)
+    steps = derivation.derive_all(without_gap(view), view.log.min_offset, view.end, Check.NONE)
+    _follow(view, steps, lambda step, done: note_runs(step.runs, lives))
+    return lives.left_out(catalog)
+
+
+def without_gap(view: StoreView) -> list[Segment]:
+    """The files of the log up to the first one that is missing, or too short."""
+    found: list[Segment] = []
+    for segment in view.log.segments:
+        if found and segment.base != found[-1].base + view.log.length_of(found[-1]):
+            break
+        found.append(segment)
+    return found
+
+
+def damage_at(view: StoreView, offset: int, detail: str) -> StoreDamagedError:
+    """Why nothing can be rebuilt, and the place in the log."""
+    segment = view.log.find(offset) or view.log.following(offset) or view.log.segments[-1]
+    position = max(offset - segment.base, 0)
+    return StoreDamagedError(str(segment.path), position, offset, detail, REMEDY)

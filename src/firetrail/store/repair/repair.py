@@ -1,0 +1,379 @@
+"""Repairs that somebody has asked for, by name, after a look at what is damaged.
+
+``rebuild-derived``
+    Consume queues and index are made anew from the log, which must be good enough to be followed.
+``truncate-log``
+    The log ends at its first damage, and queues and index are made anew from what is left. The
+    only way on if a record is damaged and no copy of the file is to be had: the records behind it
+    may be good, but a log with a gap cannot hold them.
+
+What is taken out of the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
+as a store: ``firetrail dump`` shows the messages that were given up. The store must not be in use:
+a repair takes its lock. Interrupted at any point, it can be started again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from firetrail.errors import FormatError, StoreDamagedError, StoreError
+from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from firetrail.format.columns import Check
+from firetrail.format.delay import DelayLevels
+from firetrail.format.names import (
+    ABORT,
+    CHECKPOINT,
+    CONSUME_QUEUE,
+    INDEX,
+    INVENTORY,
+    REPAIR_PREFIX,
+    WATERMARK,
+)
+from firetrail.format.unit import UNIT_SIZE
+from firetrail.storage.copies import copy_file
+from firetrail.storage.segment import Segment
+from firetrail.store.inspect.problems import LOG_REMEDY
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.folder import FolderLock, check_is_store, stamped_folder
+from firetrail.store.lifecycle.inventory import read_inventory, take_stock, write_inventory
+from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.log.records import store_time_at
+from firetrail.store.log.walk import Damage
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.lives import LeftOut, Reason
+from firetrail.store.queues.table import Extent, QueueKey, QueueTable
+from firetrail.store.repair.losses import LogFaults, Loss, find_faults, known_end, loss_behind
+from firetrail.store.repair.rebuild import Rebuilt, rebuild
+from firetrail.system import System
+
+MADE = "made"
+"""Where queues and index are made, in the folder of the repair."""
+
+
+class Rebuild(Protocol):
+    """Who makes queues and index: :func:`firetrail.store.repair.rebuild.rebuild`, or as it does."""
+
+    def __call__(
+        self,
+        view: StoreView,
+        target: Path,
+        delays: DelayLevels,
+        on_progress: Callable[[int], None],
+    ) -> Rebuilt: ...
+
+
+class Repair(Enum):
+    """What may be asked for."""
+
+    REBUILD_DERIVED = "rebuild-derived"
+    TRUNCATE_LOG = "truncate-log"
+
+
+def repair_store(
+    system: System,
+    root: Path,
+    choice: Repair,
+    delays: DelayLevels,
+    make: Rebuild = rebuild,
+    on_progress: Callable[[int], None] = lambda done: None,
+    finish: Callable[[StoreView], list[str]] = lambda view: [],
+    on_loss: Callable[[Loss], None] = lambda loss: None,
+    cut_before: Damage | None = None,
+) -> list[str]:
+    """Repair a store that is not in use; what was done, a sentence each.
+
+    ``make`` makes the queues and the index, and tells ``on_progress``. ``on_loss`` is
+    told what will be given up before anything is changed, and may raise. ``finish`` is called with
+    the repaired store while its lock is still held, and says what it did. ``cut_before`` is the
+    first damage of the log if that is known already. Raises StoreLockedError if the store is in
+    use, and StoreError if the repair would not help.
+    """
+    check_is_store(system, root)
+    lock = FolderLock(system, root)
+    try:
+        work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
+        done = work.run(choice, on_loss, cut_before)
+        with StoreView.open(root, system=system, exclusive=True) as view:
+            return done + finish(view)
+    finally:
+        lock.release()
+
+
+class _Work:
+    """One repair."""
+
+    def __init__(
+        self, system: System, root: Path, make: Callable[[StoreView, Path], Rebuilt]
+    ) -> None:
+        self._system = system
+        self._files = system.files
+        self._root = root
+        self._make = make
+        self._kept = stamped_folder(system, root, REPAIR_PREFIX)
+        self._done: list[str] = []
+        self._behind: frozenset[QueueKey] = frozenset()
+        """Queues that begin behind the damage where the log was cut."""
+        self._removed = read_inventory(system, root).removed
+
+    def run(
+        self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
+    ) -> list[str]:
+        self._clear_leftovers()
+        damage = None
+        with self._view() as view:
+            if choice is Repair.REBUILD_DERIVED:
+                check_log(view)
+            else:
+                damage = cut_before or damage_to_cut(view)
+                on_loss(loss_behind(view, damage))
+                self._truncate_log(view, damage)
+        with self._view() as view:
+            self._rebuild_derived(view, self._kept / MADE)
+            self._correct_checkpoint(view)
+        if damage is not None:
+            self._keep(self._root / ABORT)  # nothing is left to recover
+        self._note_end()
+        return self._done
+
+    def _note_end(self) -> None:
+        """Note, as a clean stop does, which queues there are.
+
+        Or the next start would take those for lost that went with a deleted topic.
+        """
+        if (self._root / ABORT).exists() or not (self._root / CHECKPOINT).exists():
+            return
+        with self._view() as view:
+            queues = {
+                pair: Extent(tail.bases[0], tail.max_offset)
+                for pair, tail in view.tails.items()
+                if tail.max_offset
+            }
+            time = store_time_at(view.log, view.last_record) or 0
+            mark = Watermark(True, view.end, view.end, view.last_record, time)
+            begin = view.log.min_offset
+            stock = take_stock(self._system, self._root, begin, view.queues, view.index)
+            removed = {topic: min(end, view.end) for topic, end in self._removed.items()}
+            stock = stock._replace(durable_offset=view.end, queues=queues, removed=removed)
+        write_inventory(self._system, self._root, stock)
+        with closing(WatermarkFile(self._system, self._root)) as file:
+            file.write(mark)
+
+    @contextmanager
+    def _view(self) -> Iterator[StoreView]:
+        with StoreView.open(self._root, system=self._system, exclusive=True) as view:
+            yield view
+
+    def _clear_leftovers(self) -> None:
+        """Remove what repairs that were killed have made and not put in its place."""
+        for kept in self._root.glob(f"{REPAIR_PREFIX}*"):
+            for made in kept.glob(f"{MADE}*"):
+                shutil.rmtree(made)
+            if not self._files.names(kept):
+                kept.rmdir()
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def _truncate_log(self, view: StoreView, damage: Damage) -> None:
+        """Move the files behind the damage away; copy the one that holds it, and zero its rest."""
+        self._forget_watermark()
+        log, end = view.log, damage.physical_offset
+        self._behind = frozenset(pair for pair in view.tails if _begins_behind(view, pair, end))
+        for segment in reversed(log.segments):
+            if segment.base >= end and segment is not log.first:
+                self._keep(segment.path)
+            elif segment.base + log.segment_size > end:
+                self._cut(segment, max(end - segment.base, 0), log.segment_size)
+            else:
+                self._files.sync(segment.descriptor)
+        self._done.append(f"the log now ends at {end}, before the damage: {damage.detail}")
+
+    def _cut(self, segment: Segment, position: int, size: int) -> None:
+        """Copy a file, then clear it from ``position`` on and give it its proper size."""
+        copy = self._kept / segment.path.relative_to(self._root)
+        self._files.make_folder(copy.parent)
+        copy_file(self._files, segment.path, copy)
+        self._files.sync_folder(copy.parent)
+        with closing(Segment(self._system, segment.path, segment.base, segment.size)) as writable:
+            writable.truncate(position)
+            self._files.set_size(writable.descriptor, size)
+            self._files.sync(writable.descriptor)
+        self._done.append(
+            f"{segment.path.relative_to(self._root)} is cleared from {position} on, a copy is in "
+            f"{self._kept.name}"
+        )
+
+    # -- what is derived from it --------------------------------------------------------------
+
+    def _rebuild_derived(self, view: StoreView, made_in: Path) -> None:
+        """Make queues and index beside the old ones, then put them in their place."""
+        self._files.make_folder(self._kept)
+        try:
+            made = self._make(view, made_in)
+        except BaseException:
+            if not self._done:
+                self._kept.rmdir()  # nothing was changed
+            raise
+        self._remove_former(view, made_in)
+        self._carry_over(view, made_in)
+        # With it gone, a repair that is interrupted from here on leaves a store that is derived
+        # anew when it is opened, not one that is taken for complete.
+        self._forget_watermark()
+        for name in (INDEX, CONSUME_QUEUE):
+            self._put_in_place(self._root / name, made_in / name)
+        made_in.rmdir()
+        self._done.append(
+            f"made anew from the {made.messages} messages of the log: queues {made.queues}, "
+            f"index files {made.index_files}"
+        )
+        self._done += map(str, made.left_out)
+
+    def _remove_former(self, view: StoreView, made_in: Path) -> None:
+        """Remove queues of a topic that was deleted, and created again behind the damage.
+
+        That is so where the log still has messages of a queue that begins behind the damage.
+        """
+        made = QueueTable(self._system, made_in, view.queue_file_size)
+        made.list_folders()
+        known, there = set(made.pairs()), set(view.queues.pairs())
+        topics = {topic for topic, _ in self._behind & known}
+        left_out: Counter[str] = Counter()
+        with closing(made):
+            for key in sorted(known):
+                if key[0] in topics and (key in self._behind or key not in there):
+                    queue = made.open(*key)
+                    left_out[key[0]] += queue.max_offset - queue.min_offset(view.log.min_offset)
+                    made.remove_queue(*key)
+        for topic, count in left_out.items():
+            self._done.append(str(LeftOut(topic, Reason.FORMER, count)))
+
+    def _put_in_place(self, path: Path, made: Path) -> None:
+        """Let ``made`` take the place of ``path``, which is kept; at no moment is neither there."""
+        if not made.is_dir():
+            self._keep(path)
+        elif not path.exists():
+            self._files.rename(made, path)
+        else:
+            self._files.exchange(made, path)
+            self._keep(path, made)
+
+    def _carry_over(self, view: StoreView, made_in: Path) -> None:
+        """Take over queues that have no messages in the log: they know their next queue offset."""
+        made = QueueTable(self._system, made_in, view.queue_file_size)
+        made.list_folders()
+        known = set(made.pairs())
+        with closing(made):
+            for pair in sorted(set(view.queues.pairs()) - known):
+                if pair in view.queue_faults:
+                    self._done.append(
+                        f"queue {pair[0]}/{pair[1]} could not be read and has no messages in the "
+                        "log: it begins anew with number 0"
+                    )
+                else:
+                    self._copy_units(view, pair, made)
+            made.flush()
+
+    def _copy_units(self, view: StoreView, pair: QueueKey, made: QueueTable) -> None:
+        with closing(view.open_queue(*pair)) as old:
+            first = old.files.min_offset // UNIT_SIZE
+            keep = old.first_where(
+                first, old.max_offset, lambda unit: unit.physical_offset >= view.end
+            )
+            if keep:
+                _append_all(made.open(*pair), old, keep)
+                made.dirty.add(made.open(*pair))
+                self._done.append(
+                    f"queue {pair[0]}/{pair[1]} has no messages in the log and goes on with "
+                    f"number {keep}"
+                )
+
+    # -- marks --------------------------------------------------------------------------------
+
+    def _correct_checkpoint(self, view: StoreView) -> None:
+        """A checkpoint that is none, or knows of messages that are gone, is written anew."""
+        path = self._root / CHECKPOINT
+        try:
+            old = decode_checkpoint(self._files.read(path))
+        except (FileNotFoundError, FormatError):
+            old = Checkpoint()
+        newest = store_time_at(view.log, view.last_record) or 0
+        times = {name: min(getattr(old, name), newest) for name in Checkpoint._fields[:3]}
+        new = old._replace(
+            **times,
+            confirm_offset=min(old.confirm_offset, view.end),
+            logics_offset=min(old.logics_offset, max(view.last_record, 0)),
+        )
+        if not path.exists() or self._files.read(path) == encode_checkpoint(new):
+            return
+        self._keep(path)
+        self._files.replace(path, encode_checkpoint(new))
+
+    def _forget_watermark(self) -> None:
+        self._keep(self._root / WATERMARK)
+        self._keep(self._root / INVENTORY)
+
+    # -- the folder of the repair -------------------------------------------------------------
+
+    def _keep(self, path: Path, moved: Path | None = None) -> None:
+        """Move a file or folder of the store, which is at ``moved`` already if that is given, to
+        the same place in the folder of this repair."""
+        source = moved or path
+        if not source.exists():
+            return
+        target = self._kept / path.relative_to(self._root)
+        self._files.make_folder(target.parent)
+        self._files.rename(source, target)
+        self._files.sync_folder(source.parent)
+        self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
+
+
+def check_log(view: StoreView) -> None:
+    """Raise StoreDamagedError unless queues and index can be made from the log.
+
+    Bodies do not matter: nothing is derived from them.
+    """
+    faults = find_faults(view, Check.NONE)
+    damage = faults.first(view)
+    if damage is None or damage.physical_offset >= view.end:
+        return
+    detail = damage.detail
+    if damage.physical_offset not in faults.misplaced:
+        detail = f"no good record here, so the log cannot be followed: {detail}"
+    raise StoreDamagedError(
+        str(damage.path),
+        damage.position,
+        damage.physical_offset,
+        detail,
+        f"nothing was changed; {LOG_REMEDY}",
+    )
+
+
+def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
+    """The first damage of a log, whose ``faults`` may be known; StoreError if there is none."""
+    damage = (faults or find_faults(view)).first(view)
+    if damage is None:
+        raise StoreError(f"{view.root}: the log is good to its end, there is nothing to cut")
+    return damage
+
+
+def _begins_behind(view: StoreView, pair: QueueKey, place: int) -> bool:
+    """Whether a queue has its message 0, and all others, at or behind a place of the log."""
+    with closing(view.open_queue(*pair)) as queue:
+        unit = queue.unit(0)
+        if unit is None or not place <= unit.physical_offset < known_end(view):
+            return False
+        return queue.first_where(0, queue.max_offset, lambda u: u.physical_offset >= place) == 0
+
+
+def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:
+    """Append the units of ``old`` before queue offset ``end``."""
+    for segment in old.files.segments:
+        size = min(segment.wrote, end * UNIT_SIZE - segment.base)
+        if size > 0:
+            queue.append(segment.base // UNIT_SIZE, segment.view[:size])

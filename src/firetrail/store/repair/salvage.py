@@ -1,0 +1,191 @@
+"""A new store with every good message of a damaged one.
+
+Up to the first damage the new store is the old one, with the same places in the log and in the
+queues. The good records behind it follow there without a gap: a log cannot have one. Each keeps all
+its fields, its store time among them, but for its place in the log and, in queues that have lost a
+message, its queue offset. :class:`Numbering` says which one it has now. A record whose topic or
+queue id is damaged is left out and reported; one whose queue offset is damaged gets the right one.
+The damaged store is only read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.format.delay import DelayLevels
+from firetrail.format.names import COMMIT_LOG, REPAIR_PREFIX, parse_segment_name
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.config import StoreConfig
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.folder import check_not_in_use
+from firetrail.store.queues.table import QueueKey
+from firetrail.store.repair.backup import copy_files
+from firetrail.store.repair.losses import (
+    GoodRecord,
+    absent_queues,
+    find_faults,
+    good_records,
+    known_end,
+)
+from firetrail.store.repair.misplaced import Misplaced
+from firetrail.store.repair.rebuild import built, check_outside
+from firetrail.store.repair.repair import Repair, damage_to_cut, repair_store
+from firetrail.system import Files, System
+
+
+class Run(NamedTuple):
+    """Messages of a queue that follow each other, before and after."""
+
+    old: int
+    new: int
+    length: int
+
+
+class Numbering:
+    """Which queue offsets messages behind the damage have in the new store."""
+
+    def __init__(self) -> None:
+        self._runs: dict[QueueKey, list[Run]] = {}
+
+    def note(self, key: QueueKey, old: int, new: int) -> None:
+        """The message at a queue offset has another one now."""
+        runs = self._runs.setdefault(key, [])
+        if new == 0:
+            runs.clear()  # a new life of the queue, whose readers know no offset of the former one
+        if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(old, new, 1))
+
+    def new_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where a reader goes on that was at a queue offset: nothing is read twice or left out."""
+        runs = self._runs.get((topic, queue_id))
+        if not runs:
+            return offset
+        for run in reversed(runs):
+            if offset >= run.old:
+                return run.new + min(offset - run.old, run.length)
+        return min(offset, runs[0].new)
+
+    def is_changed(self, topic: str, queue_id: int) -> bool:
+        """Whether any message of a queue has another offset than before."""
+        return any(run.old != run.new for run in self._runs.get((topic, queue_id), ()))
+
+
+class Salvaged(NamedTuple):
+    """What is in the new store."""
+
+    kept: int
+    """Good messages behind the damage."""
+    left_out: int
+    """Good records that were not wanted."""
+    deleted: int
+    """Good messages of topics that were deleted."""
+    misplaced: list[Misplaced]
+    """Records out of order in their queues. Those that have no number there were left out."""
+    cut_at: int
+    """Physical offset of the first damage: up to there the stores are the same."""
+    numbering: Numbering
+
+
+Wanted = Callable[[GoodRecord, Numbering], bool]
+Finish = Callable[[StoreView, Salvaged], None]
+
+
+def salvage_store(
+    system: System,
+    root: Path,
+    target: Path,
+    delays: DelayLevels,
+    wanted: Wanted = lambda record, numbering: True,
+    finish: Finish = lambda view, salvaged: None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Salvaged:
+    """Make a store in ``target``, a new or empty folder; it is complete then, or not there.
+
+    ``wanted`` is asked for each good record behind the damage. ``finish`` may change other files of
+    the new store before it appears. ``on_progress`` is told how many bytes of the log are
+    done. Raises StoreLockedError if the store is in use, and StoreError if it is not
+    damaged.
+    """
+    check_not_in_use(system, root)
+    check_outside(root, target)
+    with StoreView.open(root, system=system) as view, built(system.files, target) as folder:
+        faults = find_faults(view)
+        damage = damage_to_cut(view, faults)
+        cut_at = damage.physical_offset
+        # With a damaged first record, the first file is copied all the same, for its place.
+        copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
+        _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
+        repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
+        for kept in folder.glob(f"{REPAIR_PREFIX}*"):
+            shutil.rmtree(kept)
+        config = StoreConfig(delay_levels=delays)
+        source = _Source(view, cut_at, faults.misplaced)
+        salvaged = _append(system, source, folder, config, wanted, on_progress)
+        with StoreView.open(folder, system=system) as made:
+            finish(made, salvaged)
+        return salvaged
+
+
+def _complete(files: Files, log: Path, size: int) -> None:
+    """Give the last file of a log its full size: if it was cut short, it tells the wrong one."""
+    last = log / max(name for name in files.names(log) if parse_segment_name(name) is not None)
+    descriptor = files.open(last, writable=True)
+    try:
+        files.set_size(descriptor, size)
+    finally:
+        files.close(descriptor)
+
+
+class _Source:
+    """The records behind the damage."""
+
+    def __init__(self, view: StoreView, begin: int, misplaced: dict[int, Misplaced]) -> None:
+        self._view = view
+        self.misplaced = misplaced
+        self.begin = begin
+        self.log_begin = view.log.min_offset
+        self.absent = absent_queues(view)
+        """Queues that went with their topic when it was deleted."""
+
+    def records(self) -> Iterator[GoodRecord]:
+        """The good ones of them, with the queue offsets that they had."""
+        for record in good_records(self._view.log, self.begin, known_end(self._view)):
+            misplaced = self.misplaced.get(record.physical_offset)
+            if misplaced is None:
+                yield record
+            elif misplaced.number is not None:
+                yield record._replace(queue_offset=misplaced.number)
+
+
+def _append(
+    system: System,
+    source: _Source,
+    folder: Path,
+    config: StoreConfig,
+    wanted: Wanted,
+    on_progress: Callable[[int], None],
+) -> Salvaged:
+    """Append the good records behind the damage to the new store."""
+    numbering = Numbering()
+    kept = left_out = deleted = 0
+    with BulkAppend(folder, config, system=system) as bulk:
+        for record in source.records():
+            on_progress(record.physical_offset - source.log_begin)
+            if record.in_queue and (record.topic, record.queue_id) in source.absent:
+                deleted += 1
+                continue
+            if not wanted(record, numbering):
+                left_out += 1
+                continue
+            number = bulk.add_record(record)
+            if record.in_queue:
+                numbering.note((record.topic, record.queue_id), record.queue_offset, number)
+            kept += 1
+        bulk.commit()
+    misplaced = list(source.misplaced.values())
+    return Salvaged(kept, left_out, deleted, misplaced, source.begin, numbering)

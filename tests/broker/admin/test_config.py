@@ -1,0 +1,174 @@
+"""Settings that are changed while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail.broker.admin.config import CHANGEABLE
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.format.java_properties import parse_properties
+from firetrail.remoting.client import Client
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+EXPLOIT = "filterServerNums=1\nrocketmqHome=-c sh -c id"
+"""That of CVE-2023-33246."""
+
+
+async def change(talk: Talk, text: str) -> tuple[int, str]:
+    answer = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
+    return answer.code, answer.remark or ""
+
+
+async def shown(talk: Talk) -> dict[str, str]:
+    answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
+    return {key: entry.text for key, entry in parse_properties(answer.content.decode()).items()}
+
+
+def with_conf(test: Callable[[Talk], Awaitable[None]], folder: Path, conf: Path) -> None:
+    """Run a test with a broker that was started with a file."""
+
+    async def run() -> None:
+        loaded = load_entries(parse_properties(conf.read_text()))
+        store = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+        broker = Broker(folder / "store", loaded.broker, store, conf=conf)
+        client = Client()
+        await broker.start()
+        try:
+            await test(Talk(broker, client))
+        finally:
+            await client.close()
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+class TestEffect:
+    def test_topics_of_themselves(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.send("A")).code == 0
+            assert await change(talk, "autoCreateTopicEnable=false\n") == (0, "")
+            assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
+            assert (await talk.send("A")).code == 0
+            await change(talk, "autoCreateTopicEnable=true\ndefaultTopicQueueNums=2")
+            assert (await talk.send("B")).code == 0
+            topic = talk.broker.topics.get("B")
+            assert topic is not None and topic.write_queue_nums == 2
+
+        running(test)
+
+    def test_topics_of_themselves_after_they_were_forbidden(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
+            await change(talk, "autoCreateTopicEnable=true")
+            assert (await talk.send("B")).code == 0
+
+        running(test, config=BrokerConfig(auto_create_topics=False))
+
+    def test_groups_of_themselves(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            await change(talk, "autoCreateSubscriptionGroup=false")
+            assert (await talk.pull("T1")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+        running(test)
+
+    def test_length_of_messages(self) -> None:
+        async def test(talk: Talk) -> None:
+            await change(talk, "maxMessageSize=1000")
+            too_long = await talk.send("T1", bytes(1001))
+            assert too_long.code == ResponseCode.MESSAGE_ILLEGAL
+            assert (await talk.send("T1", bytes(1000))).code == 0
+            await change(talk, "maxMessageSize=2000")
+            assert (await talk.send("T1", bytes(2000))).code == 0
+
+        running(test)
+
+    def test_permission_of_the_whole_broker(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.send("T1")
+            await change(talk, "brokerPermission=2")
+            assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION
+            offered = talk.broker.topics.offered().topic_config_table
+            assert offered["T1"].perm == 2 and offered["TBW102"].perm == 2
+            await change(talk, "brokerPermission=6")
+            assert talk.broker.topics.offered() == talk.broker.topics.content()
+
+        running(test)
+
+    def test_retention(self) -> None:
+        async def test(talk: Talk) -> None:
+            assert await change(talk, "fileReservedTime=7\ndeleteWhen=04;16") == (0, "")
+            config = talk.broker.store.config
+            assert (config.file_reserved_hours, config.delete_when) == (7, (4, 16))
+            assert SMALL.file_reserved_hours == 72
+            now = await shown(talk)
+            assert (now["fileReservedTime"], now["deleteWhen"]) == ("7", "04;16")
+            answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
+            assert '"counter":1' in answer.fields["version"]
+
+        running(test)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("text", "code", "said"),
+        [
+            ("brokerName=x", 16, "brokerName cannot be changed while the broker runs"),
+            ("flushDiskType=SYNC_FLUSH", 16, f"restart it. Without a restart: {CHANGEABLE[0]}"),
+            ("haListenPort=1", 16, "haListenPort cannot be changed"),
+            ("longPollingEnabled=true", 29, "did you mean longPollingEnable?"),
+            ("longPollingEnable=perhaps", 29, "must be true or false"),
+            ("maxMessageSize=9000000", 29, "max_message_size"),
+            ("fileReservedTime=x", 29, "fileReservedTime"),
+            (EXPLOIT, 16, "cannot be changed"),
+        ],
+    )
+    def test_with_the_reason_and_without_an_effect(self, text: str, code: int, said: str) -> None:
+        async def test(talk: Talk) -> None:
+            before = await shown(talk)
+            found, remark = await change(talk, f"fileReservedTime=1\n{text}")
+            assert found == code and said in remark, remark
+            assert await shown(talk) == before
+
+        running(test)
+
+    def test_every_key_that_can_be_changed_is_told(self) -> None:
+        assert {"maxMessageSize", "autoCreateTopicEnable", "transactionCheckMax"} <= set(CHANGEABLE)
+
+
+class TestFile:
+    TEXT = "# ours\nbrokerName = broker-x\nlong_polling=true\nlistenPort=0\n"
+
+    def test_gets_the_change_and_keeps_the_rest(self, tmp_path: Path) -> None:
+        conf = tmp_path / "broker.conf"
+        conf.write_text(self.TEXT)
+
+        async def test(talk: Talk) -> None:
+            assert (await change(talk, "longPollingEnable=false\nfileReservedTime=5"))[0] == 0
+            await change(talk, "fileReservedTime=6")
+
+        with_conf(test, tmp_path, conf)
+        assert conf.read_text() == (
+            "# ours\nbrokerName = broker-x\nlistenPort=0\n"
+            "longPollingEnable=false\nfileReservedTime=6\n"
+        )
+        assert load_entries(parse_properties(conf.read_text())).broker.long_polling is False
+
+    def test_that_cannot_be_written_stops_the_change(self, tmp_path: Path) -> None:
+        conf = tmp_path / "gone" / "broker.conf"
+        conf.parent.mkdir()
+        conf.write_text(self.TEXT)
+
+        async def test(talk: Talk) -> None:
+            conf.unlink()
+            code, remark = await change(talk, "longPollingEnable=false")
+            assert code == ResponseCode.SYSTEM_ERROR and "nothing is changed" in remark
+            assert talk.broker.config.long_polling
+
+        with_conf(test, tmp_path, conf)

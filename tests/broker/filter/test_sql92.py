@@ -1,0 +1,122 @@
+"""The SQL92 filter: what it takes, what it refuses, what it lets pass."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firetrail.broker.filter.sql92 import parse
+from firetrail.errors import FormatError
+
+PROPERTIES = {"a": "5", "b": "text", "c": "true", "d": "2.5", "e": "it's", "TAGS": "T"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 5",
+        "a > 4",
+        "a >= 5 AND a <= 5",
+        "a < 5.5",
+        "5 = a",
+        "a <> 6",
+        "a != 6",
+        "d > -1",
+        "d = 2.5",
+        "d < 1e3",
+        "b = 'text'",
+        "b <> 'other'",
+        "e = 'it''s'",
+        "b IN ('x', 'text')",
+        "b NOT IN ('x', 'y')",
+        "a BETWEEN 5 AND 6",
+        "a NOT BETWEEN 6 AND 7",
+        "missing IS NULL",
+        "a IS NOT NULL",
+        "c = TRUE",
+        "NOT c = FALSE",
+        "NOT NOT c = TRUE",
+        "NOT c",  # text is not true
+        "a > 9 OR b = 'text'",
+        "(a > 9 OR b = 'text') AND c = true",
+        "a = 5 and b = 'text' or missing = 1",
+        "missing = 1 OR a = 5",
+        "b CONTAINS 'ex'",
+        "b STARTSWITH 'te'",
+        "b NOT ENDSWITH 'te'",
+        "TAGS is not null and TAGS in ('T')",
+    ],
+)
+def test_passes(text: str) -> None:
+    assert parse(text).matches(PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 6",
+        "a > 5",
+        "b = 5",  # no number
+        "b > 5",
+        "a = '6'",
+        "missing = 1",
+        "missing <> 1",  # neither equal nor not equal
+        "NOT missing = 1",
+        "missing > 1 OR a > 9",
+        "missing IN ('x')",
+        "missing NOT IN ('x')",
+        "missing BETWEEN 1 AND 2",
+        "a IS NULL",
+        "a BETWEEN 6 AND 7",
+        "c = FALSE",
+        "a",  # not a truth value
+        "c",
+        "c AND a = 5",
+        "NULL",
+        "a = NULL",
+        "missing CONTAINS 'x'",
+        "a = 5 AND missing = 1",
+    ],
+)
+def test_does_not_pass(text: str) -> None:
+    assert not parse(text).matches(PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a =",
+        "a = = 1",
+        "a > 'text'",
+        "a > TRUE",
+        "a IN (1, 2)",
+        "a IN ()",
+        "a BETWEEN 1",
+        "(a = 1",
+        "a = 1)",
+        "a = 1 b = 2",
+        "a IS 5",
+        "a NOT = 5",
+        "b CONTAINS 5",
+        "a = 'open",
+        "a ~ 1",
+        "AND",
+        "-a > 1",
+        "(" * 100 + "a" + ")" * 100,
+        "a = 1 OR " * 2000 + "a = 1",
+    ],
+)
+def test_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(FormatError, match="SQL92 filter at offset"):
+        parse(text)
+
+
+@given(st.text(alphabet="ab='<>() .,-15ANDORNOTINISULL\x00é", max_size=60))
+def test_anything_is_a_filter_or_a_format_error(text: str) -> None:
+    try:
+        found = parse(text)
+    except FormatError:
+        return
+    assert found.matches(PROPERTIES) in (True, False)

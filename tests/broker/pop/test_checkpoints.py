@@ -1,0 +1,354 @@
+"""What was popped, noted in the log: read back after a stop or a kill, revived when it is due."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.pop import checkpoints
+from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoint, PopCheckpoints
+from firetrail.broker.pop.revive import ReviveService
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.format import config_json
+from firetrail.format.kernels.draft import Message
+from firetrail.format.record import Record, decode_message
+from firetrail.remoting.bodies import TopicConfig
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+NAME = "rmq_sys_REVIVE_LOG_DefaultCluster"
+RETRY = "%RETRY%G_T"
+
+
+class Parts:
+    """The state of pops on a store, with a clock that stands still."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1_000_000
+        config, system = BrokerConfig(), System()
+
+        def file(name: str) -> ConfigFile:
+            return ConfigFile(system, folder, name)
+
+        def now_ms() -> int:
+            return self.now
+
+        self.store = BrokerStore.open(folder, SMALL)
+        self.topics = TopicTable(file("topics.json"), config, 18, now_ms)
+        self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
+        self.offsets = OffsetTable(OffsetFiles(system, folder), self.store, self.topics)
+        self.points = PopCheckpoints(self.store, self.topics, self.offsets, "broker-a", now_ms)
+        self.reviving = ReviveService(self.store, self.topics, self.groups, self.points, now_ms)
+        self.topics.put([TopicConfig("T", 4, 4)])
+        self.groups.require("G")
+        self.points.load()
+
+    def put(self, count: int) -> None:
+        for n in range(count):
+            self.store.put(Message("T", b"%d" % n, tags="A"))
+
+    def pop(self, *offsets: int, queue: int = 3, invisible_ms: int = 1000) -> PopCheckpoint:
+        start = min(offsets)
+        point = PopCheckpoint(
+            "T", "G", 0, start, self.now, invisible_ms, "broker-a", set(offsets), queue
+        )
+        assert self.points.add(point) is None
+        return point
+
+    def revive(self) -> list[Record]:
+        """All that came again, also before."""
+        self.reviving.revive()
+        return self.read(RETRY)
+
+    def read(self, topic: str, queue: int = 0) -> list[Record]:
+        assert self.store.wait_dispatched()
+        return [decode_message(raw) for raw in self.store.get_hashed(topic, queue, 0).buffers]
+
+    async def stop(self) -> None:
+        self.points.save_progress()
+        for part in (self.groups, self.topics, self.offsets):
+            await part.stop()
+        self.store.close()
+
+
+def on(folder: Path, test: Callable[[Parts], None]) -> None:
+    """Run a test on the store in a folder, and stop it cleanly."""
+
+    async def run() -> None:
+        parts = Parts(folder)
+        try:
+            test(parts)
+        finally:
+            await parts.stop()
+
+    asyncio.run(run())
+
+
+def test_it_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+    def test(parts: Parts) -> None:
+        parts.put(3)
+        long = parts.pop(0, invisible_ms=5000)
+        parts.pop(1, 2)
+        parts.now += 999
+        assert parts.revive() == []
+        parts.now += 1
+        assert [record.body for record in parts.revive()] == [b"1", b"2"]
+        assert [record.body for record in parts.revive()] == [b"1", b"2"]  # only once
+        parts.now += 4000
+        (*_, last) = parts.revive()
+        assert (last.body, last.reconsume_times, last.tags) == (b"0", 1, "A")
+        assert parts.points.find(long.key) is None
+        assert parts.points.earliest() is None
+
+    on(tmp_path, test)
+
+
+def test_the_form_of_the_notes(tmp_path: Path) -> None:
+    def test(parts: Parts) -> None:
+        parts.put(6)
+        point = parts.pop(2, 3, 5)
+        parts.points.ack(point, [3])
+        parts.points.ack(point, [2, 5])
+        notes = parts.read(NAME, 3)
+        assert [record.tags for record in notes] == ["ck", "ack", "bAck"]
+        common = {"c": "G", "t": "T", "q": 0, "so": 2, "pt": 1_000_000, "bn": "broker-a"}
+        assert [json.loads(record.body) for record in notes] == [
+            {**common, "bm": 0, "d": [0, 1, 3], "it": 1000, "n": 3},
+            {**common, "ao": 3},
+            {**common, "ao": -1, "aol": [2, 5]},
+        ]
+        assert {record.properties["TIMER_DELIVER_MS"] for record in notes} == {"1000000"}
+
+    on(tmp_path, test)
+
+
+def test_what_is_acknowledged_does_not_come_again(tmp_path: Path) -> None:
+    def before(parts: Parts) -> None:
+        parts.put(3)
+        point = parts.pop(0, 1, 2)
+        parts.points.ack(point, [0, 2, 99])
+        assert parts.points.ack(point, [0]) is None
+        parts.pop(2, queue=1)
+
+    def after(parts: Parts) -> None:
+        parts.now += 1000
+        assert sorted(record.body for record in parts.revive()) == [b"1", b"2"]
+
+    on(tmp_path, before)
+    on(tmp_path, after)
+
+
+def test_as_a_kill_leaves_it(tmp_path: Path) -> None:
+    """The files of a store that nobody has stopped; no offset was ever saved."""
+    killed = tmp_path / "killed"
+
+    def before(parts: Parts) -> None:
+        parts.put(2)
+        first, _ = parts.pop(0), parts.pop(1)
+        parts.points.ack(first, [0])
+        parts.store.flush()
+        shutil.copytree(tmp_path / "store", killed, ignore=shutil.ignore_patterns("config"))
+
+    def after(parts: Parts) -> None:
+        assert not parts.store.recovery.clean
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"1"]
+
+    on(tmp_path / "store", before)
+    on(killed, after)
+    on(killed, revived_once)
+
+
+def revived_once(parts: Parts) -> None:
+    parts.now += 100_000
+    assert [record.body for record in parts.revive()] == [b"1"]
+
+
+def test_a_start_reads_no_more_than_is_open(tmp_path: Path) -> None:
+    def test(parts: Parts) -> None:
+        parts.put(3)
+        first, second = parts.pop(0), parts.pop(1)
+        parts.points.ack(second, [1])
+        parts.points.save_progress()
+        assert parts.offsets.get(GROUP, NAME, 3) is None  # the first note is needed
+        parts.points.ack(first, [0])
+        parts.pop(2)
+        parts.points.save_progress()
+        assert parts.offsets.get(GROUP, NAME, 3) == 3  # the note behind it is needed
+
+    on(tmp_path, test)
+    on(tmp_path, lambda parts: check_open(parts, 4))
+
+
+def check_open(parts: Parts, place: int) -> None:
+    point = parts.points.earliest()
+    assert point is not None
+    assert (point.place, point.open) == (place, {2})
+
+
+def test_of_topics_and_groups_that_are_gone(tmp_path: Path) -> None:
+    def test(parts: Parts) -> None:
+        parts.put(1)
+        parts.pop(0)
+        parts.groups.remove("G")
+        parts.now += 1000
+        assert parts.revive() == []
+        assert parts.points.earliest() is None
+
+    on(tmp_path, test)
+
+
+def test_notes_that_make_no_sense_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def before(parts: Parts) -> None:
+        parts.put(1)
+        parts.pop(0, queue=0)
+        parts.store.put(Message(NAME, b"{", tags="ck"))
+        parts.store.put(Message(NAME, b'{"t":"T"}', tags="ack"))
+        parts.store.put(Message(NAME, b"", tags="news"))
+
+    def after(parts: Parts) -> None:
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"0"]
+
+    on(tmp_path, before)
+    on(tmp_path, after)
+    assert f"{NAME} queue 0 offset 1: CheckpointBody" in caplog.text
+    assert f"{NAME} queue 0 offset 2: AckBody has no c" in caplog.text
+
+
+def test_the_order_of_times_does_not_grow_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "IDLE_MAX", 10)
+
+    def test(parts: Parts) -> None:
+        parts.put(1)
+        for _ in range(100):
+            parts.now += 1
+            parts.points.ack(parts.pop(0, invisible_ms=60_000), [0])
+        assert len(parts.points._times) <= 11
+
+    on(tmp_path, test)
+
+
+def test_notes_of_java_without_the_newer_members(tmp_path: Path) -> None:
+    def before(parts: Parts) -> None:
+        parts.put(3)
+        note = {"t": "T", "c": "G", "q": 0, "so": 0, "pt": 5, "it": 10, "n": 2, "bm": 0, "rt": 15}
+        parts.store.put(Message(NAME, json.dumps(note).encode(), tags="ck", queue_id=7))
+
+    def after(parts: Parts) -> None:
+        assert [record.body for record in parts.revive()] == [b"0", b"1"]
+
+    on(tmp_path, before)
+    on(tmp_path, after)
+
+
+def test_a_damaged_message_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def test(parts: Parts) -> None:
+        for body in (b"damaged", b"good"):
+            parts.store.put(Message("T", body))
+        assert parts.store.wait_dispatched()
+        parts.pop(0)
+        parts.pop(1)
+        log = tmp_path / "commitlog" / ("0" * 20)
+        with log.open("r+b") as file:
+            file.seek(log.read_bytes().index(b"damaged"))
+            file.write(b"D")
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"good"]
+
+    on(tmp_path, test)
+    assert "a popped message is damaged and does not come again" in caplog.text
+
+
+def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> None:
+    def running(parts: Parts) -> None:
+        parts.put(2)
+        parts.pop(0, invisible_ms=5000)
+        assert parts.revive() == []
+        parts.now -= 500_000
+        parts.pop(1, invisible_ms=1000)
+        assert parts.revive() == []
+        parts.now += 4999
+        assert [record.body for record in parts.revive()] == [b"1"]
+        parts.now += 1
+        assert [record.body for record in parts.revive()] == [b"1", b"0"]
+        parts.now += 900_000
+        parts.pop(0)
+
+    def over_a_restart(parts: Parts) -> None:
+        assert len(parts.revive()) == 2
+        parts.now += 1000
+        assert len(parts.revive()) == 3
+
+    on(tmp_path, running)
+    on(tmp_path, over_a_restart)
+
+
+def saved(parts: Parts) -> None:
+    """Save the offsets as they are now."""
+    parts.points.save_progress()
+    parts.offsets.saver._write(parts.offsets._saved_content())
+
+
+def test_pops_behind_the_last_save_count(tmp_path: Path) -> None:
+    """The log knows them: a group does not get again what it has acknowledged."""
+
+    def first(parts: Parts) -> None:
+        parts.put(9)
+        parts.offsets.commit("G", "T", 0, 2)
+        parts.pop(0, 1)
+        saved(parts)
+        done = parts.pop(2, 4)
+        parts.points.ack(done, [2, 4])
+        parts.pop(5)
+        assert parts.store.wait_dispatched()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    def after(parts: Parts) -> None:
+        assert parts.offsets.get("G", "T", 0) == 6
+
+    on(tmp_path / "store", first)
+    on(tmp_path / "killed", after)
+
+
+@pytest.mark.parametrize("by_java", [False, True])
+def test_a_group_that_was_set_back_stays_there(tmp_path: Path, by_java: bool) -> None:
+    """Its pops from before are in the offsets that were saved then."""
+
+    def first(parts: Parts) -> None:
+        parts.put(9)
+        if by_java:
+            saved(parts)
+        parts.pop(0, 1, 2, 3)
+        parts.offsets.commit("G", "T", 0, 1)
+        if not by_java:
+            saved(parts)
+        assert parts.store.wait_dispatched()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    def after(parts: Parts) -> None:
+        assert parts.offsets.get("G", "T", 0) == 1
+
+    on(tmp_path / "store", first)
+    if by_java:  # which keeps what it does not know, but for the checksum
+        path = tmp_path / "killed" / "config" / "consumerOffset.json"
+        table = config_json.loads(path.read_bytes())["offsetTable"]
+        path.write_text(config_json.dumps({"offsetTable": table | {"T@G": {0: 1}}}))
+    on(tmp_path / "killed", after)

@@ -1,0 +1,152 @@
+"""Half messages whose producers are away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk, running
+from tests.broker.halves import (
+    COMMIT,
+    IMPATIENT,
+    PROPERTIES,
+    ROLLBACK,
+    begin,
+    end,
+    stored,
+)
+from tests.client.clusters import until
+
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC
+from firetrail.format.kernels.draft import Message
+from firetrail.format.record import decode_message
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.store.lifecycle.retention import HOUR_MS
+
+
+class TestProducersThatAreAway:
+    """Only questions that were asked count."""
+
+    def test_are_waited_for(self, caplog: pytest.LogCaptureFixture) -> None:
+        asked: list[Command] = []
+
+        def take(connection: Connection, request: Command) -> None:
+            asked.append(request)
+
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            await asyncio.sleep(0.01)
+            for _ in range(20):
+                await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, HALF_TOPIC) == [b"body"]
+            assert stored(talk, CHECKED_OFTEN_TOPIC) == []
+            await talk.beat(producer="PG")
+            await talk.broker.check_transactions()
+            await until(lambda: asked)
+            assert decode_message(asked[0].content).properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+        running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
+        told = "producer group PG has 1 open transactions, but no producer is connected"
+        assert caplog.text.count(told) == 1
+
+    def test_as_long_as_the_log_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            transactions = talk.broker._transactions
+            begun = transactions._now_ms()
+            for hours, given_up in ((71, []), (73, [b"body"])):
+                later = begun + hours * HOUR_MS
+                monkeypatch.setattr(transactions, "_now_ms", lambda: later)  # noqa: B023
+                await talk.broker.check_transactions()
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                assert stored(talk, CHECKED_OFTEN_TOPIC) == given_up
+            (record,) = talk.broker.store.read(CHECKED_OFTEN_TOPIC)
+            assert f"moved to {CHECKED_OFTEN_TOPIC} as message {record.message_id}" in caplog.text
+
+        running(test)
+        assert "is given up after 72 hours without a producer to ask" in caplog.text
+
+    def test_leave_no_mark_of_what_retention_deletes(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(talk: Talk) -> None:
+            await begin(talk)
+            end_of_log = talk.broker.store.log_range[1]
+            monkeypatch.setattr(
+                type(talk.broker.store), "log_range", property(lambda _: (end_of_log, end_of_log))
+            )
+            for _ in range(2):
+                await talk.broker.check_transactions()
+
+        running(test, config=IMPATIENT)
+        assert caplog.text.count("1 half messages of producer group PG were deleted with old") == 1
+
+    @pytest.mark.parametrize("is_killed", [False, True])
+    def test_do_not_keep_the_start_of_the_log(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    ) -> None:
+        """An open half message far back is stored again, uncounted, as the same transaction."""
+        monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 2)
+        kept: list[Command] = []
+
+        async def before(talk: Talk) -> None:
+            kept.append(await begin(talk))
+            for number in range(2, 5):
+                properties = PROPERTIES.replace("U1", f"U{number}")
+                half = await talk.send("T1", b"other", e=2, f=4, i=properties)
+                assert await end(talk, half, ROLLBACK) == 0
+            await asyncio.sleep(0.01)
+            if is_killed:
+                monkeypatch.setattr(talk.broker._transactions, "_end_mark", _nothing)
+                with pytest.raises(InterruptedError):
+                    await talk.broker.check_transactions()
+            else:
+                await talk.broker.check_transactions()
+                await talk.broker.check_transactions()
+                assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 4
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            *_, copy = talk.broker.store.read(HALF_TOPIC)
+            assert (copy.queue_offset, copy.body) == (4, b"body")
+            assert copy.properties["TRANSACTION_CHECK_TIMES"] == "0"
+
+        async def after(talk: Talk) -> None:
+            for _ in range(2):
+                assert await end(talk, kept[0], COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+            assert talk.broker._transactions._open == {}
+
+        running(before, tmp_path, config=IMPATIENT)
+        running(after, tmp_path)
+
+    def test_cost_no_more_if_there_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stored again, they are behind each other: that alone is no reason to do so again."""
+        monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 6)
+
+        async def test(talk: Talk) -> None:
+            for number in range(12):
+                properties = PROPERTIES.replace("U1", f"U{number}")
+                await talk.send("T1", b"open", e=2, f=4, i=properties)
+            await asyncio.sleep(0.01)
+            transactions = talk.broker._transactions
+            for _ in range(20):
+                half = await talk.send("T1", b"other", e=2, f=4, i=PROPERTIES)
+                await end(talk, half, ROLLBACK)
+                await talk.broker.check_transactions()
+            copies = transactions._next - 32
+            assert 12 <= copies <= 12 * (20 // 6 + 1)
+            for _ in range(20):
+                await talk.broker.check_transactions()
+            assert transactions._next == 32 + copies
+            assert len(transactions._open) <= 2 * 12  # under the first offset, and the last
+
+        running(test, config=IMPATIENT)
+
+
+def _nothing(offset: int) -> Message:
+    raise InterruptedError

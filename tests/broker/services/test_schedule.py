@@ -1,0 +1,121 @@
+"""Delayed messages: delivered when due, across restarts, in the files of RocketMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.brokers import SMALL, Talk, running
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services import repeat
+from firetrail.format import config_json
+from firetrail.format.delay import DelayLevels
+from firetrail.store.config import FlushMode
+
+SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
+LATE = "DELAY\x012\x02"
+
+
+def test_a_message_is_delivered_when_it_is_due() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.send("T1", b"body", e=3, i="DELAY\x011\x02TAGS\x01A\x02")
+        assert answer.fields["queueId"] == "3"
+        (record,) = await talk.pull_until("T1", 1, queueId=3)
+        assert (record.body, record.tags, record.queue_id) == (b"body", "A", 3)
+        assert record.properties["REAL_TOPIC"] == "T1"
+        assert record.properties["DELAY"] == "1"  # Java leaves it there, too
+        assert record.born_time == 1_700_000_000_000
+        by_tag = await talk.pull("T1", 0, queueId=3, subscription="A")
+        assert by_tag.content  # its tag counts again, not its time
+
+    running(test, store=SOON)
+
+
+def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
+    """No other put comes whose sync would take the delivered message along."""
+
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", b"body", i="DELAY\x011\x02")
+        assert [record.body for record in await talk.pull_until("T1", 1)] == [b"body"]
+
+    config = BrokerConfig(offsets_interval_ms=3_600_000, delay_interval_ms=3_600_000)
+    running(test, config=config, store=SOON.replace(flush=FlushMode.SYNC))
+
+
+def test_what_is_not_due_waits(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"late", i=LATE)
+        await talk.send("T1", b"soon", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"soon"]
+
+    async def after(talk: Talk) -> None:
+        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"soon", b"late"]
+
+    running(send, tmp_path, store=SOON)
+    offsets = config_json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
+    assert offsets["offsetTable"] == {1: 1, 2: 0}
+    # With a shorter level the message has waited too long already.
+    running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
+
+
+def test_how_far_it_is_gets_on_disk_by_itself(tmp_path: Path) -> None:
+    """Soon: what was delivered since comes again after a kill."""
+
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", i="DELAY\x011\x02")
+        path = tmp_path / "config" / "delayOffset.json"
+        while not path.exists() or config_json.loads(path.read_bytes())["offsetTable"] != {1: 1}:
+            await asyncio.sleep(0.01)
+
+    config = BrokerConfig(offsets_interval_ms=3_600_000)
+    assert config.delay_interval_ms <= 500
+    running(test, tmp_path, config, store=SOON)
+
+
+def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"once", i="DELAY\x011\x02")
+        await talk.pull_until("T1", 1)
+
+    async def look(talk: Talk) -> None:
+        await talk.send("T1", b"last", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"once", b"last"]
+
+    running(send, tmp_path, store=SOON)
+    running(look, tmp_path, store=SOON)
+
+
+def test_one_that_cannot_be_stored_any_more_holds_up_no_other(tmp_path: Path) -> None:
+    async def send(talk: Talk) -> None:
+        await talk.send("T1", b"x" * 2000, i=LATE)
+        await talk.send("T1", b"small", i=LATE)
+
+    async def after(talk: Talk) -> None:
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"small"]
+
+    running(send, tmp_path, store=SOON)
+    smaller = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"), max_message_size=1000)
+    running(after, tmp_path, store=smaller)
+
+
+def test_what_nobody_has_foreseen_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError("too many open files"), ValueError("a bug")]
+
+    async def test(talk: Talk) -> None:
+        unit = talk.broker.store.unit
+
+        def failing(*where: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return unit(*where)
+
+        monkeypatch.setattr(talk.broker.store, "unit", failing)
+        monkeypatch.setattr(repeat, "AFTER_ERROR_S", 0.01)
+        await talk.send("T1", b"body", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]
+        assert not failures
+
+    running(test, store=SOON)

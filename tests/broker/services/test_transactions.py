@@ -1,0 +1,351 @@
+"""Transactions: half messages, their end, and the questions about them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.brokers import Talk, running
+from tests.broker.halves import (
+    COMMIT,
+    IMPATIENT,
+    PROPERTIES,
+    ROLLBACK,
+    UNKNOWN,
+    begin,
+    end,
+    ended,
+    half_answer,
+    stored,
+)
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.errors import FlushFailedError
+from firetrail.format.ids import decode_message_id
+from firetrail.format.kernels.draft import Message
+from firetrail.format.record import decode_message
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+
+
+def test_a_half_message_is_not_seen() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert (half.code, half.fields["transactionId"]) == (0, "U1")
+        assert stored(talk, "T1", 2) == []
+        assert stored(talk, HALF_TOPIC) == [b"body"]
+
+    running(test)
+
+
+def test_commit() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert await end(talk, half, COMMIT) == 0
+        (record,) = talk.broker.store.read("T1", 2)
+        assert (record.body, record.sys_flag & 12) == (b"body", 8)
+        place = decode_message_id(half.fields["msgId"]).physical_offset
+        assert record.prepared_offset == place
+        (mark,) = talk.broker.store.read(OP_TOPIC)
+        assert (mark.body, mark.tags) == (b"0", "d")
+
+    running(test)
+
+
+def test_rollback_and_what_is_not_known_yet() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert await end(talk, half, UNKNOWN) == 0
+        assert stored(talk, OP_TOPIC) == []
+        assert await end(talk, half, ROLLBACK) == 0
+        assert stored(talk, OP_TOPIC) == [b"0"]
+        assert stored(talk, "T1", 2) == []
+
+    running(test)
+
+
+def test_an_end_that_comes_twice_counts_once() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        assert [await end(talk, half, COMMIT) for _ in range(3)] == [0, 0, 0]
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(test)
+
+
+def test_an_end_that_fits_no_half_message() -> None:
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        refused = await ended(talk, half, COMMIT, group="other")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark == "The producer group wrong"  # and not which would be right
+        plain = await talk.send("T1")
+        assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
+        half.fields = {**half.fields, "queueOffset": "7"}
+        assert await end(talk, half, COMMIT) == ResponseCode.SYSTEM_ERROR
+
+    running(test)
+
+
+def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
+    kept: list[Command] = []
+
+    async def before(talk: Talk) -> None:
+        kept.append(await begin(talk))
+        assert await end(talk, await begin(talk), COMMIT) == 0
+
+    async def after(talk: Talk) -> None:
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
+
+    running(before, tmp_path)
+    running(after, tmp_path)
+
+
+def test_an_end_that_is_said_again_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions, or a repeated answer: neither is told of an end that may still fail."""
+
+    async def test(talk: Talk) -> None:
+        half = await begin(talk)
+        disk = asyncio.Event()
+        begin_put = talk.broker.store.begin_put
+
+        def slowly(message: Any) -> Any:
+            async def fail() -> None:
+                await disk.wait()
+                raise FlushFailedError("the sync failed")
+
+            return fail()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(talk.broker.store, "begin_put", slowly)
+            both = [asyncio.ensure_future(end(talk, half, COMMIT)) for _ in range(2)]
+            await asyncio.wait(both, timeout=0.2)
+            await talk.broker.check_transactions()  # it is open: progress stays before it
+            assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 0
+            disk.set()
+            assert await asyncio.gather(*both) == [ResponseCode.SYSTEM_ERROR] * 2
+        assert talk.broker.store.begin_put == begin_put
+        assert await end(talk, half, COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(test)
+
+
+def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path) -> None:
+    """Of both, which are one transaction, the older must not become another message."""
+    kept: list[Command] = []
+
+    async def before(talk: Talk) -> None:
+        kept.append(await begin(talk))
+        properties = f"{PROPERTIES}REAL_TOPIC\x01T1\x02REAL_QID\x012\x02"
+        copy = Message(
+            HALF_TOPIC,
+            b"body",
+            raw_properties=f"{properties}TRANSACTION_CHECK_TIMES\x011\x02".encode(),
+        )
+        talk.broker.store.put(copy)
+
+    async def after(talk: Talk) -> None:
+        assert await end(talk, kept[0], COMMIT) == 0
+        assert stored(talk, OP_TOPIC) == [b"1"]
+        await again(talk)
+
+    async def again(talk: Talk) -> None:
+        await asyncio.sleep(0.01)
+        await talk.broker.check_transactions()
+        assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+        assert stored(talk, "T1", 2) == [b"body"]
+
+    running(before, tmp_path)
+    running(after, tmp_path, config=IMPATIENT)
+    running(again, tmp_path, config=IMPATIENT)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_end_under_the_first_offset_after_a_question_and_a_restart(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    """It was taken for that of a transaction that had ended: answered, and nothing was stored."""
+    kept: list[Command] = []
+    killed = tmp_path / "killed"
+
+    async def before(talk: Talk) -> None:
+        await talk.beat(producer="PG")
+        kept.append(await begin(talk))
+        await asyncio.sleep(0.01)
+        await talk.broker.check_transactions()
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
+        assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+        shutil.copytree(tmp_path / "live", killed)
+
+    async def after(talk: Talk) -> None:
+        for _ in range(2):  # the second time, it has ended
+            assert await end(talk, kept[0], COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+            assert stored(talk, OP_TOPIC) == [b"0", b"1"]
+
+    running(before, tmp_path / "live", config=IMPATIENT)
+    running(after, killed if is_killed else tmp_path / "live")
+
+
+class TestQuestions:
+    def test_after_the_clock_was_set_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither at once, nor only when the clock is where it was."""
+
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            transactions = talk.broker._transactions
+            yesterday = transactions._now_ms() - 86_400_000
+            for later, halves in ((0, 1), (999, 1), (1000, 2)):
+                monkeypatch.setattr(transactions, "_now_ms", lambda: yesterday + later)  # noqa: B023
+                await talk.broker.check_transactions()
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                assert stored(talk, HALF_TOPIC) == [b"body"] * halves
+
+        running(test, config=BrokerConfig(transaction_timeout_ms=1000))
+
+    def test_a_damaged_one_holds_up_no_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            first = await begin(talk)
+            await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            log = tmp_path / "commitlog" / ("0" * 20)
+            with log.open("r+b") as file:
+                file.seek(log.read_bytes().index(b"body"))
+                file.write(b"B")
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert talk.broker.store.max_offset(HALF_TOPIC, 0) == 3
+            assert await end(talk, first, COMMIT) != 0
+
+        running(test, tmp_path, config=IMPATIENT)
+        assert "a half message is damaged and given up" in caplog.text
+
+    def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
+        asked: list[Command] = []
+
+        def take(connection: Connection, request: Command) -> None:
+            asked.append(request)
+
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            half = await begin(talk)
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            while not asked:
+                await asyncio.sleep(0.01)
+            (question,) = asked
+            message = decode_message(question.content)
+            assert (message.topic, message.queue_id, message.body) == ("T1", 2, b"body")
+            assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+            assert question.fields["transactionId"] == "U1"
+            again = half.answer(
+                fields={
+                    "queueOffset": question.fields["tranStateTableOffset"],
+                    "msgId": question.fields["offsetMsgId"],
+                }
+            )
+            assert await end(talk, half, COMMIT) == 0  # it has not heard the question yet
+            assert await end(talk, again, COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+
+        running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
+
+    def test_nobody_is_asked_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            await begin(talk)
+            for _ in range(3):
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                await asyncio.sleep(0.01)
+                await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, CHECKED_OFTEN_TOPIC) == [b"body"]
+            assert stored(talk, HALF_TOPIC) == [b"body"] * 3
+            assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2"]
+            await talk.broker.check_transactions()
+            assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 3
+
+        running(test, config=IMPATIENT)
+        assert "is given up after 2 checks and moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
+
+    def test_but_again_if_somebody_wants_it(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            await begin(talk)
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            (given_up,) = talk.broker.store.read(CHECKED_OFTEN_TOPIC)
+            asked = RequestCode.RESUME_CHECK_HALF_MESSAGE
+            assert (await talk.ask(asked, msgId=given_up.message_id)).code == 0
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            *_, half = talk.broker.store.read(HALF_TOPIC)
+            assert half.properties["TRANSACTION_CHECK_TIMES"] == "0"
+            answer = half_answer(half.queue_offset, half.message_id)
+            assert await end(talk, answer, COMMIT) == 0
+            assert stored(talk, "T1", 2) == [b"body"]
+            for wrong in (half.message_id, "nonsense"):
+                assert (await talk.ask(asked, msgId=wrong)).code == ResponseCode.SYSTEM_ERROR
+
+        running(test, config=IMPATIENT)
+
+
+def test_transactions_may_be_refused() -> None:
+    async def test(talk: Talk) -> None:
+        assert (await begin(talk)).code == ResponseCode.NO_PERMISSION
+
+    running(test, config=BrokerConfig(reject_transactions=True))
+
+
+class TestStrangeHalfMessages:
+    """Producers may write anything into properties that the broker reads later."""
+
+    def test_numbers_that_are_none(self, tmp_path: Path) -> None:
+        async def before(talk: Talk) -> None:
+            for strange in ("TRANSACTION_CHECK_TIMES\x01abc", "TRANSACTION_CHECK_TIMES\x01²"):
+                assert (
+                    await talk.send("T1", b"odd", f=4, i=f"{PROPERTIES}{strange}\x02")
+                ).code == 0
+            for strange in ("abc", "²", "9" * 5000):
+                wish = f"{PROPERTIES}CHECK_IMMUNITY_TIME_IN_SECONDS\x01{strange}\x02"
+                assert (await talk.send("T1", b"odd", f=4, i=wish)).code == 0
+
+        async def after(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2", b"3", b"4"]
+
+        running(before, tmp_path)
+        running(after, tmp_path, config=IMPATIENT)
+
+    def test_one_that_cannot_be_stored_again_holds_up_no_other(self) -> None:
+        async def test(talk: Talk) -> None:
+            await talk.beat(producer="PG")
+            await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_631}\x02")
+            await begin(talk)
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, OP_TOPIC) == [b"0", b"1"]
+            assert stored(talk, HALF_TOPIC) == [b"full", b"body", b"body"]
+
+        running(test, config=IMPATIENT)

@@ -1,0 +1,87 @@
+"""Attributes of topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.admin.test_topics_groups import TOPIC
+from tests.broker.brokers import Talk, running
+
+from firetrail.broker.state.attributes import altered, parse
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import TopicConfig, TopicConfigList
+from firetrail.remoting.codes import RequestCode, ResponseCode
+
+
+async def create(talk: Talk, attributes: str, **changes: Any) -> tuple[int, str]:
+    fields = TOPIC | {"attributes": attributes} | changes
+    answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+    return answer.code, answer.remark or ""
+
+
+async def told(talk: Talk) -> dict[str, str] | None:
+    answer = await talk.ask(RequestCode.GET_TOPIC_CONFIG, topic="T1")
+    return TopicConfig.decode(answer.content).attributes
+
+
+def test_kept_and_told(tmp_path: Path) -> None:
+    async def first(talk: Talk) -> None:
+        assert await create(talk, "+message.type=FIFO,+reserve.time=3600") == (0, "")
+        assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
+
+    async def second(talk: Talk) -> None:
+        assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
+        assert await create(talk, "+message.type=DELAY,-reserve.time") == (0, "")
+        assert await told(talk) == {"message.type": "DELAY"}
+        assert await create(talk, "") == (0, "")
+        assert await told(talk) == {"message.type": "DELAY"}
+        await create(talk, "-message.type")
+        assert await told(talk) is None
+
+    running(first, tmp_path)
+    running(second, tmp_path)
+
+
+def test_of_several_topics() -> None:
+    async def test(talk: Talk) -> None:
+        body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
+        await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body.encode())
+        assert await told(talk) == {"message.type": "NORMAL"}
+
+    running(test)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("+colour=red", "unsupported key: colour; known are queue.type"),
+        ("-message.type", "nonexistent key: message.type"),
+        ("message.type=FIFO", "neither +name=value nor -name"),
+        ("+message.type", "neither +name=value nor -name"),
+        ("-message.type=FIFO", "neither +name=value nor -name"),
+        ("+message.type=ODD", "has to be one of DELAY, FIFO"),
+        ("+message.type=FIFO,+message.type=DELAY", "given twice"),
+        ("+queue.type=BatchCQ", "not supported by Firetrail"),
+        ("+reserve.time=-2", "a number from -1 on"),
+        ("+reserve.time=99999999999999999999", "a number from -1 on"),
+    ],
+)
+def test_refused(text: str, said: str) -> None:
+    async def test(talk: Talk) -> None:
+        code, remark = await create(talk, text)
+        assert code == ResponseCode.SYSTEM_ERROR and said in remark
+        assert talk.broker.topics.get("T1") is None
+
+    running(test)
+
+
+def test_some_are_for_ever() -> None:
+    current = altered(None, parse("+queue.type=SimpleCQ"), is_new=True)
+    assert altered(current, parse("+queue.type=SimpleCQ"), is_new=False) == current
+    for change in ("-queue.type", "+cleanup.policy=DELETE"):
+        with pytest.raises(RequestError, match="unchangeable attribute"):
+            altered(current, parse(change), is_new=False)
+    with pytest.raises(RequestError, match="wrong format key"):
+        altered(current, {"message.type": "FIFO"}, is_new=False)

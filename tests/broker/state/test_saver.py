@@ -1,0 +1,176 @@
+"""Tables in files: changes are written together, and soon if somebody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firetrail.broker.state import saver
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.broker.state.saver import Saver
+from firetrail.errors import RequestError
+from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.system import System
+
+
+class Slow(ConfigFile):
+    """A file whose writing takes a while."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(System(), folder, "topics.json")
+        self.saved: list[dict[str, Any]] = []
+
+    def save(self, value: dict[str, Any]) -> None:
+        time.sleep(0.01)
+        super().save(value)
+        self.saved.append(value)
+
+
+def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "REST", 1e6)
+
+    async def test() -> None:
+        file, value = Slow(tmp_path), {"n": 0}
+        saver = Saver(file, lambda: dict(value))
+        for number in range(20):
+            value["n"] = number
+            saver.changed()
+            await asyncio.sleep(0.005)
+        assert [saved["n"] for saved in file.saved] == [0]
+        await saver.saved()
+        assert [saved["n"] for saved in file.saved] == [0, 19]
+        value["n"] = 20
+        saver.changed()
+        await saver.stop()
+        assert json.loads(file.path.read_bytes())["n"] == 20
+
+    asyncio.run(test())
+
+
+def test_nobody_waits_behind_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "REST", 1e6)
+
+    async def test() -> None:
+        file = Slow(tmp_path)
+        saver = Saver(file, lambda: {"a": 1})
+        for _ in range(3):
+            saver.changed()
+            async with asyncio.timeout(5):
+                await saver.saved()
+        assert len(file.saved) == 3
+
+    asyncio.run(test())
+
+
+def test_a_change_during_a_pause_is_written_behind_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        file, value = Slow(tmp_path), {"n": 0}
+        saver = Saver(file, lambda: dict(value))
+        saver.changed()
+        while not file.saved:
+            await asyncio.sleep(0.001)
+        value["n"] = 1
+        saver.changed()
+        async with asyncio.timeout(30):
+            while len(file.saved) < 2:
+                await asyncio.sleep(0.001)
+        assert json.loads(file.path.read_bytes())["n"] == 1
+
+    asyncio.run(test())
+
+
+def test_a_body(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = Slow(tmp_path)
+        table = TopicConfigTable({"T": TopicConfig("T")})
+        saver = Saver(file, lambda: table)
+        saver.changed()
+        await saver.saved()
+        assert file.load(TopicConfigTable) == table
+
+    asyncio.run(test())
+
+
+def test_who_waits_gets_what_was_only_noted_as_well(tmp_path: Path) -> None:
+    """Offsets in a deleted topic were answered to be gone, and were gone at the next saving."""
+
+    async def test() -> None:
+        file = Slow(tmp_path)
+        saver = Saver(file, lambda: {"n": 1})
+        saver.note_change()
+        await saver.saved()
+        assert file.saved == [{"n": 1}]
+
+    asyncio.run(test())
+
+
+def test_who_waits_for_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
+    class Full(Slow):
+        is_full = True
+
+        def save(self, value: dict[str, Any]) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            super().save(value)
+
+    async def test(file: Full) -> None:
+        saver = Saver(file, lambda: {"a": 1})
+        for _ in range(2):
+            saver.changed()
+            with pytest.raises(RequestError, match=r"topics\.json: cannot be saved.*No space left"):
+                await saver.saved()
+        file.is_full = False
+        await saver.saved()
+        assert file.saved == [{"a": 1}]
+        await saver.stop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saver, "RETRY_S", 0.05)
+        asyncio.run(asyncio.wait_for(test(Full(tmp_path)), 10))
+
+
+def test_want_of_memory_loses_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "RETRY_S", 0.01)
+
+    async def test() -> None:
+        file, wants = Slow(tmp_path), [MemoryError(), RuntimeError("can't start new thread")]
+
+        def content() -> dict[str, Any]:
+            if wants:
+                raise wants.pop()
+            return {"a": 1}
+
+        saver = Saver(file, content)
+        saver.changed()
+        while not file.saved:
+            await asyncio.sleep(0.01)
+        await saver.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_nobody_waits_for_a_write_that_fails_while_stopping(tmp_path: Path) -> None:
+    class Failing(Slow):
+        def save(self, value: dict[str, Any]) -> None:
+            time.sleep(0.05)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def test() -> None:
+        saver = Saver(Failing(tmp_path), dict)
+        saver.changed()
+        await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(saver.saved())  # while it is being written
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="Input/output error"):
+            await saver.stop()
+        with pytest.raises(RequestError, match="Input/output error"):
+            await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(test())

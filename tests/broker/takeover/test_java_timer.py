@@ -1,0 +1,76 @@
+"""Notes of pops that wait in the timer of a Java broker when its store is taken over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.broker.pop.test_checkpoints import NAME, Parts, on
+
+from firetrail.broker.takeover.java_timer import take_over
+from firetrail.format.kernels.draft import Message
+
+NOW = 1_000_000
+WHEEL = "rmq_sys_wheel_timer"
+
+
+def note(parts: Parts, tag: str, start: int, out: int, real: str = NAME, **more: object) -> None:
+    """A message in Java's timer that is to be delivered at a time."""
+    body = {"t": "T", "c": "G", "q": 0, "so": start, "pt": NOW, "bn": "broker-a", **more}
+    properties = {"REAL_TOPIC": real, "REAL_QID": "13", "TIMER_OUT_MS": str(out)}
+    message = Message(WHEEL, json.dumps(body).encode(), tags=tag, properties=properties)
+    parts.store.put(message)
+
+
+def checkpoint(parts: Parts, start: int, out: int, count: int = 1, **more: str) -> None:
+    note(parts, "ck", start, out, it=60_000, n=count, d=list(range(count)), **more)
+
+
+def take(parts: Parts, folder: Path) -> None:
+    assert parts.store.wait_dispatched()
+    take_over(parts.store, parts.topics, parts.offsets, parts.points, folder)
+
+
+def open_offsets(parts: Parts) -> list[set[int]]:
+    return [point.open for point in parts.points._open.values()]
+
+
+def test_what_is_not_delivered_is_noted_once(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "timercheck").write_bytes((NOW + 10_000).to_bytes(8, "big") + bytes(40))
+
+    def first(parts: Parts) -> None:
+        parts.put(9)
+        checkpoint(parts, 0, NOW + 5_000)  # delivered, and done with
+        checkpoint(parts, 1, NOW + 59_000, count=3)
+        note(parts, "ack", 1, NOW + 60_000, ao=2)
+        checkpoint(parts, 5, NOW + 59_000)
+        note(parts, "bAck", 5, NOW + 60_000, aol=[5])
+        checkpoint(parts, 7, NOW + 59_000, real="orders")
+        known = parts.pop(8)
+        note(parts, "ack", 8, NOW + 60_000, ao=8)
+        take(parts, tmp_path)
+        assert open_offsets(parts) == [{1, 3}]
+        assert not known.open
+        take(parts, tmp_path)
+        assert open_offsets(parts) == [{1, 3}]
+
+    def again(parts: Parts) -> None:
+        take(parts, tmp_path)
+        assert open_offsets(parts) == [{1, 3}]
+        assert [record.tags for record in parts.read(NAME, 13 % 8)] == ["ck"]
+        parts.now += 60_000
+        assert [record.body for record in parts.revive()] == [b"1", b"3"]
+
+    on(tmp_path, first)
+    on(tmp_path, again)
+
+
+def test_a_timer_that_has_left_no_word(tmp_path: Path) -> None:
+    def test(parts: Parts) -> None:
+        parts.put(1)
+        checkpoint(parts, 0, NOW + 59_000)
+        take(parts, tmp_path)
+        assert open_offsets(parts) == [{0}]
+
+    on(tmp_path, test)

@@ -1,0 +1,149 @@
+"""What a Java broker's settings and folder ask for, and this broker does not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk, running
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.takeover.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
+from firetrail.errors import ConfigError, UnsupportedError
+from firetrail.format.java_properties import parse_properties
+
+COMPACTED = {"topicName": "Newest", "attributes": {"cleanup.policy": "COMPACTION"}}
+
+
+def refused(conf: str) -> list[str]:
+    return [each.name for each in load_entries(parse_properties(conf, "b.conf")).refused]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "brokerRole=SYNC_MASTER",
+        "brokerRole=SLAVE",
+        "brokerRole=slave",
+        "aclEnable=true",
+        "aclEnable = TRUE",
+        "authenticationEnabled=true",
+        "authorizationEnabled=true",
+        "enableControllerMode=true",
+        "enableDLegerCommitLog=true",
+        "enableSlaveActingMaster=true",
+        "duplicationEnable=true",
+        "storeType=defaultRocksDB",
+        "storePathCommitLog=/a,/b",
+    ],
+)
+def test_settings_that_would_only_pretend(line: str) -> None:
+    assert refused(line) == [line.partition("=")[0].strip()]
+
+
+@pytest.mark.parametrize(
+    "line", ["brokerRole=ASYNC_MASTER", "aclEnable=false", "storeType=default", ""]
+)
+def test_settings_that_do_not(line: str) -> None:
+    assert refused(line) == []
+
+
+def test_the_refusal_says_what_and_how(caplog: pytest.LogCaptureFixture) -> None:
+    conf = parse_properties("aclEnable=true\nbrokerRole=SLAVE", "b.conf")
+    found = refused_settings(conf)
+    with pytest.raises(UnsupportedError) as caught:
+        check(found, ["brokerRole"])
+    said = str(caught.value)
+    assert "b.conf line 1: aclEnable=true: Firetrail does not support this; nobody is asked" in said
+    assert said.endswith("to start without it: --ignore-unsupported aclEnable")
+    check(found, NAMES)
+    assert "WARNING: b.conf line 1: aclEnable=true is IGNORED" in caplog.text
+    assert "no message is copied to or from another broker" in caplog.text
+
+
+def remarks(conf: str) -> list[str]:
+    return [str(each) for each in load_entries(parse_properties(conf, "b.conf")).remarks]
+
+
+def test_what_is_refused_is_not_said_to_have_no_effect() -> None:
+    refusable = [
+        f"{key}={value}" for key, (values, _) in REFUSED_SETTINGS.items() for value in values[:1]
+    ]
+    assert remarks("\n".join([*refusable, "storePathCommitLog=/a,/b"])) == []
+    assert len(remarks("aclEnable=false\nstoreType=default\nstorePathCommitLog=/a")) == 3
+
+
+def test_the_port_for_vip_channels_is_no_setting() -> None:
+    (remark,) = remarks("fastListenPort=10909")
+    assert remark == (
+        "b.conf line 1: fastListenPort is not a key of RocketMQ or Firetrail; the port for clients "
+        "with vipChannelEnabled is always two below listenPort, and vip_channel=false switches it "
+        "off"
+    )
+    assert not load_entries(parse_properties("vip_channel=false", "b.conf")).broker.vip_channel
+
+
+def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
+    conf = parse_properties("brokerName=b\nbrokerId=1", "b.conf")
+    with pytest.raises(ConfigError) as caught:
+        load_entries(conf)
+    assert str(caught.value) == (
+        "brokerId = 1: b.conf line 2: the id of a master is 0, and clients send to no other; "
+        "remove the key, and give brokers different names by brokerName"
+    )
+    with pytest.raises(ConfigError, match="the id of a master is 0"):
+        Broker(tmp_path, BrokerConfig(broker_id=1))
+    assert refused("brokerRole=SLAVE\nbrokerId=1") == ["brokerRole"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("consumequeue/CURRENT", "rocksdb"),
+        ("config/topics/CURRENT", "rocksdb"),
+        ("dledger-n0/data/00000000000000000000", "dledger"),
+    ],
+)
+def test_files_that_hold_messages_elsewhere(tmp_path: Path, file: str, name: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+    async def nothing(talk: Talk) -> None:
+        pass
+
+    with pytest.raises(UnsupportedError, match=f"--ignore-unsupported {name}"):
+        running(nothing, tmp_path)
+
+
+def test_what_is_left_alone_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("config", "compaction", "batchconsumequeue", "consumequeue_ext", "kvStore"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "brokerIdentity").touch()
+    topics = {f"C{n}": COMPACTED | {"topicName": f"C{n}"} for n in range(7)}
+    table = {"topicConfigTable": topics}
+    (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
+
+    async def test(talk: Talk) -> None:
+        found = [r.getMessage().partition(": ")[2] for r in caplog.records if "found" in r.message]
+        assert [text.partition(":")[0] for text in found] == [
+            "topics with cleanup.policy=COMPACTION (C0, C1, C2, C3, C4 and 2 more)",
+            "compaction/",
+            "batchconsumequeue/",
+            "consumequeue_ext/",
+            "kvStore/",
+            "epochFileCheckpoint",
+        ]
+
+    running(test, tmp_path)
+
+
+def test_a_store_of_our_own_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+
+    for _ in range(2):
+        running(test, tmp_path)
+    assert "found" not in caplog.text

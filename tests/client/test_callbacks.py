@@ -1,0 +1,129 @@
+"""What brokers ask a push consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from tests.stores import GOLDEN
+
+from firetrail.client.callbacks import CallbackHandlers
+from firetrail.client.process_queue import ProcessQueue
+from firetrail.client.received import Received
+from firetrail.client.subscription import by_tags
+from firetrail.remoting.admin_bodies import (
+    ConsumerRunningInfo,
+    ConsumerStatus,
+    DirectlyConsumed,
+    QueueOffset,
+    ResetOffsetList,
+    ResetOffsets,
+)
+from firetrail.remoting.bodies import MessageQueue, SubscriptionData
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import Command
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import answer_to, outcome_of
+
+QUEUE = MessageQueue("T", "a", 1)
+NOBODY = cast(Connection, None)
+
+
+class Consumer:
+    """A consumer that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.group = "G"
+        self.wanted: dict[str, SubscriptionData] = {"T": by_tags("T")}
+        self.assigned: dict[MessageQueue, ProcessQueue] = {}
+        self.in_order = False
+        self.opened_ms = 1600
+        self.told: list[Any] = []
+        self.fails = False
+
+    def notice_change(self) -> None:
+        self.told.append("change")
+
+    async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self.told.append(offsets)
+
+    async def consume_now(self, message: Received) -> BaseException | None:
+        self.told.append(message.body)
+        if self.fails:
+            return ValueError()
+        return None
+
+
+def ask(consumer: Consumer, code: int, body: bytes = b"", **fields: str) -> Command | None:
+    async def run() -> Command | None:
+        consumer.assigned = {QUEUE: ProcessQueue(QUEUE, by_tags("T"), 7, 10)}
+        request = Command(code, fields, body)
+        answer = answer_to(CallbackHandlers(consumer).handlers, NOBODY, request)
+        if answer is None or isinstance(answer, Command):
+            return answer
+        return await outcome_of(request, answer)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("group", "told"), [("G", ["change"]), ("other", [])])
+def test_members_change(group: str, told: list[str]) -> None:
+    consumer = Consumer()
+    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    assert ask(consumer, code, consumerGroup=group) is None
+    assert consumer.told == told
+
+
+@pytest.mark.parametrize(
+    "body",
+    [ResetOffsets({QUEUE: 3}), ResetOffsetList([QueueOffset("T", "a", 1, 3)])],
+    ids=["java", "others"],
+)
+def test_offsets_are_reset(body: ResetOffsets | ResetOffsetList) -> None:
+    consumer = Consumer()
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    assert ask(consumer, code, body.encode(), topic="T", group="G") is None
+    assert consumer.told == [{QUEUE: 3}]
+
+
+def test_status() -> None:
+    answer = ask(Consumer(), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="T", group="G")
+    assert answer is not None
+    assert ConsumerStatus.decode(answer.content).message_queue_table == {QUEUE: 7}
+
+
+def test_running_info() -> None:
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    answer = ask(Consumer(), code, consumerGroup="G", clientId="x")
+    assert answer is not None
+    info = ConsumerRunningInfo.decode(answer.content)
+    assert info.mq_table[QUEUE]["commitOffset"] == 7
+    assert info.properties["PROP_CONSUMER_START_TIMESTAMP"] == "1600"
+    assert info.properties["PROP_CONSUME_ORDERLY"] == "false"
+    assert [wanted.topic for wanted in info.subscription_set] == ["T"]
+
+
+def test_another_group() -> None:
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    answer = ask(Consumer(), code, consumerGroup="other", clientId="x")
+    assert answer is not None and answer.remark == "this client is a member of G, not of other"
+
+
+def first_message() -> bytes:
+    """A record as Java has stored it."""
+    raw = (GOLDEN / "v4-clean" / "commitlog" / ("0" * 20)).read_bytes()
+    return raw[: int.from_bytes(raw[:4], "big")]
+
+
+@pytest.mark.parametrize(("fails", "result"), [(False, "CR_SUCCESS"), (True, "CR_THROW_EXCEPTION")])
+def test_a_message_is_consumed_at_once(fails: bool, result: str) -> None:
+    consumer = Consumer()
+    consumer.fails = fails
+    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    answer = ask(consumer, code, first_message(), consumerGroup="G", brokerName="a")
+    assert answer is not None
+    done = DirectlyConsumed.decode(answer.content)
+    assert (done.consume_result, done.remark) == (result, "ValueError()" if fails else None)
+    assert [type(told) for told in consumer.told] == [bytes]

@@ -1,0 +1,76 @@
+"""Compressed bodies. Those of LZ4 and zstd are made by other libraries than they are read with."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firetrail.client import compression
+from firetrail.client.compression import inflated
+from firetrail.errors import FormatError
+
+TEXT = b"what a lot of words " * 500
+MODULES = {0x100: "lz4.frame", 0x200: "zstandard"}
+CODECS = {0x100: "lz4", 0x200: "zstd"}
+
+
+def compressed(body: bytes, kind: int) -> bytes:
+    if kind in CODECS:
+        pytest.importorskip(MODULES[kind])
+        return bytes(pa.compress(body, codec=CODECS[kind], asbytes=True))
+    return zlib.compress(body)
+
+
+@pytest.mark.parametrize("kind", [0x000, 0x100, 0x200, 0x300])
+class TestMethods:
+    def test_inflated(self, kind: int) -> None:
+        assert inflated(compressed(TEXT, kind), kind | 1) == TEXT
+        assert inflated(compressed(b"", kind), kind | 1) == b""
+
+    @pytest.mark.parametrize("raw", [b"", b"no stream at all"])
+    def test_not_compressed_at_all(self, kind: int, raw: bytes) -> None:
+        compressed(b"", kind)
+        with pytest.raises(FormatError, match=r"record\.body has it as it is"):
+            inflated(raw, kind | 1)
+
+    def test_cut_off(self, kind: int) -> None:
+        raw = compressed(TEXT, kind)
+        for end in (5, len(raw) // 2, len(raw) - 1):
+            with pytest.raises(FormatError, match="compressed body"):
+                inflated(raw[:end], kind | 1)
+
+    def test_a_bomb(self, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compression, "INFLATED_MAX", 100_000)
+        with pytest.raises(FormatError, match="more than 100000 bytes"):
+            inflated(compressed(bytes(50_000_000), kind), kind | 1)
+
+    @given(raw=st.binary(max_size=200))
+    def test_nothing_else_comes_out(self, kind: int, raw: bytes) -> None:
+        compressed(b"", kind)
+        try:
+            inflated(raw, kind | 1)
+        except FormatError as error:
+            assert "compressed body" in str(error)
+
+
+@pytest.mark.parametrize("kind", [0x100, 0x200])
+def test_what_is_not_installed_is_named(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        if name == MODULES[kind]:
+            raise ImportError(name)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(compression, "import_module", missing)
+    with pytest.raises(FormatError, match=r"pip install 'firetrail\[compression\]'"):
+        inflated(b"", kind | 1)
+
+
+def test_methods_of_the_future() -> None:
+    with pytest.raises(FormatError, match="method 5 is unknown"):
+        inflated(b"", 0x501)

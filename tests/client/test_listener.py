@@ -1,0 +1,244 @@
+"""What listeners do to their messages, alone and against Firetrail's broker."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.cancelling import nothing_left
+from tests.client.clusters import Heard, clustered, fill, received, until
+
+from firetrail.broker.broker import Broker
+from firetrail.client import (
+    ConfigError,
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Received,
+)
+from firetrail.client.listener import ListenerCall
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+class TestOutcomesOfListeners:
+    """Whatever a listener does, its message is consumed in the end, and all before the last."""
+
+    @staticmethod
+    async def cancel_something_else() -> None:
+        sleeping = asyncio.ensure_future(asyncio.sleep(60))
+        sleeping.cancel()
+        await sleeping
+
+    @staticmethod
+    async def cancel_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    @staticmethod
+    async def raise_cancelled() -> None:
+        raise asyncio.CancelledError
+
+    @staticmethod
+    async def raise_something_else() -> None:
+        class Strange(BaseException):
+            pass
+
+        raise Strange
+
+    @pytest.mark.parametrize("in_order", [False, True])
+    @pytest.mark.parametrize(
+        "trouble",
+        ["cancel_something_else", "cancel_itself", "raise_cancelled", "raise_something_else"],
+    )
+    def test_it_comes_again(self, trouble: str, in_order: bool) -> None:
+        async def test(namesrv: str) -> None:
+            tries: list[bytes] = []
+
+            async def listener(message: Received) -> None:
+                tries.append(message.body)
+                if message.body == b"1" and tries.count(b"1") <= 2:
+                    await getattr(self, trouble)()
+
+            queue = MessageQueue("T", "broker-a", 0)
+            async with Producer(namesrv) as producer:
+                for number in range(3):
+                    await producer.send(Message("T", b"%d" % number), queue=queue)
+            consumer = PushConsumer(
+                namesrv, "G", listener, {"T": "*"}, in_order=in_order, start=FIRST
+            )
+            async with consumer:
+                await until(lambda: tries.count(b"1") == 3 and b"2" in tries)
+            if in_order:
+                assert tries == [b"0", b"1", b"1", b"1", b"2"]
+            async with PullConsumer(namesrv, "G") as puller:
+                assert await puller.committed(queue) == 3
+
+        clustered(test)
+
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_one_that_ignores_its_cancellation_is_ended(
+        self, in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """So that a close, and Ctrl-C with it, come to an end. Its message is redelivered."""
+        monkeypatch.setattr("firetrail.client.cluster_client.END_S", 0.05)
+        said: list[str] = []
+
+        async def stubborn(message: Received) -> None:
+            said.append(f"begins {message.body.decode()}")
+            try:
+                while message.body == b"1":
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(60)
+            finally:
+                said.append(f"ends {message.body.decode()}")
+
+        async def test(namesrv: str) -> None:
+            queue = MessageQueue("T", "broker-a", 0)
+            async with Producer(namesrv) as producer:
+                for number in range(2):
+                    await producer.send(Message("T", b"%d" % number), queue=queue)
+            consumer = PushConsumer(
+                namesrv, "G", stubborn, {"T": "*"}, in_order=in_order, start=FIRST
+            )
+            async with nothing_left():
+                await consumer.open()
+                await until(lambda: "begins 1" in said and "ends 0" in said)
+                await consumer.close(0.01)
+                assert said[-1] == "ends 1"
+            async with PullConsumer(namesrv, "G") as puller:
+                await puller.queues("T")
+                assert await puller.committed(queue) == 1
+
+        clustered(test)
+        what = "test_one_that_ignores_its_cancellation_is_ended.<locals>.stubborn ignores its"
+        assert what in caplog.text
+        assert "(T queue 0 on broker-a, offset 1) is redelivered" in caplog.text
+
+    def test_one_that_ignores_even_that_ends_alone(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            listening = ListenerCall(stubborn)
+            outcome = asyncio.ensure_future(listening.outcome(received()))
+            await asyncio.sleep(0)
+            await listening.end(0.01)
+            assert outcome.cancelled()
+
+        async def stubborn(message: Received) -> None:
+            for _ in range(3):
+                with suppress(BaseException):
+                    await asyncio.sleep(60)
+
+        asyncio.run(test())
+        assert "being ended: RuntimeError('coroutine ignored GeneratorExit')" in caplog.text
+
+    def test_what_ends_the_event_loop_consumes_nothing(self) -> None:
+        tries: list[bytes] = []
+
+        def listener(message: Received) -> None:
+            tries.append(message.body)
+            if len(tries) == 1:
+                raise KeyboardInterrupt
+
+        async def consume(broker: Broker, count: int) -> None:
+            topics = {"T": "*"}
+            async with PushConsumer(broker.namesrv, "G", listener, topics, start=FIRST):
+                await until(lambda: len(tries) >= count)
+
+        # Two loops cannot share a broker in the same process; what is committed is in its store.
+        async def first(folder: str) -> None:
+            async with Broker.running(folder, store=SMALL) as broker:
+                await fill(broker.namesrv, "T", 1)
+                await consume(broker, 2)
+
+        async def second(folder: str) -> None:
+            async with asyncio.timeout(20), Broker.running(folder, store=SMALL) as broker:
+                await consume(broker, 2)
+
+        with tempfile.TemporaryDirectory() as folder:
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(first(folder))
+            asyncio.run(second(folder))
+        assert tries == [b"0", b"0"]
+
+    def test_a_listener_that_is_cancelled_by_the_close(self) -> None:
+        async def test(namesrv: str) -> None:
+            ended: list[str] = []
+            begun = asyncio.Event()
+
+            async def listener(message: Received) -> None:
+                begun.set()
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    ended.append("cancelled")
+
+            await fill(namesrv, "T", 1)
+            consumer = PushConsumer(namesrv, "G", listener, {"T": "*"}, start=FIRST)
+            await consumer.open()
+            await begun.wait()
+            await consumer.close(grace_s=0.01)
+            assert ended == ["cancelled"]
+            heard = Heard()
+            async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST):
+                await until(lambda: heard.messages)
+
+        clustered(test)
+
+    def test_a_listener_that_closes_its_consumer(self) -> None:
+        async def test(namesrv: str) -> None:
+            closed = asyncio.Event()
+
+            async def listener(message: Received) -> None:
+                await consumer.close(60)  # which does not wait for this listener
+                closed.set()
+
+            await fill(namesrv, "T", 1)
+            consumer = PushConsumer(namesrv, "G", listener, {"T": "*"})
+            await consumer.open()
+            async with Producer(namesrv) as producer:
+                await producer.send(Message("T", b""))
+            await closed.wait()
+
+        clustered(test)
+
+
+class TestWhatIsReturned:
+    MESSAGE = received()
+
+    def test_it_is_ignored_and_mentioned_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        listening = ListenerCall(lambda _: False)  # type: ignore[arg-type,return-value]
+        for _ in range(2):
+            assert asyncio.run(listening.outcome(self.MESSAGE)) is None
+        assert caplog.text.count("a listener returned False: ignored") == 1
+
+    def test_a_generator_is_a_failure(self) -> None:
+        def listener(message: Received) -> Iterator[None]:
+            yield
+
+        listening = ListenerCall(lambda message: listener(message))  # type: ignore[arg-type,return-value]
+        error = asyncio.run(listening.outcome(self.MESSAGE))
+        assert "returned a generator" in str(error)
+
+
+async def consume_and_yield(message: Received) -> AsyncIterator[None]:
+    """No listener: calling it does nothing."""
+    yield
+
+
+@pytest.mark.parametrize(
+    ("listener", "reason"), [(None, "expected a function"), (consume_and_yield, "with 'yield'")]
+)
+def test_what_can_be_no_listener(listener: object, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        PushConsumer("127.0.0.1:1", "G", listener, {"T": "*"})  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Receives that are cancelled, against Firetrail's broker: no message waits for its time to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.client.clusters import clustered, fill, until
+
+from firetrail.client import (
+    ClientClosedError,
+    ConfigError,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
+from firetrail.client.pop import Popped, Popper
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+LONG_S = 1000.0
+"""Beyond the end of every test: a message that is swallowed does not come again."""
+
+
+def test_late_messages_go_to_the_next_call() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with (
+            Producer(namesrv) as producer,
+            SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer,
+        ):
+            await consumer.ack(*await consumer.receive(wait_s=5))
+            for number in range(5):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.receive(invisible_s=LONG_S, wait_s=20), 0.05)
+                await producer.send(Message("T", b"%d" % number))
+                (message,) = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+                assert (message.body, message.reconsume_times) == (b"%d" % number, 0)
+                await consumer.ack(message)
+
+    clustered(test)
+
+
+@pytest.mark.parametrize("how", ["task", "timeout", "group"])
+def test_late_messages_come_again_at_once(how: str) -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with (
+            Producer(namesrv) as producer,
+            SimpleConsumer(namesrv, "G", {"T": "*"}) as one,
+            SimpleConsumer(namesrv, "G", {"T": "*"}) as other,
+        ):
+            await one.ack(*await one.receive(wait_s=5))
+            await cancelled(one, how)
+            await producer.send(Message("T", b"x"))  # which goes to the one that does not wait
+            (message,) = await other.receive(invisible_s=LONG_S, wait_s=20)
+            assert message.body == b"x"
+            await other.ack(message)
+
+    clustered(test)
+
+
+async def cancelled(consumer: SimpleConsumer, how: str) -> None:
+    """A receive that a broker has when it is cancelled."""
+
+    async def receive() -> None:
+        await consumer.receive(invisible_s=LONG_S, wait_s=20)
+
+    if how == "task":
+        task = asyncio.ensure_future(receive())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    elif how == "timeout":
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await receive()
+    else:
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(receive())
+                await asyncio.sleep(0.1)
+                raise ValueError
+
+
+def test_messages_that_came_when_it_was_cancelled() -> None:
+    """The answer is here, but the task has not seen it yet."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        bodies = []
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
+            for turns in range(40):
+                task = asyncio.ensure_future(consumer.receive(1, invisible_s=LONG_S, wait_s=20))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                (outcome,) = await asyncio.gather(task, return_exceptions=True)
+                if isinstance(outcome, list):
+                    bodies += [message.body for message in outcome]
+                    await consumer.ack(*outcome)
+                    if len(bodies) == 4:
+                        break
+            while len(bodies) < 4:
+                messages = await consumer.receive(2, invisible_s=LONG_S, wait_s=20)
+                bodies += [message.body for message in messages]
+                await consumer.ack(*messages)
+        assert sorted(bodies) == [b"0", b"1", b"2", b"3"]
+
+    clustered(test)
+
+
+def test_a_close_ends_the_receives() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
+        await consumer.open()
+        await consumer.ack(*await consumer.receive(wait_s=5))
+        waiting = asyncio.ensure_future(consumer.receive(invisible_s=LONG_S, wait_s=20))
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        with pytest.raises(ClientClosedError, match="SimpleConsumer is being closed"):
+            await waiting
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as other:
+            assert len(await other.receive(invisible_s=LONG_S, wait_s=20)) == 1
+
+    clustered(test)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"count": 0}, "count = 0: expected 1 to 32"),
+        ({"count": 33}, "count = 33: expected 1 to 32"),
+        ({"invisible_s": 0}, r"invisible_s = 0: expected a number of seconds from 0\.001 to"),
+        ({"wait_s": -1}, "wait_s = -1: expected a number of seconds from 0 to"),
+    ],
+)
+def test_what_cannot_be_received(wrong: dict[str, int], message: str) -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            with pytest.raises(ConfigError, match=message):
+                await consumer.receive(**wrong)  # type: ignore[arg-type]
+
+    clustered(test)
+
+
+def test_a_failure_is_raised_and_not_logged_as_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object, **__: object) -> list[Popped]:
+        raise ConnectionError("the broker is away")
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            monkeypatch.setattr(Popper, "pop", fail)
+            with pytest.raises(ConnectionError, match="the broker is away"):
+                await consumer.receive()
+
+    clustered(test)
+    assert "the broker is away" not in caplog.text
+
+
+def test_a_failure_that_nobody_waits_for_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(namesrv: str) -> None:
+        failing = asyncio.Event()
+
+        async def fail(*_: object, **__: object) -> list[Popped]:
+            await failing.wait()
+            raise ConnectionError("the broker is away")
+
+        await fill(namesrv, "T", 1)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            monkeypatch.setattr(Popper, "pop", fail)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.receive(), 0.05)
+            failing.set()
+            await until(lambda: caplog.records)
+
+    clustered(test)
+    assert "T: a receive that was cancelled has failed: the broker is away" in caplog.text

@@ -1,0 +1,175 @@
+"""Queues that go from one member of a group to another: once each, and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.client.clusters import clustered, fill, until
+
+from firetrail.client import (
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    Received,
+)
+from firetrail.client.queue_locks import QueueLocks
+from firetrail.client.session import Session
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def late_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is committed on purpose is; listeners may take long to finish."""
+    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
+    monkeypatch.setattr("firetrail.client.push_consumer.GIVE_UP_S", 20.0)
+    monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
+
+
+class Oracle:
+    """What members were given, and whether they may finish it."""
+
+    def __init__(self, namesrv: str, in_order: bool) -> None:
+        self._namesrv = namesrv
+        self._in_order = in_order
+        self.heard: dict[MessageQueue, list[int]] = defaultdict(list)
+        self.by: Counter[str] = Counter()
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+        self.sent = 0
+
+    def member(self, name: str) -> PushConsumer:
+        async def listener(message: Received) -> None:
+            self.heard[message.queue].append(message.queue_offset)
+            self.by[name] += 1
+            await self.may_finish.wait()
+
+        return PushConsumer(
+            self._namesrv, "G", listener, {"T": "*"}, in_order=self._in_order, start=FIRST
+        )
+
+    async def send(self, producer: Producer, count: int) -> None:
+        for queue in QUEUES:
+            for _ in range(count):
+                await producer.send(Message("T", b""), queue=queue)
+        self.sent += count * len(QUEUES)
+
+    async def all_heard(self) -> None:
+        await until(lambda: sum(map(len, self.heard.values())) >= self.sent)
+
+    def check(self) -> None:
+        """Every message once; the first ones of all queues in order anyway."""
+        for offsets in self.heard.values():
+            found = offsets if self._in_order else sorted(offsets)
+            assert found == list(range(len(found)))
+
+
+def queues_of(consumer: PushConsumer) -> set[MessageQueue]:
+    return {queue for queue in consumer.assigned if queue.topic == "T"}
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
+def test_a_member_joins_and_leaves(in_order: bool) -> None:
+    """With messages at work, whose member has committed nothing yet."""
+
+    async def test(namesrv: str) -> None:
+        oracle = Oracle(namesrv, in_order)
+        async with Producer(namesrv) as producer:
+            await oracle.send(producer, 3)
+            old, new = oracle.member("old"), oracle.member("new")
+            await old.open()
+            await oracle.all_heard()
+            oracle.may_finish.clear()
+            await oracle.send(producer, 1)
+            await oracle.all_heard()
+            await new.open()
+            await oracle.send(producer, 1)
+            await asyncio.sleep(0.05)
+            assert queues_of(new) == set()  # they are left to the old one while it works
+            oracle.may_finish.set()
+            await until(lambda: len(queues_of(new)) == len(queues_of(old)) == 2)
+            await oracle.send(producer, 2)
+            await oracle.all_heard()
+            assert oracle.by["new"] >= 4
+            oracle.check()
+
+            oracle.may_finish.clear()
+            await oracle.send(producer, 1)
+            await until(lambda: sum(map(len, oracle.heard.values())) >= oracle.sent)
+            leaving = asyncio.ensure_future(new.close(20))
+            await asyncio.sleep(0.05)
+            oracle.may_finish.set()
+            await leaving
+            await until(lambda: len(queues_of(old)) == 4)
+            await oracle.send(producer, 2)
+            await oracle.all_heard()
+            await old.close()
+            oracle.check()
+
+    clustered(test)
+
+
+@asynccontextmanager
+async def locking(namesrv: str) -> AsyncIterator[QueueLocks]:
+    session = Session(namesrv)
+    await session.open()
+    await session.route("T")
+    try:
+        yield QueueLocks(session, "G")
+    finally:
+        await session.close()
+
+
+def test_a_member_that_is_gone_is_waited_for_only_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has released nothing; where the order does not matter, its queues are taken anyway."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        oracle = Oracle(namesrv, False)
+        oracle.sent = 4
+        async with locking(namesrv) as gone:
+            assert await gone.lock(QUEUES) == QUEUES
+        monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.2)
+        async with oracle.member("next"):
+            await oracle.all_heard()
+        oracle.check()
+
+    clustered(test)
+
+
+def test_locks_of_queues_that_went_elsewhere_are_released() -> None:
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        async with locking(namesrv) as one, locking(namesrv) as other:
+            assert await one.lock(QUEUES) == QUEUES
+            assert await other.take_over(QUEUES) == []
+            await one.keep_only("T", QUEUES[:1])
+            assert await other.take_over(QUEUES) == QUEUES[1:]
+
+    clustered(test)
+
+
+def test_a_new_wait_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was not to be had, and then not wanted, is waited for again."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 4)
+        async with locking(namesrv) as one, locking(namesrv) as other:
+            await one.lock(QUEUES)
+            assert await other.take_over(QUEUES) == []
+            await other.keep_only("T", QUEUES[:1])
+            monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.0)
+            assert await other.take_over(QUEUES[:1]) == QUEUES[:1]
+            monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
+            assert await other.take_over(QUEUES) == []
+
+    clustered(test)

@@ -1,0 +1,189 @@
+"""What producers honour of a message, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.client.clusters import clustered, read_all
+
+from firetrail.client import (
+    ConfigError,
+    IllegalMessageError,
+    Message,
+    MessageQueue,
+    Outcome,
+    Producer,
+)
+from firetrail.client.send import batch_of, draft_of
+from firetrail.format.hosts import Host
+
+QUEUE = MessageQueue("T", "broker-a", 2)
+BORN = 1_700_000_000_123
+
+
+def test_the_time_of_birth() -> None:
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"", born_time=BORN))
+            await producer.send_batch([Message("T", b"", born_time=BORN) for _ in range(2)])
+            await producer.send_one_way(Message("T", b"", born_time=BORN))
+            got = await read_all(namesrv, "T", 4)
+        assert [message.record.born_time for message in got] == [BORN] * 4
+
+    clustered(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"queue_id": 1}, "queue_id: 1 is for stores; give a producer queue="),
+        ({"queue_id": 1, "queue": QUEUE}, "queue_id: 1 is for stores"),
+        ({"queue": MessageQueue("U", "b", 0)}, "queue: is one of the topic U, but .* topic is T"),
+        ({"sys_flag": 1}, "sys_flag: is up to the broker"),
+        ({"reconsume_times": 1}, "reconsume_times: is up to the broker"),
+        ({"prepared_offset": 1}, "prepared_offset: is up to the broker"),
+        ({"born_host": Host("127.0.0.1", 1)}, "born_host: is up to the broker"),
+        ({"body": "text"}, "body: is of type str, not bytes; encode it first"),
+        ({"topic": "a b"}, "topic: 'a b' has a character other than"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+    queue = fields.pop("queue", None)
+    made = Message(**({"topic": "T", "body": b""} | fields))
+    with pytest.raises(IllegalMessageError, match=message):
+        draft_of(made, iter(["id"]), queue)
+    with pytest.raises(IllegalMessageError, match=message):
+        batch_of([made], iter(["id"]), queue)
+
+
+def test_the_queue_and_its_number_may_agree() -> None:
+    draft_of(Message("T", b"", queue_id=2), iter(["id"]), QUEUE)
+
+
+def test_one_time_of_birth_for_a_batch() -> None:
+    batch = [Message("T", b"", born_time=BORN), Message("T", b"")]
+    with pytest.raises(IllegalMessageError, match="born_time: of a batch is the same for all"):
+        batch_of(batch, iter(["1", "2"]))
+
+
+@pytest.mark.parametrize("how", ["send_batch", "send_encoded", "send_one_way"])
+def test_a_queue_of_another_topic(how: str) -> None:
+    async def test(namesrv: str) -> None:
+        message = Message("U", b"")
+        async with Producer(namesrv) as producer:
+            send = getattr(producer, how)
+            what = {"send_batch": ([message],), "send_encoded": ("U", b"")}.get(how, (message,))
+            with pytest.raises(IllegalMessageError, match="is one of the topic T"):
+                await send(*what, queue=QUEUE)
+
+    clustered(test)
+
+
+class TestOrder:
+    def test_of_the_first_messages_with_one_key(self) -> None:
+        """A producer that knows no route yet sends in the order of the calls all the same."""
+
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                await producer.send(Message("T", b"made"))
+            for turn in range(3):
+                async with Producer(namesrv) as cold:
+                    sends = [
+                        cold.send(Message("T", b"%d/%d" % (turn, n)), order_key="k")
+                        for n in range(30)
+                    ]
+                    results = await asyncio.gather(*sends)
+                assert len({result.queue for result in results}) == 1
+                offsets = [result.queue_offset for result in results]
+                assert offsets == list(range(offsets[0], offsets[0] + 30))
+
+        clustered(test)
+
+    def test_while_routes_are_slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first call waits for the heartbeat to a new broker, the next one need not."""
+
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                await producer.send(Message("T", b"made"))
+            async with Producer(namesrv) as cold:
+                greet = cold._session._greet_new_brokers
+
+                async def greet_slowly() -> None:
+                    await asyncio.sleep(0.05)
+                    await greet()
+
+                monkeypatch.setattr(cold._session, "_greet_new_brokers", greet_slowly)
+
+                async def send(number: int) -> int:
+                    await asyncio.sleep(number * 0.02)
+                    message = Message("T", b"%d" % number)
+                    return (await cold.send(message, order_key="k")).queue_offset
+
+                offsets = await asyncio.gather(*map(send, range(4)))
+                assert list(offsets) == sorted(offsets)
+
+        clustered(test)
+
+    def test_one_that_is_cancelled_lets_the_next_go_on(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                sends = [
+                    asyncio.ensure_future(producer.send(Message("T", b""), order_key="k"))
+                    for _ in range(3)
+                ]
+                await asyncio.sleep(0)
+                sends[1].cancel()
+                outcomes = await asyncio.gather(*sends, return_exceptions=True)
+                assert isinstance(outcomes[1], asyncio.CancelledError)
+                assert not any(isinstance(outcomes[n], BaseException) for n in (0, 2))
+                assert not producer._ordered._locks
+
+        clustered(test)
+
+    def test_a_queue_and_a_key(self) -> None:
+        async def test(namesrv: str) -> None:
+            async with Producer(namesrv) as producer:
+                with pytest.raises(ConfigError, match="order_key = 'k': chooses a queue"):
+                    await producer.send(Message("T", b""), queue=QUEUE, order_key="k")
+
+        clustered(test)
+
+
+def test_a_transaction_that_is_not_decided() -> None:
+    def forget(message: Message) -> Outcome:
+        return None  # type: ignore[return-value]
+
+    async def test(namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            what = r"what decide returned = None: expected Outcome\.COMMIT"
+            with pytest.raises(ConfigError, match=what):
+                await producer.send_in_transaction(Message("T", b""), forget)
+
+    clustered(test)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"namesrv": "localhost"}, "namesrv = 'localhost': expected HOST:PORT, such as 127"),
+        ({"namesrv": "h:99999"}, r"namesrv = 'h:99999': the port has to be in 1\.\.65535"),
+        ({"namesrv": "http://h:80/x"}, "namesrv = .*: expected HOST:PORT"),
+        ({"namesrv": " ; "}, "namesrv = ' ; ': expected HOST:PORT, or several"),
+        ({"namesrv": []}, r"namesrv = \[\]: expected HOST:PORT"),
+        ({"group": "a b"}, "group = 'a b': 1 to 120 letters, digits"),
+        ({"group": ""}, "group = '': 1 to 120 letters"),
+        ({"retries": -1}, "retries = -1: expected 0 or more"),
+        ({"timeout_s": 0}, r"timeout_s = 0: expected a number of seconds from 0\.001 to"),
+        (
+            {"timeout_s": float("nan")},
+            r"timeout_s = nan: expected a number of seconds from 0\.001 to",
+        ),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+def test_what_a_producer_cannot_have(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Producer(**({"namesrv": "127.0.0.1:1"} | wrong))

@@ -1,0 +1,371 @@
+"""Dispatch: who wakes it, what listeners hear, a full disk on the way, and a log that is no log."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all, small_config
+from tests.store.conftest import OpenStore
+
+from firetrail import FlushMode, Message, PutResult, PutStatus, Store
+from firetrail.errors import FlushFailedError
+from firetrail.store import broker_store as served_module
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.dispatch import dispatcher
+from firetrail.store.dispatch.deriver import ROWS_PER_STEP, Arrival, OutOfTime, Step
+
+
+@pytest.fixture(autouse=True)
+def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "DISK_FULL_PAUSE_S", 0.005)
+
+
+def is_waiting(store: Store) -> bool:
+    """Whether the dispatcher sleeps until it is woken: no timeout runs."""
+    return store._engine.dispatcher.idle
+
+
+class TestWaking:
+    def test_a_put_wakes_a_dispatcher_that_waits(self, store: Store) -> None:
+        for number in range(5):
+            eventually(lambda: is_waiting(store))
+            store.put(Message("T", b"%d" % number))
+            assert store.wait_dispatched(PATIENCE_S)
+        assert len(bodies(store)) == 5
+
+    def test_so_does_a_batch(self, store: Store) -> None:
+        eventually(lambda: is_waiting(store))
+        store.put_batch([Message("T", b"a")])
+        assert store.wait_dispatched(PATIENCE_S)
+
+    def test_and_a_sync(self, open_store: OpenStore) -> None:
+        store = open_store(flush=FlushMode.SYNC)
+        for _ in range(3):
+            eventually(lambda: is_waiting(store))
+            store.put(Message("T", b"a"))
+            assert store.wait_dispatched(PATIENCE_S)
+
+    def test_and_a_commit_of_the_pool(self, open_store: OpenStore) -> None:
+        store = open_store(write_buffer_pool=True)
+        for _ in range(3):
+            eventually(lambda: is_waiting(store))
+            store.put(Message("T", b"a"))
+            store.flush()
+            assert store.wait_dispatched(PATIENCE_S)
+
+    def test_what_arrives_while_it_falls_asleep_is_seen(self, store: Store) -> None:
+        """A put between the last look and the announcement finds nobody to wake."""
+        dispatcher = store._engine.dispatcher
+        wake = dispatcher.wake
+        eventually(lambda: is_waiting(store))
+        behind = type(dispatcher).behind.fget
+        assert behind is not None
+        done = threading.Event()
+
+        class Sleepy(type(dispatcher)):  # type: ignore[misc]
+            @property
+            def behind(self) -> int:
+                if not done.is_set():
+                    done.set()
+                    dispatcher.idle = False  # as the one who put has seen it
+                    store.put(Message("T", b"in between"))
+                    dispatcher.idle = True
+                return behind(self)
+
+        dispatcher.__class__ = Sleepy
+        wake()
+        eventually(lambda: store.max_offset("T") == 1)
+        dispatcher.__class__ = Sleepy.__mro__[1]
+
+    def test_behind_in_bytes(self, store: Store, machine: Machine) -> None:
+        size = store.put(Message("T", b"a")).size
+        assert store.wait_dispatched(PATIENCE_S)
+        with machine.files.stalled("map", "consumequeue/U"):
+            store.put(Message("U", b"b"))
+            assert store.dispatch_behind == size
+            assert not store.wait_dispatched(0.01)
+        assert store.wait_dispatched(PATIENCE_S)
+        assert store.dispatch_behind == 0
+
+
+class TestArrivals:
+    def test_listeners_hear_of_each_queue(self, store: Store) -> None:
+        heard: list[Arrival] = []
+        store.on_arrival(heard.extend)
+        put_all(store, [b"a", b"b"])
+        put_all(store, [b"c"], queue_id=2)
+        put_all(store, [b"d"], topic="U")
+        eventually(lambda: heard[-1].topic == "U")
+        last = {(arrival.topic, arrival.queue_id): arrival.max_offset for arrival in heard}
+        new = Counter[tuple[str, int]]()
+        for arrival in heard:
+            new[arrival.topic, arrival.queue_id] += arrival.new
+        assert new == last
+        assert last == {("T", 0): 2, ("T", 2): 1, ("U", 0): 1}
+
+    def test_messages_are_readable_when_they_are_told(self, store: Store) -> None:
+        seen: list[tuple[int, int]] = []
+
+        def listen(arrivals: list[Arrival]) -> None:
+            for arrival in arrivals:
+                found = store.get(arrival.topic, arrival.queue_id, arrival.max_offset - 1)
+                seen.append((arrival.max_offset, found.count))
+
+        store.on_arrival(listen)
+        put_all(store, [b"%d" % n for n in range(30)])
+        eventually(lambda: seen[-1] == (30, 1))
+        assert all(count for _, count in seen)
+
+    def test_a_listener_that_fails_stops_nothing(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heard: list[Arrival] = []
+
+        def broken(arrivals: list[Arrival]) -> None:
+            raise RuntimeError("not my day")
+
+        store.on_arrival(broken)
+        store.on_arrival(heard.extend)
+        put_all(store, [b"a"])
+        put_all(store, [b"b"])
+        eventually(
+            lambda: [(a.topic, a.queue_id, a.max_offset) for a in heard[-1:]] == [("T", 0, 2)]
+        )
+        assert not store.refusal
+        assert "a listener for arriving messages failed" in caplog.text
+
+    def test_prepared_messages_arrive_nowhere(self, store: Store) -> None:
+        heard: list[Arrival] = []
+        store.on_arrival(heard.extend)
+        put_all(store, [b"a"], sys_flag=4)
+        assert heard == []
+
+
+class TestSteps:
+    def test_more_than_one_step_and_one_file(self, open_store: OpenStore) -> None:
+        store = open_store(log=1 << 18, units=10_000, entries=50_000, slots=100)
+        count = 2 * ROWS_PER_STEP + 10
+        for start in range(0, count, 100):
+            batch = [Message("T", b"%d" % n, keys=[f"k{n}"]) for n in range(start, start + 100)]
+            store.put_batch(batch)
+        assert store.wait_dispatched(PATIENCE_S)
+        found = bodies(store)
+        assert found == [b"%d" % n for n in range(len(found))]
+        assert len(found) >= count
+        assert [m.queue_offset for m in store.query("T", f"k{ROWS_PER_STEP}")] == [ROWS_PER_STEP]
+
+    def test_a_message_with_very_many_keys(self, open_store: OpenStore) -> None:
+        store = open_store(log=1 << 16, entries=100_000, slots=1000)
+        keys = [f"{n:x}" for n in range(6000)]
+        put_all(store, [b"x"], keys=keys)
+        put_all(store, [b"y"], keys=["last"])
+        assert len(store.query("T", keys[0])) == len(store.query("T", keys[-1])) == 1
+        assert len(store.query("T", "last")) == 1
+
+
+class TestDiskFull:
+    @pytest.mark.parametrize("kind", ["consumequeue", "index"])
+    def test_says_so_and_goes_on_when_there_is_space(
+        self, open_store: OpenStore, machine: Machine, root: Path, kind: str
+    ) -> None:
+        store = open_store(log=1 << 16, units=10, entries=11, slots=4)
+        heard: list[Arrival] = []
+        store.on_arrival(heard.extend)
+        put_all(store, [b"%d" % n for n in range(8)], keys=["k"])
+        machine.files.fill_disk(kind)
+        put = 8
+        while put < 60 and store.try_put(Message("T", b"%d" % put, keys=["k"])).ok:
+            put += 1
+            store.wait_dispatched(0.02)
+        result = store.try_put(Message("T", b"refused"))
+        assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert f"/{kind}/" in result.detail and "no space for" in result.detail
+        assert store.refusal == result.detail
+        # Reads go on meanwhile, and no files are piled up.
+        assert bodies(store)[:8] == [b"%d" % n for n in range(8)]
+        assert len(store.query("T", "k")) >= 8
+        files = len(os.listdir(root / "index"))
+        eventually(lambda: machine.files.count("allocate", kind) > 8)
+        assert len(os.listdir(root / "index")) == files
+        machine.files.heal()
+        assert store.wait_dispatched(PATIENCE_S)
+        eventually(lambda: not store.refusal)
+        put_all(store, [b"%d" % put], keys=["k"])
+        assert bodies(store) == [b"%d" % n for n in range(put + 1)]
+        assert len(store.query("T", "k", max_count=64)) == min(put + 1, 64)
+        eventually(lambda: heard[-1][:3] == ("T", 0, put + 1))
+
+    @pytest.mark.parametrize("kind", ["consumequeue", "index"])
+    def test_no_arrival_is_lost(self, open_store: OpenStore, machine: Machine, kind: str) -> None:
+        store = open_store(log=1 << 16)
+        told: list[Arrival] = []
+        store.on_arrival(told.extend)
+        put_all(store, [b"a"], topic="A", keys=["k"])
+        machine.files.fill_disk("consumequeue/C" if kind == "consumequeue" else kind)
+        dispatcher = store._engine.dispatcher
+        with machine.files.stalled("begin_folder", "consumequeue/B"):
+            store.put(Message("B", b"b"))
+            for topic in "ABC":
+                for _ in range(70 if kind == "index" else 1):
+                    store.put(Message(topic, b"c", keys=["k"]))
+        eventually(lambda: bool(dispatcher.starved))
+        machine.files.heal()
+        assert store.wait_dispatched(PATIENCE_S)
+        expected = {topic: store.max_offset(topic) for topic in "ABC"}
+        eventually(lambda: {heard.topic: heard.max_offset for heard in told} == expected)
+
+    @pytest.mark.parametrize("kind", ["consumequeue", "index"])
+    def test_closed_meanwhile(
+        self, open_store: OpenStore, machine: Machine, root: Path, kind: str
+    ) -> None:
+        """The log is whole; the rest is derived when the store is opened again."""
+        store = open_store()
+        put_all(store, [b"a"])
+        machine.files.fill_disk(kind)
+        for number in range(20):
+            store.try_put(Message("T", b"%d" % number, keys=["k"]))
+        eventually(lambda: bool(store.refusal))
+        put = store.log_range[1]
+        store.close()
+        assert (root / "abort").exists()
+        machine.files.heal()
+        again = open_store()
+        assert again.log_range[1] == put
+        stored = bodies(again)
+        assert stored[0] == b"a"
+        assert len(again.query("T", "k", max_count=64)) == len(stored) - 1
+
+    def test_an_open_that_finds_no_space_can_be_repeated(
+        self, open_store: OpenStore, machine: Machine, root: Path, tmp_path: Path
+    ) -> None:
+        from firetrail.errors import DiskFullError
+
+        store = open_store()
+        put_all(store, [b"%d" % n for n in range(30)], keys=["k"])
+        store.flush()
+        store.close()
+        (root / "abort").write_bytes(b"firetrail 1")
+        for file in (root / "consumequeue" / "T" / "0").iterdir():
+            file.unlink()
+        (root / "firetrail.watermark").unlink()
+        machine.files.fill_disk("consumequeue")
+        for _ in range(2):
+            with pytest.raises(DiskFullError):
+                open_store()
+            assert not machine.files.open_files
+        machine.files.heal()
+        assert bodies(open_store()) == [b"%d" % n for n in range(30)]
+
+    @pytest.mark.parametrize("kind", ["consumequeue", "index"])
+    def test_no_space_for_a_folder(self, store: Store, machine: Machine, kind: str) -> None:
+        put_all(store, [b"first"])
+        machine.files.fail("begin_folder", errno.ENOSPC, kind)
+        store.put(Message("U", b"waits", keys=["k"]))
+        eventually(lambda: f"/{kind}/" in store.try_put(Message("T", b"x")).detail)
+        machine.files.heal()
+        assert store.wait_dispatched(PATIENCE_S)
+        assert [message.body for message in store.query("U", "k")] == [b"waits"]
+        eventually(lambda: store.try_put(Message("T", b"last")).ok)
+
+
+class TestFailure:
+    def test_another_error_ends_writing_and_says_so(self, store: Store, machine: Machine) -> None:
+        put_all(store, [b"a"])
+        machine.files.fail("open", errno.EIO, "consumequeue/U")
+        store.put(Message("U", b"b"))
+        eventually(lambda: bool(store.refusal))
+        assert "Input/output error" in store.refusal
+        assert store.try_put(Message("T", b"c")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert bodies(store) == [b"a"]
+        assert not store.wait_dispatched(0.01)
+        with pytest.raises(FlushFailedError, match="Input/output error"):
+            store.close()
+
+    def test_garbage_in_the_log(self, store: Store) -> None:
+        put_all(store, [b"a"])
+        segment = store._engine.log.queue.segments[0]
+        with store._engine.log._lock:
+            segment.view[segment.wrote : segment.wrote + 8] = b"\0\0\0\x64oops"
+            segment.wrote_to(segment.wrote + 100)
+        store._engine.dispatcher.wake()
+        eventually(lambda: bool(store.refusal))
+        assert "no record at 93 (MAGIC)" in store.refusal
+        assert "firetrail fsck" in store.refusal
+
+
+class TestHelp:
+    @pytest.fixture
+    def served(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerStore]:
+        """A store whose dispatcher does nothing by itself."""
+
+        def sleep_on(self: dispatcher.Dispatcher) -> None:
+            self._wake.wait(0.01)
+
+        monkeypatch.setattr(dispatcher, "HELP_S", PATIENCE_S)
+        monkeypatch.setattr(dispatcher.Dispatcher, "_wait", sleep_on)
+        advance = dispatcher.Dispatcher._advance
+        monkeypatch.setattr(
+            dispatcher.Dispatcher, "_advance", lambda self: self._stopping and advance(self)
+        )
+        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+            yield store
+
+    def test_a_calm_put_can_be_read_at_once(
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(served_module, "CALM_S", 0.0)
+        arrived: list[Arrival] = []
+        served.on_arrival(arrived.extend)
+        for number in range(3):
+            assert isinstance(served.begin_put(Message("T", b"%d" % number)), PutResult)
+            assert served.max_offset("T") == number + 1
+        assert [arrival.max_offset for arrival in arrived] == [1, 2, 3]
+
+    def test_a_get_at_the_end_dispatches_what_was_put(
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(served_module, "CALM_S", 1000.0)
+        served._last_put = served._monotonic()
+        for number in range(200):
+            served.begin_put(Message("T", b"%d" % number))
+        assert served.max_offset("T") == 0
+        result = served.get_hashed("T", 0, 199)
+        assert [message.body for message in result.messages()] == [b"199"]
+
+    def test_not_while_the_dispatcher_is_at_it(self, served: BrokerStore) -> None:
+        with served._dispatcher._stepping:
+            served.begin_put(Message("T", b"x"))
+            assert served.get_hashed("T", 0, 0).count == 0
+        assert served.get_hashed("T", 0, 0).count == 1
+
+    def test_time_that_is_over_within_a_step_is_no_failure(
+        self,
+        served: BrokerStore,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def is_late(*parts: object, **options: object) -> None:
+            raise OutOfTime
+
+        dispatcher = served._dispatcher
+        with monkeypatch.context() as patch:
+            patch.setattr(Step, "apply", is_late)
+            dispatcher._wake.clear()
+            served.begin_put(Message("T", b"x"))
+        assert dispatcher._wake.is_set() and not served.refusal
+        assert not caplog.records
+        assert served.get_hashed("T", 0, 0).count == 1
+
+    def test_what_takes_long_is_left_to_the_dispatcher(
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("firetrail.store.dispatch.dispatcher.HELP_S", -1.0)
+        dispatcher = served._dispatcher
+        dispatcher._wake.clear()
+        served.begin_put(Message("T", b"x"))
+        assert served.max_offset("T") == 0
+        assert dispatcher._wake.is_set() and not served.refusal

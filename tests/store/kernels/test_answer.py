@@ -1,0 +1,137 @@
+"""The cursor of a queue: what it answers, and what it leaves to others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.format.kernels.drafts import fenced
+
+from firetrail.format import layout
+from firetrail.format.unit import ConsumeQueueUnit, encode_unit
+from firetrail.store.kernels.answer import GetResult, GetStatus, QueueCursor
+
+FIRST = 30  # queue offset of the first unit in the file
+BASE = 1000
+LOG = bytes(range(200))
+
+
+def cursor(units: list[ConsumeQueueUnit], **limits: int) -> QueueCursor:
+    """A cursor over ``units`` and a log of 200 bytes, 150 of them readable."""
+    data = b"".join(map(encode_unit, units))
+    queue_file = SimpleNamespace(base=20 * FIRST, wrote=len(data), view=fenced(data))
+    log_file = SimpleNamespace(base=BASE, committed=150, view=fenced(LOG))
+    queue = SimpleNamespace(segments=(queue_file,), last=queue_file)
+    log = SimpleNamespace(segments=(log_file,), last=log_file)
+    chosen = {"min_offset": FIRST, "count_max": 32, "bytes_max": 10**6, "memory": 10**9} | limits
+    return QueueCursor(queue, queue_file, log, log_file, **chosen)
+
+
+UNITS = [ConsumeQueueUnit(BASE + 10 * i, 10, 0) for i in range(10)]
+
+
+def test_a_range_of_units() -> None:
+    answer = cursor(UNITS).get(FIRST + 2, 3)
+    assert answer is not None
+    assert answer.status is GetStatus.FOUND
+    assert (answer.next_offset, answer.min_offset, answer.max_offset) == (35, 30, 40)
+    assert (answer.count, answer.size) == (3, 30)
+    assert [bytes(buffer) for buffer in answer.buffers] == [LOG[20:30], LOG[30:40], LOG[40:50]]
+
+
+def test_caps() -> None:
+    answer = cursor(UNITS, count_max=2).get(FIRST, 5)
+    assert answer is not None and answer.count == 2
+    answer = cursor(UNITS, bytes_max=35).get(FIRST, 5)
+    assert answer is not None and answer.count == 3
+    answer = cursor(UNITS, bytes_max=1).get(FIRST, 5)
+    assert answer is not None and answer.count == 1
+
+
+@pytest.mark.parametrize(
+    "offset", [FIRST - 1, FIRST + 10, 2**63 - 1, -(2**63), 2**62, (2**64 + 20 * FIRST) // 20 + 1]
+)
+def test_offsets_outside_of_the_file(offset: int) -> None:
+    """Also those that would be inside if multiplied in 64 bits."""
+    assert cursor(UNITS).get(offset, 5) is None
+
+
+@pytest.mark.parametrize("count", [0, -1, -(2**62)])
+def test_nothing_asked_for(count: int) -> None:
+    assert cursor(UNITS).get(FIRST, count) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [
+        (BASE + 141, 10),  # beyond what is readable
+        (BASE - 1, 10),
+        (BASE, 0),
+        (BASE, -1),
+        (BASE, 2**31 - 1),
+        (2**63 - 1, 10),
+        (2**63 - 5, 2**31 - 1),
+        (-(2**63), 10),
+        (0, 2**31 - 1),
+    ],
+)
+def test_units_that_point_elsewhere(offset: int, size: int) -> None:
+    units = [*UNITS[:2], ConsumeQueueUnit(offset, size, 0), *UNITS[3:]]
+    assert cursor(units).get(FIRST, 10) is None
+    answer = cursor(units).get(FIRST, 2)
+    assert answer is not None and answer.count == 2
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(0, 40))
+def test_answers_stay_inside(offset: int, size: int, count: int) -> None:
+    answer = cursor([ConsumeQueueUnit(offset, size, 0)]).get(FIRST, count)
+    if answer is not None:
+        assert offset >= BASE and offset + size <= BASE + 150
+        assert bytes(answer.buffers[0]) == LOG[offset - BASE : offset - BASE + size]
+
+
+class TestFirstBad:
+    """Which record has not the head of one of its size."""
+
+    SIZE = 91
+
+    def head(self, size: int, magic: int = layout.MAGIC_V1) -> bytes:
+        return (size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big")).ljust(91, b".")
+
+    def answers(self, records: list[bytes]) -> list[GetResult]:
+        """The same records as a cursor answers and as slices."""
+        log = b"".join(records)
+        units = [ConsumeQueueUnit(BASE + n * self.SIZE, self.SIZE, 0) for n in range(len(records))]
+        data = b"".join(map(encode_unit, units))
+        queue_file = SimpleNamespace(base=0, wrote=len(data), view=fenced(data))
+        log_file = SimpleNamespace(base=BASE, committed=len(log), view=fenced(log))
+        queue = SimpleNamespace(segments=(queue_file,), last=queue_file)
+        files = SimpleNamespace(segments=(log_file,), last=log_file)
+        found = QueueCursor(queue, queue_file, files, log_file, 0, 32, 10**6, 10**9).get(0, 32)
+        assert found is not None
+        slices = [memoryview(record) for record in records]
+        return [found, GetResult(GetStatus.FOUND, 9, 0, 9, slices, len(log))]
+
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    @pytest.mark.parametrize("bad", ["magic", "size", "zeros"])
+    def test_one(self, bad: str, number: int) -> None:
+        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)] * 2
+        records[number] = {
+            "magic": self.head(self.SIZE, layout.MAGIC_BLANK),
+            "size": self.head(self.SIZE + 1),
+            "zeros": bytes(91),
+        }[bad]
+        assert [answer.first_bad() for answer in self.answers(records)] == [number] * 2
+
+    def test_none(self) -> None:
+        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)]
+        assert [answer.first_bad() for answer in self.answers(records)] == [-1, -1]
+        assert GetResult(GetStatus.NO_MATCHED_MESSAGE, 9, 0, 9).first_bad() == -1
+
+    def test_too_short_for_a_head(self) -> None:
+        short = [memoryview(self.head(self.SIZE)), memoryview(b"1")]
+        assert GetResult(GetStatus.FOUND, 9, 0, 9, short, 92).first_bad() == 1
+        answer = cursor(UNITS).get(FIRST, 3)
+        assert answer is not None and answer.first_bad() == 0

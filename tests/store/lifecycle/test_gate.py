@@ -1,0 +1,50 @@
+"""Reasons for which puts are refused."""
+
+import logging
+
+import pytest
+
+from firetrail.store.lifecycle.gate import Closure, Gate
+
+
+def test_each_reason_is_lifted_on_its_own() -> None:
+    gate = Gate()
+    assert gate.refusal == ""
+    gate.shut(Closure.DISK_FULL, "93% used")
+    gate.shut(Closure.SLAVE)
+    assert gate.refusal == "the disk is nearly full: 93% used; the store is a slave"
+    gate.lift(Closure.DISK_FULL)
+    gate.lift(Closure.DISK_FULL)
+    assert gate.refusal == "the store is a slave"
+    gate.lift(Closure.SLAVE)
+    assert gate.refusal == ""
+
+
+def test_the_newest_detail_counts() -> None:
+    gate = Gate()
+    gate.shut(Closure.DISK_FULL, "91% used")
+    gate.shut(Closure.DISK_FULL, "95% used")
+    assert gate.refusal == "the disk is nearly full: 95% used"
+
+
+def test_for_good() -> None:
+    gate = Gate()
+    with gate._guard:  # which a thread that is gone may hold
+        gate.shut_for_good("not here")
+    assert gate.refusal == "not here"
+
+
+def test_what_keeps_messages_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    gate = Gate()
+    gate.shut(Closure.CLOSED)
+    gate.lift(Closure.CLOSED)
+    gate.lift(Closure.DISK_FULL)
+    assert caplog.messages == []
+    for used in (91, 92):
+        gate.shut(Closure.DISK_FULL, f"{used}% used")
+    gate.lift(Closure.DISK_FULL)
+    assert caplog.messages == [
+        "messages are refused from now on: the disk is nearly full: 91% used",
+        "messages are taken again; they were refused because the disk is nearly full: 92% used",
+    ]
