@@ -30,7 +30,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 
 # Apart from the installation, so that editing a kernel costs the compilation of that kernel only.
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
-	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(WORKERS)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 demo: setup ## See it work: write, read, query and check a store
@@ -67,5 +67,5 @@ fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers se
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/firetrail/*/kernels/*.so
+	rm -f src/firetrail/*.so src/firetrail/*/kernels/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,6 +18,9 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder,
 
 __all__ = ["COMPILED", "MISSING", "PURE_WANTED", "kernel_folders", "kernel_names", "prepare"]
 
+_SHARED = "firetrail._cyutility"
+"""Cython's support code, which all compiled kernels import."""
+
 _LAYERS = ("format", "store", "remoting", "pipeline")
 
 
@@ -42,10 +45,18 @@ def kernel_names() -> tuple[str, ...]:
 PURE_WANTED: bool = os.environ.get("FIRETRAIL_PURE") == "1"
 """Whether the environment asks for uncompiled kernels."""
 
+
+def _is_built(stem: str) -> bool:
+    return any(os.path.exists(stem + suffix) for suffix in EXTENSION_SUFFIXES)
+
+
 MISSING: tuple[str, ...] = tuple(
     name
-    for name, stem in _kernels()
-    if not any(os.path.exists(stem + suffix) for suffix in EXTENSION_SUFFIXES)
+    for name, stem in [
+        *_kernels(),
+        (_SHARED, os.path.join(os.path.dirname(__file__), "_cyutility")),
+    ]
+    if not _is_built(stem)
 )
 """The kernels that were not compiled when Firetrail was built."""
 
