@@ -1,17 +1,17 @@
 """Compiles the kernels; everything else about the package is declared in pyproject.toml.
 
 The modules in the ``kernels`` folders are ordinary Python that Cython can also compile. Each one is
-an optional extension: where no C compiler is found the build goes on without it, and the ``.py``
-file of the same name (always installed beside it) runs instead. ``FIRETRAIL_NO_KERNELS=1`` skips
+an optional extension: where no C compiler is found the build goes on without them, and the ``.py``
+files (always installed beside them) run instead. ``FIRETRAIL_NO_KERNELS=1`` skips
 the compilation altogether.
 """
 
 import os
-import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 SOURCES = Path("src")
 SHARED = "firetrail._cyutility"
@@ -60,7 +60,11 @@ def kernel_extensions() -> list[Extension]:
 
 
 class BuildKernels(build_ext):
-    """Compiles on all cores, and says which kernels could not be compiled."""
+    """Compiles on all cores. Without a C compiler the build goes on; a half-done one fails.
+
+    Compiled kernels run together or not at all. So a single one that does not compile would make
+    all of them slow, and pip shows nothing of what a successful build prints.
+    """
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -74,11 +78,11 @@ class BuildKernels(build_ext):
             for extension in self.extensions
             if not os.path.exists(self.get_ext_fullpath(extension.name))
         ]
-        if missing:
-            print(
-                f"firetrail: {len(missing)} of {len(self.extensions)} kernels could not be compiled "
-                f"({', '.join(missing)}); all of them will run as pure Python, many times slower.",
-                file=sys.stderr,
+        if 0 < len(missing) < len(self.extensions):
+            raise CompileError(
+                f"{', '.join(missing)} did not compile, although there is a C compiler; "
+                "FIRETRAIL_NO_KERNELS=1 installs Firetrail without compiled kernels, many times "
+                "slower"
             )
 
 

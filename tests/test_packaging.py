@@ -108,6 +108,22 @@ def test_wheel_without_a_compiler(source: Path) -> None:
     assert "(kernels: pure Python" in told
 
 
+@pytest.mark.slow
+def test_a_single_kernel_that_does_not_compile_fails_the_build(source: Path) -> None:
+    """Otherwise all kernels would run uncompiled, and nobody would be told."""
+    kept = ("host_text", "checksum")  # enough to see it, and quickly compiled
+    for path in (source / "src" / "firetrail").glob("*/kernels/[!_]*.py"):
+        if path.stem not in kept:
+            path.unlink()
+    compiler = source / "cc"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *host_text.c*) exit 1;; esac\nexec cc "$@" -O0\n', encoding="utf-8"
+    )
+    compiler.chmod(0o755)
+    with pytest.raises(AssertionError, match=r"host_text did not compile.*FIRETRAIL_NO_KERNELS=1"):
+        build(source, "wheel", CC=str(compiler))
+
+
 def pins(lines: list[str]) -> dict[str, str]:
     """Normalised name and version of every pin; whatever is not ``name==version`` fails."""
     found = {}
