@@ -49,7 +49,7 @@ Start = Callable[[Path], AbstractContextManager[Served]]
 @contextmanager
 def firetrail_broker(folder: Path) -> Iterator[Served]:
     """``firetrail up`` on free ports."""
-    command = [sys.executable, "-m", "firetrail.cli.main", "up", str(folder / "store")]
+    command = [sys.executable, "-m", "firetrail", "up", str(folder / "store")]
     began = time.perf_counter()
     with subprocess.Popen(
         [*command, "--port", "0", "--namesrv-port", "0"], stdout=subprocess.PIPE, text=True

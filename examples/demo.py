@@ -19,10 +19,8 @@ from typing import TypeVar
 
 from shop import write_day
 
-from firetrail import FlushMode, Message, Store, StoreConfig
-from firetrail.cli.main import main as firetrail_command
-from firetrail.errors import MissingExtraError
-from firetrail.format.kernels import COMPILED
+from firetrail import FlushMode, Message, MissingExtraError, Store, StoreConfig
+from firetrail.cli import run_command, version_line
 
 DEFAULT = Path(__file__).parent.parent / "build" / "demo"
 WRITER = "--write-until-killed"
@@ -49,7 +47,7 @@ def main() -> None:
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 300_000
     path = folder / "store"
     started = time.perf_counter()
-    print(f"Kernels: {'compiled' if COMPILED else 'pure Python (slow; is a C compiler there?)'}")
+    print(version_line())
     with Store.open(path) as store:
         message_id = write(store)
         write_many(store)
@@ -224,7 +222,7 @@ def firetrail(command: str, path: Path, *options: str) -> None:
     """Show a command and what it prints."""
     print(f"\n  $ firetrail {command} {path} {' '.join(options)}".rstrip())
     done = subprocess.run(
-        [sys.executable, "-m", "firetrail.cli.main", command, str(path), *options],
+        [sys.executable, "-m", "firetrail", command, str(path), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -275,7 +273,7 @@ def job(name: str, *arguments: object) -> None:
     printed = io.StringIO()
     started = time.perf_counter()
     with contextlib.redirect_stdout(printed):
-        code = firetrail_command(["pipeline", name, *words])
+        code = run_command(["pipeline", name, *words])
     for line in printed.getvalue().splitlines():
         print(f"  {line}".rstrip())
     print(f"  ({time.perf_counter() - started:.1f} s)")

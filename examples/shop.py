@@ -14,8 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from firetrail import Message, Store, StoreConfig
-from firetrail.system import Clock, System
+from firetrail import Clock, Message, Store, StoreConfig, System
 
 DAY_MS = 86_400_000
 SEGMENT = 32 << 20

@@ -225,7 +225,7 @@ def our_name_server() -> Iterator[str]:
 @contextmanager
 def _firetrail(*arguments: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
     """A server of Firetrail's; its first line, which it says when it serves."""
-    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

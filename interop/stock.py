@@ -44,7 +44,7 @@ def firetrail_up(folder: Path, conf: str = BROKER_CONF) -> Iterator[str]:
     path = folder / "broker.conf"
     path.write_text(conf)
     arguments = ["up", str(folder / "store"), "-c", str(path), "--namesrv-port", "0"]
-    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

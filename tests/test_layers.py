@@ -34,8 +34,9 @@ LAYERS: dict[str, set[str]] = {
     "pipeline": {"format", "text", "system", "settings", "storage", "store", "remoting", "client"},
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}
+LAYERS["__main__"] = {"cli"}
 # The package itself offers the embedded store: `from firetrail import Store`.
-LAYERS[""] = {"format", "storage", "store"}
+LAYERS[""] = {"format", "system", "store"}
 
 # `format` is bytes and nothing else.
 IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}

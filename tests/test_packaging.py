@@ -99,7 +99,7 @@ def test_wheel_without_a_compiler(source: Path) -> None:
         archive.extractall(installed)
     assert not list(installed.rglob("*.so"))
     told = subprocess.run(
-        [sys.executable, "-m", "firetrail.cli.main", "--version"],
+        [sys.executable, "-m", "firetrail", "--version"],
         env=os.environ | {"PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,

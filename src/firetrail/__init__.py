@@ -5,6 +5,7 @@ from firetrail.errors import (
     FiretrailError,
     FlushFailedError,
     IllegalMessageError,
+    MissingExtraError,
     NotAStoreError,
     StoreClosedError,
     StoreDamagedError,
@@ -14,6 +15,11 @@ from firetrail.errors import (
 )
 from firetrail.format.hosts import Host
 from firetrail.format.kernels.draft import Message
+from firetrail.format.layout import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from firetrail.format.record import Record
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.dispatch.deriver import Arrival
@@ -24,13 +30,18 @@ from firetrail.store.reader import Boundary
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
 from firetrail.store.stats import Snapshot
 from firetrail.store.store import Store
+from firetrail.system import Clock, System
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "TRANSACTION_COMMIT",
+    "TRANSACTION_PREPARED",
+    "TRANSACTION_ROLLBACK",
     "Arrival",
     "Batch",
     "Boundary",
+    "Clock",
     "DiskFullError",
     "FiretrailError",
     "FlushFailedError",
@@ -40,6 +51,7 @@ __all__ = [
     "Host",
     "IllegalMessageError",
     "Message",
+    "MissingExtraError",
     "NotAStoreError",
     "PutResult",
     "PutStatus",
@@ -54,5 +66,6 @@ __all__ = [
     "StoreLockedError",
     "StoreReadOnlyError",
     "StoreView",
+    "System",
     "__version__",
 ]

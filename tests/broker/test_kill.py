@@ -53,7 +53,7 @@ def to_be_killed(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, str
     conf = folder / "broker.conf"
     conf.write_text("listenPort=0\nmappedFileSizeCommitLog=8388608\n")
     arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0"]
-    command = [sys.executable, "-m", "firetrail.cli.main", *arguments]
+    command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

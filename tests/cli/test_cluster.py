@@ -24,7 +24,7 @@ from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.store.config import StoreConfig
 
-UP = [sys.executable, "-m", "firetrail.cli.main", "up", "--port", "0", "--namesrv-port", "0"]
+UP = [sys.executable, "-m", "firetrail", "up", "--port", "0", "--namesrv-port", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ class TestMessages:
         assert ask("tail", "Mail", "--tags", "old").out == ""
 
     def test_lines_of_standard_input(self, namesrv: str) -> None:
-        command = [sys.executable, "-m", "firetrail.cli.main", "send", "Lines", "-n", namesrv]
+        command = [sys.executable, "-m", "firetrail", "send", "Lines", "-n", namesrv]
         told = subprocess.run(command, input=b"a\nb\r\nc", capture_output=True, check=True)
         assert told.stdout.count(b"SEND_OK  broker-a queue") == 3
 

@@ -12,8 +12,9 @@ from firetrail import __version__
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.errors import FormatError, NotAStoreError, StoreDamagedError
+from firetrail.kernels import kernel_names
 
-COMMAND = [sys.executable, "-m", "firetrail.cli.main"]
+COMMAND = [sys.executable, "-m", "firetrail"]
 
 
 @pytest.fixture
@@ -33,21 +34,33 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return state
 
 
+SLOWER = "pure Python, slower: reinstall with a C compiler; not compiled: "
+
+
 @pytest.mark.parametrize(
-    ("compiled", "kernels"),
-    [(True, "compiled"), (False, "pure Python, slower: reinstall with a C compiler")],
+    ("missing", "pure", "kernels"),
+    [
+        ((), False, "compiled"),
+        ((), True, "pure Python, because FIRETRAIL_PURE=1 is set"),
+        (("firetrail.format.kernels.scan",), False, f"{SLOWER}format.kernels.scan"),
+        (kernel_names(), False, f"{SLOWER}all"),
+    ],
 )
 def test_version_tells_the_state_of_the_kernels(
-    compiled: bool,
+    missing: tuple[str, ...],
+    pure: bool,
     kernels: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli, "COMPILED", compiled)
+    monkeypatch.setattr(cli, "MISSING", missing)
+    monkeypatch.setattr(cli, "PURE_WANTED", pure)
     with pytest.raises(SystemExit) as exit:
         cli.main(["--version"])
     assert exit.value.code == ExitCode.OK
-    assert capsys.readouterr().out == f"firetrail {__version__} (kernels: {kernels})\n"
+    assert (
+        " ".join(capsys.readouterr().out.split()) == f"firetrail {__version__} (kernels: {kernels})"
+    )
 
 
 def test_version_of_an_uncompiled_run() -> None:

@@ -15,7 +15,7 @@ from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 
-COMMAND = [sys.executable, "-m", "firetrail.cli.main", "namesrv", "--port", "0"]
+COMMAND = [sys.executable, "-m", "firetrail", "namesrv", "--port", "0"]
 
 
 def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:

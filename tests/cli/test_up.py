@@ -19,7 +19,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.store.store import Store
 
-FIRETRAIL = [sys.executable, "-m", "firetrail.cli.main"]
+FIRETRAIL = [sys.executable, "-m", "firetrail"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 
 

@@ -115,7 +115,7 @@ class BrokerProcess:
     def _command(self) -> list[str]:
         arguments = ["up", str(self.store), "-c", str(self.conf), "--port", str(self._port)]
         arguments += ["--namesrv-port", str(self._namesrv_port)]
-        return [sys.executable, "-m", "firetrail.cli.main", *arguments]
+        return [sys.executable, "-m", "firetrail", *arguments]
 
     def _environment(self) -> dict[str, str]:
         return dict(os.environ)

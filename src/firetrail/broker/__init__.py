@@ -1,1 +1,7 @@
-"""What a request means: send, pull, hold, offsets, groups, delay, retry, transactions, admin."""
+"""A RocketMQ broker: for programs with an event loop, and for those without one."""
+
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+
+__all__ = ["BackgroundBroker", "Broker", "BrokerConfig"]

@@ -37,7 +37,7 @@ alike; `firetrail namesrv -c namesrv.conf` does the same for a name server.
 From Python, a store is opened with a `StoreConfig`, a broker is also given a `BrokerConfig`:
 
 ```python
-from firetrail.store.config import FlushMode, StoreConfig
+from firetrail import FlushMode, StoreConfig
 
 config = StoreConfig(flush=FlushMode.SYNC, file_reserved_hours=48)
 larger = config.replace(max_message_size=8 << 20)

@@ -29,7 +29,7 @@ from firetrail.cli import (
 )
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
-from firetrail.kernels import MISSING, PURE_WANTED
+from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
     *(up, broker, namesrv),
@@ -82,11 +82,17 @@ def version_line() -> str:
     if PURE_WANTED:
         kernels = "pure Python, because FIRETRAIL_PURE=1 is set"
     elif MISSING:
-        names = ", ".join(name.removeprefix("firetrail.") for name in MISSING)
-        kernels = f"pure Python, slower: reinstall with a C compiler; not compiled: {names}"
+        kernels = f"pure Python, slower: reinstall with a C compiler; not compiled: {_missing()}"
     else:
         kernels = "compiled"
     return f"firetrail {__version__} (kernels: {kernels})"
+
+
+def _missing() -> str:
+    """The kernels that are not compiled, by name if there are others that are."""
+    if set(kernel_names()) <= set(MISSING):
+        return "all"
+    return ", ".join(name.removeprefix("firetrail.") for name in MISSING)
 
 
 def _fail(error: Exception, code: ExitCode) -> ExitCode:

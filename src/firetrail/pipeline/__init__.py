@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
     from firetrail.pipeline.source.datasource import register
+    from firetrail.pipeline.source.plan import explain
 
 __all__ = [
     "archive",
     "audit",
+    "explain",
     "rebuild",
     "register",
     "replay",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
+    "explain": "source.plan",
     "rebuild": "jobs.rebuild.job",
     "register": "source.datasource",
     "replay": "jobs.replay.job",

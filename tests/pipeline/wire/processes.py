@@ -24,7 +24,7 @@ class BrokerProcess:
         kind = "broker" if namesrv else "up"
         where = ["--namesrv", namesrv] if namesrv else ["--namesrv-port", str(own)]
         arguments = [kind, str(folder / "store"), "-c", str(self._conf), "--port", str(port)]
-        self._command = [sys.executable, "-m", "firetrail.cli.main", *arguments, *where]
+        self._command = [sys.executable, "-m", "firetrail", *arguments, *where]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
