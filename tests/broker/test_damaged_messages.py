@@ -16,7 +16,7 @@ from tests.client.clusters import until
 from tests.crash.files_check import UNIT, Raw, readable
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.own_records import own_records
+from firetrail.broker.stored import internal_records
 from firetrail.client import (
     Admin,
     Message,
@@ -189,7 +189,7 @@ def test_one_read_passes_over_some_damaged_units_only(
         store._engine.reader.forget_cursors()
         result = store.get_hashed("T", 0, 0)
         assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 2)
-        assert [record.body for record in own_records(store, "T", 0, 0)] == ALL[3:]
+        assert [record.body for record in internal_records(store, "T", 0, 0)] == ALL[3:]
 
 
 @pytest.mark.parametrize("damage", [unit_offset, unit_size])

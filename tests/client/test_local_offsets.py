@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
+from tests.helpers import FaultyFiles
 
 from firetrail.client.local_offsets import LocalOffsets
 from firetrail.remoting.bodies import MessageQueue
@@ -68,3 +70,20 @@ def test_nothing_new_is_not_written(tmp_path: Path) -> None:
     offsets.path.unlink()
     asyncio.run(offsets.save({Q0: 5}))
     assert not offsets.path.exists()
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "sync_folder"])
+@pytest.mark.parametrize("skip", [0, 1])
+def test_a_failed_save_leaves_a_file_that_can_be_read(
+    tmp_path: Path, operation: str, skip: int
+) -> None:
+    """The file has its name at every moment, so that no crash leaves only the one before."""
+    asyncio.run(opened(tmp_path).save({Q0: 5}))
+    files = FaultyFiles()
+    offsets = LocalOffsets(tmp_path, "10.0.0.1@DEFAULT", "G", files)
+    asyncio.run(offsets.load())
+    files.fail(operation, errno.EIO, skip=skip, times=1)
+    with pytest.raises(OSError, match=r"Input/output"):
+        asyncio.run(offsets.save({Q0: 6}))
+    assert offsets.path.exists()
+    assert opened(tmp_path).get(Q0) in (5, 6)

@@ -35,7 +35,6 @@ from firetrail.broker.processors.query import QueryProcessor
 from firetrail.broker.processors.reply import ReplyProcessor
 from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
-from firetrail.broker.recovering import destinations
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
 from firetrail.broker.services.queue_locks import QueueLocks
@@ -49,6 +48,7 @@ from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.overruns import log_overruns, overshoot_in
 from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.stored import pending_destinations
 from firetrail.broker.takeover import unsupported
 from firetrail.broker.takeover.java_timer import take_over
 from firetrail.broker.takeover.waiting_timers import count_waiting
@@ -260,7 +260,9 @@ class Broker:
         self.topics.has_light_queues = store.has_light_queues
         if not store.recovery.clean or TOPICS_JSON in store.missing_config:
             since = self.topics.version.timestamp
-            self.topics.recover(store.queue_pairs(), store.newest_time, destinations(store, since))
+            self.topics.recover(
+                store.queue_pairs(), store.newest_time, pending_destinations(store, since)
+            )
         self.groups = GroupTable(file(GROUPS_JSON), config, now_ms)
         offset_files = OffsetFiles(
             system, self._folder, store.flush, light_queues=store.config.light_queues
@@ -289,7 +291,7 @@ class Broker:
         checkpoints.load()
         if not store.recovery.clean:
             self.groups.recover(checkpoints.pops())
-        take_over(store, self.topics, self.offsets, checkpoints, self._folder)
+        take_over(store, self.topics, self.offsets, checkpoints, self._system.files, self._folder)
         self._orders = PopOrders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
         log_overruns(overruns + self._orders.set_back(overshoot))
         self._reviving = ReviveService(store, self.topics, self.groups, checkpoints, now_ms)

@@ -9,14 +9,13 @@ from firetrail.client.arguments import INT32_MAX, check_settings, checked_addres
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
-from firetrail.client.send import AUTO_CREATE_TOPIC
 from firetrail.client.session import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.hosts import format_host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.java_properties import parse_properties
-from firetrail.format.names import check_topic
+from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,

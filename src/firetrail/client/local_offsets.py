@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from firetrail.format.arguments import text
 from firetrail.format.names import is_folder_name
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.body import Body
+from firetrail.system import Files
 
 FOLDER = ".rocketmq_offsets"
 """Below the home folder, unless another is given."""
@@ -36,7 +36,8 @@ class _Table(Body):
 class LocalOffsets:
     """The offsets of one consumer. Two that share a file would not notice each other."""
 
-    def __init__(self, folder: Path, client: str, group: str) -> None:
+    def __init__(self, folder: Path, client: str, group: str, files: Files | None = None) -> None:
+        self._files = files or Files()
         self.path = folder / client / group / "offsets.json"
         self._backup = self.path.with_name(self.path.name + ".bak")
         self._saved: dict[MessageQueue, int] = {}
@@ -68,7 +69,7 @@ class LocalOffsets:
     def _load(self) -> dict[MessageQueue, int]:
         for path in (self.path, self._backup):
             try:
-                return _Table.from_json(config_json.loads(path.read_bytes())).offset_table
+                return _Table.from_json(config_json.loads(self._files.read(path))).offset_table
             except FileNotFoundError:
                 continue
             except (FormatError, ProtocolError) as error:
@@ -76,15 +77,11 @@ class LocalOffsets:
         return {}
 
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(config_json.dumps(_Table(offsets).to_json()).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        """Replace the file; it has its name at all times, whenever a crash comes."""
+        self._files.make_folder(self.path.parent)
         if self.path.exists():
-            self.path.replace(self._backup)
-        temporary.replace(self.path)
+            self._files.replace(self._backup, self._files.read(self.path))
+        self._files.replace(self.path, config_json.dumps(_Table(offsets).to_json()).encode())
 
 
 class Place:

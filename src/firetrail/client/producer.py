@@ -19,7 +19,6 @@ from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.compression import inflated
 from firetrail.client.received import Received
 from firetrail.client.send import (
-    AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
     OutgoingMessage,
     SendResult,
@@ -45,7 +44,7 @@ from firetrail.format.layout import (
     TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
 )
-from firetrail.format.names import check_topic
+from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic, reply_topic
 from firetrail.format.properties import (
     CORRELATION_ID,
     MSG_TYPE,
@@ -319,7 +318,7 @@ class Producer(ClusterClient):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         route = await self._session.route(request.queue.topic)
         cluster = next(data.cluster for data in route.broker_datas if data.broker_name == broker)
-        topic = f"{cluster}_REPLY_TOPIC"
+        topic = reply_topic(cluster)
         queue = MessageQueue(topic, broker, 0)
         about[MSG_TYPE] = "reply"
         draft = draft_of(Message(topic, body), self._ids, queue, about)

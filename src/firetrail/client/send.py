@@ -17,7 +17,7 @@ from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
-from firetrail.format.names import check_topic
+from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
 from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
@@ -25,8 +25,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
 
-AUTO_CREATE_TOPIC = "TBW102"
-"""The topic after which brokers make others."""
 DEFAULT_QUEUES = 4
 COMPRESS_OVER = 4096
 """Larger bodies are compressed, as the Java client does, if that makes them smaller."""

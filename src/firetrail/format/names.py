@@ -60,6 +60,8 @@ INDEX_NAME_DIGITS = 17
 OFFSET_MAX = 2**63 - 1
 QUEUE_ID_MAX = 2**31 - 1
 
+AUTO_CREATE_TOPIC = "TBW102"
+"""New topics inherit the settings of this one, if the broker creates them on demand."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Delayed messages wait here, in queue ``level - 1``."""
 RETRY_PREFIX = "%RETRY%"
@@ -84,6 +86,11 @@ _NAMESRV = "namesrv="
 def name_server(store: str) -> str | None:
     """The address in ``namesrv=HOST:PORT``, where brokers stand for a store; None for a folder."""
     return store.removeprefix(_NAMESRV) if store.startswith(_NAMESRV) else None
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that carries the replies to requests in a cluster."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 def segment_name(offset: int) -> str:

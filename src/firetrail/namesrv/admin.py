@@ -56,12 +56,12 @@ class AdminAnswers:
 
     # -- settings for others ------------------------------------------------------------------
 
-    def put_kv(self, connection: Connection, request: Command) -> Command:
+    async def put_kv(self, connection: Connection, request: Command) -> Command:
         """Set a value."""
         header = KVHeader.decode(request.fields)
         if header.value is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field value is missing")
-        self._kv.put(header.namespace, header.key, header.value)
+        await self._kv.put(header.namespace, header.key, header.value)
         return request.answer()
 
     def get_kv(self, connection: Connection, request: Command) -> Command:
@@ -73,10 +73,10 @@ class AdminAnswers:
             raise RequestError(ResponseCode.QUERY_NOT_FOUND, what)
         return request.answer(fields=ValueResponse(value).encode())
 
-    def delete_kv(self, connection: Connection, request: Command) -> Command:
+    async def delete_kv(self, connection: Connection, request: Command) -> Command:
         """Remove a value."""
         header = KVHeader.decode(request.fields)
-        self._kv.delete(header.namespace, header.key)
+        await self._kv.delete(header.namespace, header.key)
         return request.answer()
 
     def list_kv(self, connection: Connection, request: Command) -> Command:

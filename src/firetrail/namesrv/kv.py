@@ -5,13 +5,14 @@ The file is RocketMQ's ``kvConfig.json``: ``{"configTable":{"<namespace>":{"<key
 
 from __future__ import annotations
 
-import os
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format import config_json
 from firetrail.remoting.body import Body
+from firetrail.system import System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """The namespace with the order of brokers for topics whose messages are in order everywhere."""
@@ -25,44 +26,61 @@ class _KVFile(Body):
 
 
 class KVConfig:
-    """Namespaces with keys and values. Every change is in the file before it is acknowledged."""
+    """Namespaces with keys and values.
 
-    def __init__(self, path: Path | None = None) -> None:
+    Every change is in the file, durably, before it is acknowledged or visible to readers.
+
+    Args:
+        path: The file; None keeps the values in memory only.
+        system: The operating system.
+
+    Raises:
+        ConfigError: The file exists and cannot be read.
+    """
+
+    def __init__(self, path: Path | None = None, system: System | None = None) -> None:
         self._path = path
+        self._files = (system or System()).files
         self._table: dict[str, dict[str, str]] = {}
+        self._changing = asyncio.Lock()
         if path is not None and path.exists():
             try:
-                loaded = _KVFile.from_json(config_json.loads(path.read_bytes()))
+                loaded = _KVFile.from_json(config_json.loads(self._files.read(path)))
             except FiretrailError as error:
                 remedy = "repair or remove the file"
                 raise ConfigError("kvConfigPath", str(path), f"{error}; {remedy}") from None
             self._table = loaded.config_table
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value; None if there is none."""
+        """Return the value; None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All of a namespace; None if there is none."""
+        """Return all values of a namespace; None if there is none."""
         return self._table.get(namespace)
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value."""
-        self._table.setdefault(namespace, {})[key] = value
-        self._save()
+        async with self._changing:
+            await self._save(self._with(namespace, self._table.get(namespace, {}) | {key: value}))
 
-    def delete(self, namespace: str, key: str) -> None:
+    async def delete(self, namespace: str, key: str) -> None:
         """Remove a value, if it is there."""
-        self._table.get(namespace, {}).pop(key, None)
-        self._save()
+        async with self._changing:
+            if self.get(namespace, key) is not None:
+                rest = {k: v for k, v in self._table[namespace].items() if k != key}
+                await self._save(self._with(namespace, rest))
 
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._path.with_name(self._path.name + ".tmp")
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(config_json.dumps(_KVFile(self._table).to_json()))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
+    def _with(self, namespace: str, values: dict[str, str]) -> dict[str, dict[str, str]]:
+        return self._table | {namespace: values}
+
+    async def _save(self, table: dict[str, dict[str, str]]) -> None:
+        """Write the file in a thread; the event loop goes on meanwhile."""
+        if self._path is not None:
+            content = config_json.dumps(_KVFile(table).to_json()).encode()
+            await asyncio.to_thread(self._write, self._path, content)
+        self._table = table
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._files.make_folder(path.parent)
+        self._files.replace(path, content)

@@ -2,8 +2,8 @@
 
 Callers append under the log's lock and wait for the flusher if they must; the flusher syncs the
 log; the dispatcher derives queues and index; the allocator prepares files; the housekeeper flushes
-what was derived, notes the watermark and applies retention. Lock order: the log's append lock, then
-the allocator's; no other lock is taken while one is held.
+what was derived, notes the watermark and applies retention.
+``docs/design/architecture.md`` lists the locks and the order in which they are taken.
 """
 
 from __future__ import annotations

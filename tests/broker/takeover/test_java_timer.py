@@ -9,6 +9,7 @@ from tests.broker.pop.test_checkpoints import NAME, Parts, on
 
 from firetrail.broker.takeover.java_timer import take_over
 from firetrail.format.kernels.draft import Message
+from firetrail.system import Files
 
 NOW = 1_000_000
 WHEEL = "rmq_sys_wheel_timer"
@@ -28,7 +29,7 @@ def checkpoint(parts: Parts, start: int, out: int, count: int = 1, **more: str) 
 
 def take(parts: Parts, folder: Path) -> None:
     assert parts.store.wait_dispatched()
-    take_over(parts.store, parts.topics, parts.offsets, parts.points, folder)
+    take_over(parts.store, parts.topics, parts.offsets, parts.points, Files(), folder)
 
 
 def open_offsets(parts: Parts) -> list[set[int]]:

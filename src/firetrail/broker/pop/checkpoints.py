@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.broker.own_records import own_records
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.stored import internal_records
 from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
@@ -283,7 +283,7 @@ class PopCheckpoints:
         seen = self._offsets.get(SEEN, self._topics.revive, queue)
         # Offsets that a Java broker has saved may be newer than its notes, and groups set back.
         is_behind = self._offsets.is_ours and not self._store.recovery.clean
-        for record in own_records(self._store, self._topics.revive, queue, offset):
+        for record in internal_records(self._store, self._topics.revive, queue, offset):
             note = self._note(record, queue)
             if isinstance(note, PopCheckpoint):
                 note.place = record.queue_offset

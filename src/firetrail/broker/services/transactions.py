@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.own_records import own_records
+from firetrail.broker.stored import internal_records
 from firetrail.broker.services.clients import Client, Clients
 from firetrail.broker.services.half_messages import (
     QUEUE,
@@ -29,6 +29,7 @@ from firetrail.broker.services.half_messages import (
     half_at,
     identity_of,
 )
+from firetrail.broker.stored import internal_records
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
 from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
@@ -246,7 +247,7 @@ class Transactions:
         return max(first, known or 0)
 
     def _messages(self, topic: str, offset: int) -> Iterator[Record]:
-        return own_records(self._store, topic, QUEUE, offset)
+        return internal_records(self._store, topic, QUEUE, offset)
 
     # -- questions ----------------------------------------------------------------------------
 

@@ -11,13 +11,17 @@ from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.light import is_light
-from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, check_topic
+from firetrail.format.names import (
+    AUTO_CREATE_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    check_topic,
+    reply_topic,
+)
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import Permission, ResponseCode
 from firetrail.remoting.headers import SendHeader
 
-AUTO_CREATE = "TBW102"
-"""The topic whose settings a topic inherits that is made by sending to it."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -26,7 +30,6 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Where Java brokers keep what their timer is to deliver."""
 BENCHMARK_TOPIC = "BenchmarkTest"
-REPLY_SUFFIX = "REPLY_TOPIC"
 SYSTEM_PREFIX = "rmq_sys_"
 """How topics begin that brokers of 5.x have for themselves."""
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
@@ -44,7 +47,7 @@ NOT_FOR_CLIENTS = frozenset(
     }
 )
 """Topics that no client may send to."""
-SYSTEM_TOPICS = NOT_FOR_CLIENTS | {AUTO_CREATE, BENCHMARK_TOPIC}
+SYSTEM_TOPICS = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC}
 
 
 READ_WRITE = Permission.READ | Permission.WRITE
@@ -80,7 +83,7 @@ class TopicTable:
         self._make_system_topics()
 
     def _make_system_topics(self) -> None:
-        reply = f"{self._config.cluster}_{REPLY_SUFFIX}"
+        reply = reply_topic(self._config.cluster)
         inherited = READ_WRITE | Permission.INHERIT
         queues = self._config.default_topic_queues
         wanted = {
@@ -96,10 +99,12 @@ class TopicTable:
             self.revive: (self._config.revive_queues, Permission.READ),
         }
         if self._config.auto_create_topics:
-            wanted[AUTO_CREATE] = (queues, inherited)
-        elif AUTO_CREATE in self._topics:
+            wanted[AUTO_CREATE_TOPIC] = (queues, inherited)
+        elif AUTO_CREATE_TOPIC in self._topics:
             # From a time when topics were made: it is kept, as RocketMQ does, but nothing inherits.
-            self._topics[AUTO_CREATE] = replace(self._topics[AUTO_CREATE], perm=int(READ_WRITE))
+            self._topics[AUTO_CREATE_TOPIC] = replace(
+                self._topics[AUTO_CREATE_TOPIC], perm=int(READ_WRITE)
+            )
         if self._config.trace_topic:
             wanted[self._config.trace_topic_name] = (1, READ_WRITE)
         for name, (count, perm) in wanted.items():
@@ -108,7 +113,7 @@ class TopicTable:
 
     def reconfigured(self) -> None:
         """The settings have changed."""
-        self._topics.pop(AUTO_CREATE, None)
+        self._topics.pop(AUTO_CREATE_TOPIC, None)
         self._make_system_topics()
         self._changed()
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrail.broker.own_records import own_records
 from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TIMER_TOPIC as TOPIC
 from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.stored import internal_records, number_property
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
-from firetrail.format.record import Record
 from firetrail.format.timer import CHECK, SLOT_MS, decode_check
 from firetrail.store.broker_store import BrokerStore
-from firetrail.system import System
+from firetrail.system import Files
 
 QUEUE = 0
 DELAY_MAX_MS = 3 * 24 * 3600 * 1000
@@ -31,6 +30,7 @@ def take_over(
     topics: TopicTable,
     offsets: OffsetTable,
     checkpoints: PopCheckpoints,
+    files: Files,
     folder: Path,
 ) -> None:
     """Let the check-points know what Java's timer would have told them."""
@@ -38,24 +38,19 @@ def take_over(
     done = offsets.get(GROUP, TOPIC, QUEUE)
     if end <= (done or 0):
         return
-    delivered = _delivered_ms(folder) - SLOT_MS
+    delivered = _delivered_ms(files, folder) - SLOT_MS
     first = store.offset_at(TOPIC, QUEUE, delivered - DELAY_MAX_MS) if done is None else done
     checkpoints.take_over(
-        (record, _number(record, REAL_QID))
-        for record in own_records(store, TOPIC, QUEUE, first)
+        (record, number_property(record, REAL_QID) or 0)
+        for record in internal_records(store, TOPIC, QUEUE, first)
         if record.properties.get(REAL_TOPIC) == topics.revive
-        and _number(record, TIMER_OUT_MS) >= delivered
+        and (number_property(record, TIMER_OUT_MS) or 0) >= delivered
     )
     offsets.commit(GROUP, TOPIC, QUEUE, end)
 
 
-def _number(record: Record, name: str) -> int:
-    text = record.properties.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
-def _delivered_ms(folder: Path) -> int:
+def _delivered_ms(files: Files, folder: Path) -> int:
     try:
-        return decode_check(System().files.read(folder / CONFIG / CHECK)).delivered_ms
+        return decode_check(files.read(folder / CONFIG / CHECK)).delivered_ms
     except FileNotFoundError:
         return 0

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from firetrail.broker.own_records import own_records
 from firetrail.broker.state.topics import TIMER_TOPIC
+from firetrail.broker.stored import internal_records, number_property
 from firetrail.format.javahash import java_hash
 from firetrail.format.names import CONFIG, parse_segment_name, segment_name
 from firetrail.format.properties import REAL_TOPIC, TIMER_OUT_MS
@@ -83,11 +83,10 @@ def count_waiting(store: BrokerStore, files: Files, root: Path, revive: str) -> 
         _count_wheel(found, files, root, java_hash(revive))
     offset = max(check.queue_offset, store.min_offset(TIMER_TOPIC, QUEUE))
     found.not_in_wheel = max(end - offset, 0)
-    for record in islice(own_records(store, TIMER_TOPIC, QUEUE, offset), LOOKS_MAX):
-        due = record.properties.get(TIMER_OUT_MS, "")
-        is_number = due.isascii() and due.isdigit()
-        if record.properties.get(REAL_TOPIC) != revive and is_number:
-            found.add(1, int(due))
+    for record in islice(internal_records(store, TIMER_TOPIC, QUEUE, offset), LOOKS_MAX):
+        due = number_property(record, TIMER_OUT_MS)
+        if record.properties.get(REAL_TOPIC) != revive and due is not None:
+            found.add(1, due)
     return found
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive.job import Archived, archive, archived_files, follow
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import Layout, gaps
+from firetrail.pipeline.jobs.archive.lake import MANIFEST, Lake
+from firetrail.pipeline.jobs.archive.manifest import Layout, Retired, gaps
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.inspect.view import StoreView
@@ -202,6 +203,25 @@ class TestAgainAndAgain:
         assert (done.compacted, done.total_files) == (3 * files, files)
         assert len(list(lake.rglob("*.parquet"))) == files
         assert archived_offsets(lake) == offsets(root)
+
+    def test_files_replaced_long_ago_go_and_are_forgotten(
+        self, spark: SparkSession, root: Path, lake: Path, put: Put
+    ) -> None:
+        """They are not counted as files of killed jobs, and the manifest does not grow."""
+        put(6)
+        archive(spark, root, lake)
+        (file, *_) = archived_files(lake)
+        old = (lake / file.path).with_name("0-replaced.parquet")
+        shutil.copy(lake / file.path, old)
+        folder = Lake(str(lake))
+        manifest = folder.manifest()
+        assert manifest is not None
+        retired = (Retired(old.relative_to(lake).as_posix(), since_ms=0),)
+        folder.publish(replace(manifest, sequence=manifest.sequence + 1, retired=retired))
+        put(3)
+        assert archive(spark, root, lake).removed == 0
+        assert not old.exists()
+        assert json.loads((lake / MANIFEST).read_text())["retired"] == []
 
 
 class TestKilled:

@@ -84,7 +84,7 @@ def archive(
     ``allow_gap`` is not set; StoreDamagedError at a record that is not good.
     """
     folder = Lake(str(lake))
-    if folder.is_empty() is False and folder.manifest() is None:
+    if not folder.is_empty() and folder.manifest() is None:
         raise LakeError(
             f"{lake}: not empty and no archive (no {MANIFEST}); choose a new or empty folder"
         )
@@ -147,7 +147,7 @@ class _Run:
     def archive(self, allow_gap: bool) -> Archived:
         """Export what is new."""
         manifest = self._manifest()
-        removed = self._remove_strays(manifest)
+        manifest, removed = self._remove_strays(manifest)
         start, end = self._new_part(manifest, allow_gap)
         written = self._write(start, end, manifest.layout) if start < end else []
         files = [file for part in written for file in part.files]
@@ -275,15 +275,18 @@ class _Run:
 
     # -- around it ----------------------------------------------------------------------------
 
-    def _remove_strays(self, manifest: Manifest) -> int:
-        """Remove the files that killed jobs have left, and those replaced long ago."""
+    def _remove_strays(self, manifest: Manifest) -> tuple[Manifest, int]:
+        """Remove the files that killed jobs have left, and those replaced long ago.
+
+        Returns the manifest without the latter, and the number of the former.
+        """
         kept_since_ms = time.time_ns() // 1_000_000 - RETIRED_KEPT_MS
-        manifest = manifest.without_retired_before(kept_since_ms)
-        known = {file.path for file in manifest.files} | {old.path for old in manifest.retired}
-        strays = [name for name in self._lake.data_files() if name not in known]
-        for name in strays:
+        pruned = manifest.without_retired_before(kept_since_ms)
+        known = {file.path for file in pruned.files} | {old.path for old in pruned.retired}
+        unknown = {name for name in self._lake.data_files() if name not in known}
+        for name in unknown:
             self._lake.remove(name)
-        return len(strays)
+        return pruned, len(unknown - {old.path for old in manifest.retired})
 
     def _mark(self, manifest: Manifest) -> bool:
         """Let the store know; False if it cannot be written."""

@@ -43,7 +43,7 @@ def test_a_note_about_a_pop(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     asyncio.run(pop())
     spoil_body(tmp_path, "rmq_sys_REVIVE_LOG")
     running(serves, tmp_path)
-    assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and left out" in caplog.text
+    assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and skipped" in caplog.text
 
 
 def test_a_delayed_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,106 @@
+"""Stored messages as the broker itself uses them: read back, and copied to another queue."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+from firetrail.broker.state.topics import HALF_TOPIC
+from firetrail.errors import FormatError
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.properties import REAL_QID, REAL_TOPIC
+from firetrail.format.record import Record, decode_message
+from firetrail.store.broker_store import BrokerStore
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+_log = logging.getLogger(__name__)
+
+
+def copy_of(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: bytes,
+    *,
+    sys_flag: int | None = None,
+    more_attempts: int = 0,
+    prepared_offset: int = 0,
+    delay_level: int = 0,
+    wait_for_flush: bool = True,
+) -> Message:
+    """Make a message with the content of a stored one, for another topic or queue.
+
+    Args:
+        record: The stored message.
+        topic: Where the copy goes.
+        queue_id: The queue of that topic.
+        properties: The encoded properties of the copy.
+        sys_flag: The system flags of the copy; None keeps those of the record.
+        more_attempts: How much higher the count of deliveries is in the copy.
+        prepared_offset: For the end of a transaction, where its half message is in the log.
+        delay_level: How long the copy is delayed; 0 delivers it at once.
+        wait_for_flush: Whether a put waits for the disk if the store is configured to.
+    """
+    return Message(
+        topic,
+        record.body,
+        queue_id=queue_id,
+        delay_level=delay_level,
+        flag=record.flag,
+        sys_flag=record.sys_flag if sys_flag is None else sys_flag,
+        born_time=record.born_time,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times + more_attempts,
+        prepared_offset=prepared_offset,
+        raw_properties=properties,
+        wait_for_flush=wait_for_flush,
+    )
+
+
+def number_property(record: Record, name: str) -> int | None:
+    """Return the number in a property, None if it is not one: producers may write anything."""
+    text = record.properties.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def internal_records(
+    store: BrokerStore, topic: str, queue_id: int, offset: int
+) -> Iterator[Record]:
+    """Yield the records of one of the broker's own queues, starting at ``offset``.
+
+    A damaged record is logged and skipped: it must not hold up the messages of all others.
+    """
+    while True:
+        result = store.get_hashed(topic, queue_id, offset)
+        if result.next_offset <= offset:
+            return
+        for buffer in result.buffers:
+            try:
+                yield decode_message(buffer)
+            except FormatError as error:
+                _log.error(
+                    "%s, queue %d: an internal record at or after offset %d is damaged and "
+                    "skipped (%s); firetrail fsck shows where it is",
+                    topic,
+                    queue_id,
+                    offset,
+                    error,
+                )
+        offset = result.next_offset
+
+
+def pending_destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[str, int]]:
+    """Yield topic and queue of the delayed and half messages stored since a time.
+
+    A topic that was created for one of them has no queue until the message is delivered.
+    """
+    for waiting in (SCHEDULE_TOPIC, HALF_TOPIC):
+        for queue_id in store.queues(waiting):
+            first = store.offset_at(waiting, queue_id, since_ms)
+            for record in store.read(waiting, queue_id, first):
+                topic, number = record.properties.get(REAL_TOPIC), number_property(record, REAL_QID)
+                if topic and topic != HALF_TOPIC and number is not None:
+                    yield topic, number
