@@ -19,7 +19,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 _log = logging.getLogger(__name__)
 
 
-def copy_of(
+def copy_record(
     record: Record,
     topic: str,
     queue_id: int,

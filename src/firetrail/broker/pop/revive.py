@@ -14,7 +14,7 @@ from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
 from firetrail.broker.services.repeat import repeat
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import copy_of
+from firetrail.broker.stored import copy_record
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
@@ -124,7 +124,9 @@ class ReviveService:
         try:
             if len(raw) > PROPERTIES_MAX:
                 raise IllegalMessageError("properties", f"{len(raw)} bytes leave no room")
-            self._store.put(copy_of(record, name, 0, raw, more_attempts=1, wait_for_flush=False))
+            self._store.put(
+                copy_record(record, name, 0, raw, more_attempts=1, wait_for_flush=False)
+            )
         except IllegalMessageError as error:  # it will not become legal; others have their turn
             _log.error(
                 "the popped message at %d cannot come again for %s: %s; left out",

@@ -12,7 +12,7 @@ from random import randrange
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import copy_of
+from firetrail.broker.stored import copy_record
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -118,4 +118,4 @@ class SendBackProcessor:
             REAL_QID: None,
         }
         raw = replace_properties(record.raw_properties, changes)
-        return copy_of(record, topic, queue_id, raw, more_attempts=1)
+        return copy_record(record, topic, queue_id, raw, more_attempts=1)

@@ -7,8 +7,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 
-from firetrail.broker.stored import copy_of
 from firetrail.broker.services.clients import Client
+from firetrail.broker.stored import copy_record
 from firetrail.format import layout
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -90,13 +90,13 @@ def identity_of(record: Record) -> Identity | None:
 
 def copy_of(record: Record, topic: str, properties: bytes) -> Message:
     """A half message as it is to be stored in one of the broker's own topics."""
-    return copy_of(record, topic, QUEUE, properties, wait_for_flush=False)
+    return copy_record(record, topic, QUEUE, properties, wait_for_flush=False)
 
 
 def committed_from(record: Record) -> Message:
     """The message that consumers get."""
     properties = record.properties
-    return copy_of(
+    return copy_record(
         record,
         properties[REAL_TOPIC],
         int(properties[REAL_QID]),

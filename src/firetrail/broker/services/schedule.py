@@ -15,7 +15,7 @@ from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import HALF_TOPIC
-from firetrail.broker.stored import copy_of
+from firetrail.broker.stored import copy_record
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
@@ -131,7 +131,7 @@ class Schedule:
         raw = record.raw_properties
         try:
             self._store.put(
-                copy_of(
+                copy_record(
                     record, topic, int(queue_id), raw, delay_level=HAS_WAITED, wait_for_flush=False
                 )
             )

@@ -29,9 +29,9 @@ from firetrail.broker.services.half_messages import (
     half_at,
     identity_of,
 )
-from firetrail.broker.stored import internal_records
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
+from firetrail.broker.stored import internal_records
 from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.ids import decode_message_id, encode_message_id
