@@ -33,7 +33,10 @@ $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
-demo: setup ## See it work: write, read, query and check a store
+$(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
+	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ --requirement $<
+
+demo: setup $(VENV)/stock-client ## See it work: a store, a crash, a broker with a stock client, Spark
 	@$(BIN)/python examples/demo.py
 
 test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled

@@ -1,4 +1,4 @@
-"""Firetrail in a minute: write, read, find, crash, recover, look inside; then a day with Spark.
+"""Firetrail in a minute: a store, a crash, a broker with a stock client, a day with Spark.
 
 Run it with ``make demo``, or ``demo.py [DIR [MESSAGES]]``. What it makes is left behind for you to
 play with: in ``build/demo``, or in the empty folder that is given as an argument.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,13 @@ from typing import TypeVar
 from shop import write_day
 
 from firetrail import FlushMode, Message, MissingExtraError, Store, StoreConfig
+from firetrail.broker import BackgroundBroker
 from firetrail.cli import run_command, version_line
 
 DEFAULT = Path(__file__).parent.parent / "build" / "demo"
+CLIENTS = Path(__file__).parent / "clients"
+STOCK_CLIENT = Path(sys.prefix) / "stock-client"
+"""Where ``make demo`` installs RocketMQ's C++ client for Python."""
 WRITER = "--write-until-killed"
 BUSIEST = (
     "select topic, tags, count(*) as messages, round(avg(size)) as bytes from messages "
@@ -54,9 +59,11 @@ def main() -> None:
         read(store)
         follow(store)
         find(store, message_id)
-    crash_and_recover(path)
-    look_inside(path)
-    pipeline(folder, count)
+    print(f"\n  (a program with a store: {time.perf_counter() - started:.1f} s)")
+    timed("crash and recovery", lambda: crash_and_recover(path))
+    timed("looking inside", lambda: look_inside(path))
+    timed("broker and client", serve)
+    timed("all of the Spark part", lambda: pipeline(folder, count))
     heading(f"Done in {time.perf_counter() - started:.1f} s. Everything is still there")
     print(f"  {folder / 'report.html'}    open it in a browser")
     print(f"  .venv/bin/firetrail dump {path} --topic orders --json")
@@ -231,6 +238,33 @@ def firetrail(command: str, path: Path, *options: str) -> None:
         print(f"  {line}".rstrip())
     if done.returncode:
         sys.exit(f"firetrail {command} ended with {done.returncode}")
+
+
+# -- as a broker ---------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Start a broker and let a client talk to it that is not ours."""
+    with BackgroundBroker() as broker:
+        if STOCK_CLIENT.is_dir():
+            heading("A broker, and RocketMQ's own C++ client, which does not notice")
+            program = "hello_cpp.py"
+        else:
+            heading("A broker, and Firetrail's client (make demo installs a stock one)")
+            program = "hello_firetrail.py"
+        print(f"  name server {broker.namesrv}, broker {broker.address}")
+        print(f"  $ python examples/clients/{program} {broker.namesrv}", flush=True)
+        done = subprocess.run(
+            [sys.executable, CLIENTS / program, broker.namesrv],
+            env=os.environ | ({"PYTHONPATH": str(STOCK_CLIENT)} if STOCK_CLIENT.is_dir() else {}),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+        for line in done.stdout.splitlines():
+            print(f"  {line}")
+        if done.returncode:
+            sys.exit(f"{program} ended with {done.returncode}")
 
 
 # -- with Spark ----------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_demo(tmp_path: Path) -> None:
         "the last one acknowledged is 'entry",
         "$ firetrail query demo/store --topic orders --key o-0",
         "demo/store (closed): ok: ",
+        "got hello 2",
         "$ firetrail pipeline rebuild demo/shop --into demo/rebuilt",
         "of 20000 messages",
         "demo/report.html: 20,000 messages",
