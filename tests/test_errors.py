@@ -11,10 +11,13 @@ from firetrail.errors import (
     FiretrailError,
     FormatError,
     IllegalMessageError,
+    NoRouteYetError,
+    RequestError,
     StoreDamagedError,
     StoreError,
     WrongTypeError,
 )
+from firetrail.remoting.codes import ResponseCode
 
 DAMAGED = StoreDamagedError("commitlog/0", 332, 332, "body CRC differs", "run firetrail fsck")
 
@@ -70,3 +73,15 @@ def test_the_drawing_shows_every_error() -> None:
     drawn = re.findall(r"\b(\w+Error)\b {2,}|─ (\w+Error)\b|^ {4}(\w+Error)$", errors.__doc__, re.M)
     names = {name for groups in drawn for name in groups if name}
     assert names == {error.__name__ for error in error_classes()}
+
+
+def test_the_drawing_marks_the_errors_that_are_retriable() -> None:
+    marked = set(re.findall(r"(\w+Error)\b[^\n]*retry later", errors.__doc__ or ""))
+    made = {NoRouteYetError: NoRouteYetError(17, "T")}
+    retriable = {error.__name__ for error in error_classes() if made.get(error, error).retriable}
+    assert retriable == marked
+
+
+def test_a_refused_request_is_retriable_by_its_code() -> None:
+    names = {"SYSTEM_ERROR", "SYSTEM_BUSY", "SERVICE_NOT_AVAILABLE", "FLOW_CONTROL"}
+    assert {code.name for code in ResponseCode if RequestError(code, "").retriable} == names

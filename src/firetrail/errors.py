@@ -10,6 +10,9 @@
     ├── ProtocolError (also ValueError) bytes on a connection that are no command
     ├── RequestError                    a request that was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
+    ├── NotReachedError                 a name server or broker that does not answer  retry later
+    ├── NoSuchError                     a topic, queue or group that does not exist
+    ├── AddressInUseError               a port that another process listens on
     ├── ClientClosedError               a client used before open or after close
     ├── PipelineError                   bulk work that Spark cannot do as asked
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
@@ -21,6 +24,7 @@
         ├── NotAStoreError              the folder holds no message store
         ├── StoreLockedError            another process has the store open          retry later
         ├── StoreDamagedError           data that was durable does not read back
+        │   └── QueueGapError           a queue lacks messages before those to append
         ├── DataLostError               messages asked for that retention has deleted
         ├── StoreReadOnlyError          opened for reading, or writing was given up
         ├── StoreClosedError            used before open or after close
@@ -30,17 +34,25 @@
         └── IllegalMessageError         a message the store must refuse
             └── PropertiesTooLongError  its properties do not fit into a record
 
-"retry later" marks the errors that go away without a change to the call; the others need another
-argument, another file or an operator. The message of each error names the thing, the place and
+"retry later" marks the errors whose ``retriable`` is True: they go away without a change to the
+call. The others need another argument, another file or an operator. A RequestError is retriable
+if its code is. The message of each error names the thing, the place and
 what to do; errors with arguments also keep them as attributes, and survive pickling (they cross
 process borders in bulk jobs).
 """
 
 from __future__ import annotations
 
+RETRIABLE_CODES = frozenset({1, 2, 14, 215})
+"""Response codes that may be different a moment later: SYSTEM_ERROR, SYSTEM_BUSY,
+SERVICE_NOT_AVAILABLE and FLOW_CONTROL. Clients and the pipeline retry on these."""
+
 
 class FiretrailError(Exception):
     """Root of everything Firetrail raises on purpose."""
+
+    retriable: bool = False
+    """Whether the same call may succeed later, without a change to it."""
 
 
 class FormatError(FiretrailError, ValueError):
@@ -65,11 +77,14 @@ class ProtocolError(FiretrailError, ValueError):
 
 
 class RequestError(FiretrailError):
-    """A request that is answered with another code than success: raised by who has to answer it,
-    and again by who has asked."""
+    """A request that is answered with an error code.
+
+    A handler raises it to answer so, and the client that receives the response raises it again.
+    """
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
+        self.retriable = code in RETRIABLE_CODES
         self.code = code
         self.remark = remark
 
@@ -78,10 +93,28 @@ class RequestError(FiretrailError):
 
 
 class NoRouteYetError(RequestError):
-    """Nobody knows whether the topic exists: no broker has registered at the name server.
+    """No broker has registered at the name server, so it is unknown whether the topic exists.
 
-    A name server that has just started knows nothing until the brokers register, within seconds.
+    A name server that has just started knows no topics until the brokers register, within seconds.
     """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.retriable = True
+
+
+class NotReachedError(FiretrailError):
+    """A name server or a broker does not exist at its address, or does not answer."""
+
+    retriable = True
+
+
+class NoSuchError(FiretrailError):
+    """The store or the cluster has no such topic, queue or group."""
+
+
+class AddressInUseError(FiretrailError):
+    """Another process listens on the port."""
 
 
 class ClientClosedError(FiretrailError):
@@ -156,6 +189,8 @@ class NotAStoreError(StoreError):
 class StoreLockedError(StoreError):
     """The lock file is held by another process (or by another store object of this one)."""
 
+    retriable = True
+
 
 class StoreDamagedError(StoreError):
     """Data below the durable watermark does not read back: never truncated in silence.
@@ -179,6 +214,10 @@ class StoreDamagedError(StoreError):
         return f"{self.file} at offset {self.offset}{record}: {self.detail}; {self.remedy}"
 
 
+class QueueGapError(StoreDamagedError):
+    """The log continues a queue after messages that the queue does not have."""
+
+
 class DataLostError(StoreError):
     """Messages that were asked for are no longer in the store: retention has deleted them."""
 
@@ -193,6 +232,8 @@ class StoreClosedError(StoreError):
 
 class DiskFullError(StoreError):
     """The disk (or the quota) has no room for the file that is needed next."""
+
+    retriable = True
 
 
 class FlushFailedError(StoreError):

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from firetrail.cli.command import Subparsers
-from firetrail.cli.common import NoSuchError, add_plain_parser, meant
+from firetrail.cli.common import add_plain_parser, meant
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
-from firetrail.errors import FiretrailError, RequestError
+from firetrail.errors import NoSuchError, NotReachedError, RequestError
 
 NAMESRV = "NAMESRV_ADDR"
 """The environment variable that RocketMQ's own tools use as well."""
@@ -21,10 +21,6 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 _AGAIN_S = 1.0
 
 T = TypeVar("T")
-
-
-class NotReachedError(FiretrailError):
-    """A name server or a broker that is not there, or does not answer."""
 
 
 def add_parser(

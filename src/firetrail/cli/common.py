@@ -8,17 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from firetrail.cli.command import Subparsers
-from firetrail.errors import ConfigError, FiretrailError
+from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import allow_many_files
 
 _NAMES_SHOWN = 8
-
-
-class NoSuchError(FiretrailError):
-    """A topic, queue or group that the store or the cluster does not have."""
 
 
 def add_plain_parser(

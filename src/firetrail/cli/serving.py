@@ -13,16 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firetrail.errors import FiretrailError
+from firetrail.errors import AddressInUseError
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.system import allow_many_files
 
 T = TypeVar("T")
-
-
-class AddressInUseError(FiretrailError):
-    """A port that another process listens on."""
 
 
 def read_conf(path: Path | None) -> dict[str, Entry]:

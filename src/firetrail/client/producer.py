@@ -67,16 +67,8 @@ from firetrail.remoting.headers import (
     PushReplyHeader,
 )
 
-RETRIED = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-    }
-)
-"""What another broker may do better."""
+OF_ONE_BROKER = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+"""Refusals that another broker may not share."""
 BUSY_S = 0.2
 """How long a cluster that is too busy is left alone at first; twice as long the next time."""
 
@@ -259,7 +251,7 @@ class Producer(ClusterClient):
                 )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:
-                refused = isinstance(error, RequestError) and error.code not in RETRIED
+                refused = isinstance(error, RequestError) and not _is_retried(error)
                 if refused or attempt == self._retries:
                     raise
                 avoided = target.broker_name
@@ -404,3 +396,7 @@ class Producer(ClusterClient):
         connection.tell(
             Command(RequestCode.END_TRANSACTION, end.encode(), language=Language.PYTHON)
         )
+
+
+def _is_retried(error: RequestError) -> bool:
+    return error.retriable or error.code in OF_ONE_BROKER

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.stored import internal_records
 from firetrail.broker.services.clients import Client, Clients
 from firetrail.broker.services.half_messages import (
     QUEUE,

@@ -29,11 +29,6 @@ PAUSE_S = 0.2
 PAUSE_MAX_S = 2.0
 PROBED_MAX = 16
 """Brokers that the search for a cause connects to."""
-PASSING = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
-)
-"""Answers that may be different a moment later. SYSTEM_ERROR is also what the client raises for a
-broker that is in no route."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +86,7 @@ class Patience:
     async def _is_worth_waiting(self, error: Exception, elapsed: float, is_known: bool) -> bool:
         if elapsed >= self._limit_s:
             return False
-        if not isinstance(error, RequestError) or error.code in PASSING:
+        if not isinstance(error, RequestError) or error.retriable:
             return True
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             return False
@@ -105,7 +100,7 @@ def no_broker() -> RequestError:
 
 
 def _is_retried(error: RequestError) -> bool:
-    return error.code in PASSING or error.code == ResponseCode.TOPIC_NOT_EXIST
+    return error.retriable or error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _text(error: BaseException) -> str:

@@ -6,10 +6,10 @@ included, from where queues and index are known to be on disk.
 
 The scan ends at the first bytes that are no good record. If they lie behind everything that is
 known to be on disk they are a torn tail: zeroed, synced, forgotten, but for good records in it,
-which are copied first (:mod:`firetrail.store.lifecycle.dropped_records`). If not, it is damage, and recovery refuses:
-:class:`StoreDamagedError` says where, what would be lost and how to go on. Until then nothing was
-changed; only now are queues and index cut back to what is sure, and the log dispatched again from
-there.
+which are copied first (:mod:`firetrail.store.lifecycle.dropped_records`). If not, it is damage,
+and recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to go on.
+Until then nothing was changed; only now are queues and index cut back to what is sure, and the log
+dispatched again from there.
 
 Every step can be repeated: a recovery that was itself interrupted starts over and ends the same.
 """

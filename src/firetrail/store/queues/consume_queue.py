@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from firetrail.errors import SegmentSizeError, StoreDamagedError
+from firetrail.errors import QueueGapError, SegmentSizeError
 from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
@@ -26,10 +26,6 @@ _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
 _WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
 """Bytes of units that are read at once."""
-
-
-class QueueGapError(StoreDamagedError):
-    """The log goes on in a queue behind messages that it does not have."""
 
 
 def gap_detail(topic: str, queue_id: int, units: int, number: int) -> str:

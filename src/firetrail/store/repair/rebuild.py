@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.errors import StoreDamagedError, StoreError
+from firetrail.errors import QueueGapError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
@@ -24,7 +24,6 @@ from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.queues.consume_queue import QueueGapError
 from firetrail.store.queues.lives import LeftOut, Lives
 from firetrail.store.queues.table import QueueTable
 from firetrail.system import Files, System
