@@ -72,3 +72,20 @@ def test_constants() -> None:
     assert all(state & layout.TRANSACTION_MASK == state for state in states)
     bits = (layout.COMPRESSED, layout.TRANSACTION_MASK, layout.BORN_HOST_V6, layout.STORE_HOST_V6)
     assert sum(bits) == 0x3D  # none shares a bit with another
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (layout.TRANSACTION_NONE, True),
+        (layout.TRANSACTION_PREPARED, False),
+        (layout.TRANSACTION_COMMIT, True),
+        (layout.TRANSACTION_ROLLBACK, False),
+    ],
+)
+def test_only_open_and_rolled_back_transactions_take_no_queue_offset(
+    state: int, expected: bool
+) -> None:
+    others = ~layout.TRANSACTION_MASK & 0x3F
+    assert layout.takes_queue_offset(state) is expected
+    assert layout.takes_queue_offset(state | others) is expected

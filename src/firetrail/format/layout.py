@@ -103,6 +103,9 @@ TRANSACTION_NONE = 0x0
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
+NO_QUEUE_OFFSET = TRANSACTION_PREPARED & TRANSACTION_ROLLBACK
+"""The bit that only prepared and rolled back transactions have: their records take no queue offset
+and get no unit."""
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 
@@ -115,3 +118,8 @@ PROPERTY_CRC_MARK = PROPERTY_CRC_NAME + b"\x01"
 MAX_TOPIC_V1 = 127
 MAX_TOPIC_V2 = 32767
 MAX_PROPERTIES = 32767
+
+
+def takes_queue_offset(sys_flag: int) -> bool:
+    """Whether a record with these flags takes a queue offset and gets a unit in its queue."""
+    return not sys_flag & NO_QUEUE_OFFSET

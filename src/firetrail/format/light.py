@@ -36,7 +36,6 @@ SEPARATOR = ","
 SYSTEM_PREFIX = "rmq_sys_"
 _MARK = re.compile(re.escape(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"))
 _NUMBER = re.compile(r"\+?[0-9]{1,18}")
-_WITH_UNITS = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
 
 
 def is_light(topic: str) -> bool:
@@ -111,9 +110,9 @@ def _rows_in_light_queues(
         if found == row:
             continue
         row = found
-        state = columns.column(col.SYS_FLAG)[row] & layout.TRANSACTION_MASK
+        sys_flag = columns.column(col.SYS_FLAG)[row]
         start = columns.column(col.TOPIC_AT)[row]
         topic = java_text(bytes(view[start : start + columns.column(col.TOPIC_SIZE)[row]]))
-        if state in _WITH_UNITS and may_name_light_queues(topic):
+        if layout.takes_queue_offset(sys_flag) and may_name_light_queues(topic):
             for name, number in numbered_queues(view[at[row] : at[row] + sizes[row]]):
                 yield row, name, number

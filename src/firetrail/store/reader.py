@@ -22,7 +22,7 @@ from firetrail.store.index.index import Index
 from firetrail.store.inspect.damage import damage_at
 from firetrail.store.kernels.select import ELSEWHERE, Selection
 from firetrail.store.log.records import record_at, search, store_time_at
-from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
@@ -51,7 +51,7 @@ class QueryResult(NamedTuple):
 def _near(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
     """Where the record of the first good one of some units stands, in ``start`` to ``end``."""
     units = (queue.unit(number) for number in numbers)
-    places = (unit.physical_offset for unit in units if unit is not None and is_possible(unit))
+    places = (unit.physical_offset for unit in units if unit is not None and unit.is_written)
     return next((place for place in places if start <= place < end), default)
 
 

@@ -50,7 +50,7 @@ PROPERTIES_MAX = layout.MAX_PROPERTIES
 BORN_V6 = layout.BORN_HOST_V6
 STORE_V6 = layout.STORE_HOST_V6
 TRANSACTION = layout.TRANSACTION_MASK
-PREPARED = layout.TRANSACTION_PREPARED
+NO_QUEUE_OFFSET = layout.NO_QUEUE_OFFSET
 ROLLBACK = layout.TRANSACTION_ROLLBACK
 
 # Properties: the names that a scan looks for, in words of four letters and what is left.

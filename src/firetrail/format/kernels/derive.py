@@ -126,10 +126,8 @@ def _group_rows(
     run: cython.Py_ssize_t
     slot: cython.longlong
     count: cython.Py_ssize_t = 0
-    state: cython.longlong
     for row in range(rows):
-        state = cells[k.COL_SYS_FLAG * capacity + row] & k.TRANSACTION
-        if state in (k.PREPARED, k.ROLLBACK):
+        if cells[k.COL_SYS_FLAG * capacity + row] & k.NO_QUEUE_OFFSET:
             run_of[row] = -1
             continue
         slot = (

@@ -66,8 +66,7 @@ def _has_unit(
     cells: cython.p_longlong, capacity: cython.Py_ssize_t, row: cython.Py_ssize_t
 ) -> cython.bint:
     """Whether the record gets a unit when it is dispatched."""
-    state: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row] & k.TRANSACTION
-    return state not in (k.PREPARED, k.ROLLBACK)
+    return not cells[k.COL_SYS_FLAG * capacity + row] & k.NO_QUEUE_OFFSET
 
 
 @cython.cclass

@@ -28,7 +28,7 @@ from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_behind
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
-from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
 from firetrail.system import System
 
@@ -232,7 +232,7 @@ def by_time(
 
     def first_at(time: int, low: int, damaged: bool) -> int:
         def is_later(unit: ConsumeQueueUnit) -> bool:
-            stored = store_time_at(view.log, unit.physical_offset) if is_possible(unit) else None
+            stored = store_time_at(view.log, unit.physical_offset) if unit.is_written else None
             return damaged if stored is None else stored >= time
 
         return queue.first_where(low, end, is_later)

@@ -11,7 +11,7 @@ from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
 from firetrail.pipeline.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
 from firetrail.pipeline.source.splits import QueueRange, QueueSet, RowSelection
 from firetrail.pipeline.workers import not_shared
-from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import System
 
 
@@ -44,7 +44,7 @@ def first_behind(
     """
 
     def is_behind(unit: ConsumeQueueUnit) -> bool:
-        return unit.physical_offset >= physical_offset if is_possible(unit) else damaged
+        return unit.physical_offset >= physical_offset if unit.is_written else damaged
 
     return queue.first_where(begin, end, is_behind)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from firetrail.errors import SegmentSizeError
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
-from firetrail.format.kernels.scan import scan
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
 from firetrail.store.inspect.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
+from firetrail.store.log.records import scan_record
 from firetrail.system import System
 
 
@@ -105,16 +105,13 @@ class ViewLog(SegmentQueue):
 
     def scan_one(self, offset: int, check: Check) -> tuple[Stop, Columns]:
         """Look at the record at ``offset``: LIMIT and a row if it is good, else why it is not."""
-        columns = Columns(1)
         segment = self.find(offset)
-        view = self.look(segment) if segment is not None else None
-        if segment is None or view is None:
-            return Stop.CUT, columns
-        at, limit = offset - segment.base, self.length_of(segment)
-        rows, _, stop = scan(view, at, limit, segment.base, columns.table, check)
-        if rows:
-            return Stop.LIMIT, columns
-        return Stop(stop) if stop != Stop.LIMIT else Stop.CUT, columns
+        if segment is None:
+            return Stop.CUT, Columns(1)
+        try:
+            return scan_record(segment, offset, check, self.length_of(segment))
+        except (OSError, SegmentSizeError):  # the file cannot be read
+            return Stop.CUT, Columns(1)
 
     def queue_place(self, offset: int) -> tuple[str, int, int]:
         """Topic, queue id and queue offset that the good record at ``offset`` says it has."""

@@ -23,21 +23,19 @@ from firetrail.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from firetrail.format import layout
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 
 if cython.compiled:
+    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels.draft import Draft, DraftRules, Message
     from cython.cimports.firetrail.format.kernels.encode import RecordWriter
 else:
+    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels.draft import Draft, DraftRules, Message
     from firetrail.format.kernels.encode import RecordWriter
 
 COMPILED = cython.compiled
-
-_TRANSACTION = cython.declare(cython.longlong, layout.TRANSACTION_MASK)
-_COMMIT = cython.declare(cython.longlong, layout.TRANSACTION_COMMIT)
 
 
 class PutStatus(Enum):
@@ -218,8 +216,7 @@ class Appender:
         end: cython.Py_ssize_t = at + draft.size
         if end > self._end:
             return None
-        transaction: cython.longlong = draft.sys_flag & _TRANSACTION
-        counted: cython.bint = transaction == 0 or transaction == _COMMIT
+        counted: cython.bint = not draft.sys_flag & k.NO_QUEUE_OFFSET
         queue_offset: cython.longlong = queue.next_offset if counted else 0
         self._writer.write(
             at - self._writer_start,

@@ -25,9 +25,8 @@ from functools import partial
 from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.checkpoint import Checkpoint
-from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.columns import Check, Stop
 from firetrail.format.javahash import java_text
-from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
 from firetrail.format.light import is_light
 from firetrail.format.names import segment_name
@@ -40,9 +39,9 @@ from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.lifecycle.dropped_records import find_dropped, set_aside
 from firetrail.store.lifecycle.progress import Progress
 from firetrail.store.lifecycle.watermark import Watermark
-from firetrail.store.log.records import first_store_time, store_time_at
+from firetrail.store.log.records import scan_record, store_time_at
 from firetrail.store.log.scan import find_record, scan_segment
-from firetrail.store.queues.consume_queue import ConsumeQueue, is_possible
+from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
 from firetrail.text import human_size
 
@@ -160,14 +159,10 @@ class Recovery:
         segment = self._log.find(watermark.last_record_offset)
         if segment is None or segment is not self._log.segments[-1] or end > segment.end:
             return False
-        at = watermark.last_record_offset - segment.base
-        limit = end - segment.base
-        rows, position, _ = scan(
-            segment.view, at, limit, segment.base, Columns(1).table, Check.BODY
-        )
+        row = self._row_at(watermark.last_record_offset)
         files = segment.system.files
-        behind = files.read_at(segment.descriptor, limit, layout.BLANK.size)
-        return rows == 1 and position == limit and not any(behind)
+        behind = files.read_at(segment.descriptor, end - segment.base, layout.BLANK.size)
+        return row is not None and _end(row) == end and not any(behind)
 
     def _start(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
         """From where the log must be scanned: before it, queues and index are sure."""
@@ -205,7 +200,8 @@ class Recovery:
     def _start_by_time(self, checkpoint: Checkpoint) -> int:
         """The newest file whose first record was stored before the checkpoint's times."""
         for segment in reversed(self._log.segments):
-            time = first_store_time(segment)
+            row = self._row_at(segment.base)
+            time = row["store_time"] if row is not None else 0
             if time and time <= checkpoint.min_timestamp:
                 return segment.base
         return self._log.min_offset
@@ -217,7 +213,7 @@ class Recovery:
         """The last record before ``start``, which counts if the scan finds none behind it."""
         self._last_store_time = max(self._last_store_time, watermark.last_store_time)
         row = self._row_at(watermark.last_record_offset)
-        if row is not None and row["physical_offset"] + row["size"] == start:
+        if row is not None and _end(row) == start:
             self._last_record = watermark.last_record_offset
 
     # -- the scan -----------------------------------------------------------------------------
@@ -306,8 +302,10 @@ class Recovery:
             return True
         if unit.physical_offset < self._log.min_offset:
             before = queue.unit(offset - 1)
-            follows = before in (None, PRE_BLANK) or _end(before) <= unit.physical_offset
-            return follows and _end(unit) <= self._log.min_offset
+            if before is None or before == PRE_BLANK:
+                return unit.end_offset <= self._log.min_offset
+            follows = before.end_offset <= unit.physical_offset
+            return follows and unit.end_offset <= self._log.min_offset
         if is_light(queue.topic):
             return self._is_for_record(EVERYTHING, unit)
         row = self._row_at(unit.physical_offset)
@@ -324,7 +322,7 @@ class Recovery:
         Which records are in a light queue depends on the release of RocketMQ that wrote them, so
         a unit is kept if there is such a record, whether or not it would be derived from it.
         """
-        if not is_possible(unit) or _end(unit) > end:
+        if not unit.is_written or unit.end_offset > end:
             return False
         row = self._row_at(unit.physical_offset)
         return row is not None and row["size"] == unit.size
@@ -338,16 +336,8 @@ class Recovery:
         segment = self._log.find(offset)
         if segment is None:
             return None
-        columns = Columns(1)
-        rows, _, _ = scan(
-            segment.view,
-            offset - segment.base,
-            segment.size,
-            segment.base,
-            columns.table,
-            Check.BODY,
-        )
-        return columns.row(0) if rows else None
+        stop, columns = scan_record(segment, offset, Check.BODY)
+        return columns.row(0) if stop is Stop.LIMIT else None
 
     # -- torn or damaged ----------------------------------------------------------------------
 
@@ -427,6 +417,6 @@ class Recovery:
         return None
 
 
-def _end(unit: ConsumeQueueUnit) -> int:
-    """Where the record ends that the unit is for."""
-    return unit.physical_offset + unit.size
+def _end(row: dict[str, int]) -> int:
+    """Physical offset after the record."""
+    return row["physical_offset"] + row["size"]

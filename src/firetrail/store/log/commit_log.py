@@ -34,7 +34,6 @@ follow the clock, or a clock that was once years ahead would date all later mess
 
 
 _NOWHERE = RecordWriter(bytearray(1))
-_WITH_QUEUE_OFFSET = (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
 
 
 class BatchDraft(NamedTuple):
@@ -149,7 +148,7 @@ class CommitLog:
 
     def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
         """Write one record; DiskFullError, Busy and StoreClosedError mean that nothing changed."""
-        counted = draft.sys_flag & layout.TRANSACTION_MASK in _WITH_QUEUE_OFFSET
+        counted = layout.takes_queue_offset(draft.sys_flag)
         size = draft.size
         if not self._lock.acquire(timeout=self._lock_patience):
             raise self._busy()

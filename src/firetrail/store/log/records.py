@@ -1,4 +1,8 @@
-"""Reading single records and their fields straight from the log."""
+"""Reading single records and their fields straight from the log.
+
+:func:`record_at` returns the bytes of a record after a look at its fixed fields.
+:func:`scan_record` checks a record and returns its fields, or says what is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
-from firetrail.format.columns import Check, Columns
+from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.format.record import decode_message
 from firetrail.storage.queue import SegmentQueue
@@ -59,11 +63,21 @@ def store_time_at(log: SegmentQueue, offset: int) -> int | None:
     return time
 
 
-def first_store_time(segment: Segment) -> int | None:
-    """Store time of a segment's first record, None if it does not begin with a good one."""
+def scan_record(
+    segment: Segment, offset: int, check: Check, limit: int | None = None
+) -> tuple[Stop, Columns]:
+    """Check the record at physical offset ``offset``, which is in the segment.
+
+    The record must end before position ``limit`` of the segment (default: its size). Returns
+    ``Stop.LIMIT`` and the record's fields as row 0, or the reason why it is not a good record.
+    """
     columns = Columns(1)
-    rows, _, _ = scan(segment.view, 0, segment.size, segment.base, columns.table, Check.BODY)
-    return columns.row(0)["store_time"] if rows else None
+    at = offset - segment.base
+    end = segment.size if limit is None else limit
+    rows, _, stop = scan(segment.view, at, end, segment.base, columns.table, check)
+    if rows:
+        return Stop.LIMIT, columns
+    return Stop(stop) if stop != Stop.LIMIT else Stop.CUT, columns
 
 
 def record_at(log: SegmentQueue, offset: int) -> memoryview | None:

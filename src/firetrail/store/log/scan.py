@@ -11,6 +11,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.deriver import ROWS_PER_STEP
+from firetrail.store.log.records import scan_record
 
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
@@ -76,13 +77,10 @@ def _lost_its_topic(view: bytes | memoryview, columns: Columns, row: int) -> boo
 
 def find_record(segment: Segment, at: int) -> int | None:
     """Position of the first good record at or behind ``at`` of a segment."""
-    columns = Columns(1)
     for start, end in segment.system.files.data_ranges(segment.descriptor, at, segment.size):
         for magic in _MAGIC.finditer(segment.mapping, max(start, at + 4), end):
             position = magic.start() - 4
-            rows, _, _ = scan(
-                segment.view, position, segment.size, segment.base, columns.table, Check.BODY
-            )
-            if rows:
+            stop, _ = scan_record(segment, segment.base + position, Check.BODY)
+            if stop is Stop.LIMIT:
                 return position
     return None

@@ -138,8 +138,7 @@ class Drafter:
             return message
         match = _DELAY.search(draft.properties)
         level = int(match[1]) if match else 0
-        transaction = draft.sys_flag & layout.TRANSACTION_MASK
-        if match is None or level == 0 or transaction not in (0, layout.TRANSACTION_COMMIT):
+        if match is None or level == 0 or not layout.takes_queue_offset(draft.sys_flag):
             return message
         clamped = self._config.delay_levels.clamp(level)
         properties = without_crc(message.encode_properties())  # as in the draft

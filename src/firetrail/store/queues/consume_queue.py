@@ -104,7 +104,7 @@ class ConsumeQueue:
     def _first_in_log(self, low: int, high: int, log_min: int) -> int:
         while low < high:
             at = middle = (low + high) // 2
-            while at < high and (unit := self.unit(at)) is not None and not is_possible(unit):
+            while at < high and (unit := self.unit(at)) is not None and not unit.is_written:
                 at += 1
             if at == high or self._is_in_log(at, log_min):
                 high = middle
@@ -116,7 +116,7 @@ class ConsumeQueue:
         unit = self.unit(offset)
         return (
             unit is not None
-            and is_possible(unit)
+            and unit.is_written
             and unit.size != PRE_BLANK.size
             and unit.physical_offset >= log_min
         )
@@ -358,11 +358,6 @@ class ConsumeQueue:
         self.files.close()
 
 
-def is_possible(unit: ConsumeQueueUnit) -> bool:
-    """Whether a record could stand where the unit says; if not, it is damaged."""
-    return unit.size > 0 and unit.physical_offset >= 0
-
-
 def _units_written(segment: Segment) -> tuple[int, int, bytes]:
     """How many units a file has, and the last of them from some number on.
 
@@ -387,5 +382,4 @@ def _units_written(segment: Segment) -> tuple[int, int, bytes]:
 
 
 def _is_written(units: bytes | memoryview, at: int = 0) -> bool:
-    offset, size, _ = _UNPACK(units, at)
-    return bool(offset >= 0 and size > 0)
+    return ConsumeQueueUnit._make(_UNPACK(units, at)).is_written

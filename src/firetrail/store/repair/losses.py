@@ -192,8 +192,7 @@ def good_records(
             topic = names.get(raw)
             if topic is None:
                 topic = names[raw] = java_text(raw)
-            kind = flag & layout.TRANSACTION_MASK
-            in_queue = kind in (layout.TRANSACTION_NONE, layout.TRANSACTION_COMMIT)
+            in_queue = layout.takes_queue_offset(flag)
             record = content[offset - base : offset - base + size]
             yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, record, offset)
 
