@@ -177,7 +177,7 @@ def test_one_read_passes_over_some_damaged_units_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is looked through for each: many at once would keep all others waiting."""
-    monkeypatch.setattr(broker_store, "PASSED_OVER_MAX", 2)
+    monkeypatch.setattr(broker_store, "SKIPPED_UNITS_MAX", 2)
     monkeypatch.setattr(reading, "search", lambda *place: None)
     with BrokerStore.open(tmp_path, SMALL) as store:
         for body in ALL:

@@ -296,7 +296,7 @@ def test_a_file_that_rocketmq_takes_is_taken() -> None:
 
 
 def test_the_name_of_a_file_is_not_taken_for_its_text() -> None:
-    with pytest.raises(ConfigError, match="for a file pass a Path"):
+    with pytest.raises(ConfigError, match="pass a Path for a file"):
         StoreConfig.from_properties("conf/broker.conf")
     assert StoreConfig.from_properties("").config == StoreConfig()
 

@@ -316,7 +316,7 @@ class TestFork:
         def use() -> None:
             result = store.try_put(Message("T", b"from the child"))
             assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-            assert "open it anew after a fork" in result.detail
+            assert "open it again after a fork" in result.detail
             with pytest.raises(FlushFailedError):
                 store._log.flushed_offset = -1
                 store.flush()

@@ -180,7 +180,7 @@ class TestPuts:
         with pytest.raises(IllegalMessageError) as raised:
             store.put(naming(A, name, B))
         assert str(raised.value) == (
-            f"INNER_MULTI_DISPATCH: {name!r} cannot be a light queue: %LMQ%…"
+            f"INNER_MULTI_DISPATCH: {name!r} is not a light queue; its name must begin with %LMQ%"
         )
 
     def test_too_many(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

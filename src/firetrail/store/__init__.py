@@ -1,1 +1,1 @@
-"""The message store: commit log, consume queues, index, and what keeps them in step."""
+"""The message store: commit log, consume queues, index, and the threads that keep them in step."""

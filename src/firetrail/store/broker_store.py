@@ -1,4 +1,4 @@
-"""The store as a server uses it: stored bytes instead of messages, and nothing that blocks."""
+"""The store as a server uses it: it returns stored bytes, and no call blocks an event loop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
 from firetrail.store.store import Store
 
-PASSED_OVER_MAX = 8
-"""Damaged units that one read passes over: the log was looked through for each of them."""
+SKIPPED_UNITS_MAX = 8
+"""Damaged units that one read skips; it searches the log for the record of each."""
 
 
-CALM_S = 0.000_3
-"""A put that comes so long after the one before dispatches its message itself, for a consumer that
-asks right after the answer. Busy producers are not held up by it."""
+DIRECT_DISPATCH_GAP_S = 0.000_3
+"""A put dispatches its own message if the previous put is at least this long ago.
+
+A consumer that asks right after the response then finds the message. Busy producers are not
+slowed down.
+"""
 
 
 class BrokerStore(Store):
-    """A store that is open for a broker."""
+    """A store that a broker has open."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -41,35 +44,35 @@ class BrokerStore(Store):
     def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
 
-        The outcome, in its status; with SYNC_FLUSH, what to await for it. Whatever is begun before
-        the first is awaited shares one sync.
+        Returns the result with its status, or with SYNC_FLUSH a coroutine that returns it. All puts
+        that begin before the first coroutine is awaited share one sync.
         """
         return self._begin_put(message)
 
     def _appended(self) -> None:
-        """Dispatch what was put if little is, and else leave it to the dispatcher."""
+        """Dispatch the message at once if puts are rare; otherwise leave it to the dispatcher."""
         if self._sync:
             return
         now = self._monotonic()
-        if now - self._last_put > CALM_S:
+        if now - self._last_put > DIRECT_DISPATCH_GAP_S:
             self._dispatcher.help()
         elif self._dispatcher.idle:
             self._dispatcher.wake()
         self._last_put = now
 
     def push(self) -> None:
-        """Let messages be read soon that were put without waiting for the disk.
+        """Make messages readable soon that were put without waiting for the disk.
 
-        With SYNC_FLUSH they are otherwise on disk, and so in the queues, with the next put that
-        waits, however late that is.
+        With SYNC_FLUSH they would otherwise be synced, and therefore dispatched, only with the next
+        put that waits, however late that is.
         """
         if self._sync:
             self._engine.flusher.add(ThreadWaiter(self._log.max_offset))
 
     def records_of(self, result: PutResult) -> memoryview:
-        """The records of what was put, one behind the other."""
+        """Return the consecutive records that a put has stored."""
         if self._engine.config.write_buffer_pool:
-            self._log.commit()  # what waits in a buffer cannot be read
+            self._log.commit()  # bytes in a write buffer are not readable
         segment = self._log.queue.find(result.physical_offset)
         if segment is None:
             return memoryview(b"")
@@ -84,15 +87,15 @@ class BrokerStore(Store):
         max_count: int = 32,
         tags: frozenset[int] | None = None,
     ) -> GetResult:
-        """As :meth:`get`, for who has the hashes of the tags already.
+        """Get messages as :meth:`get` does, for a caller that has hashed the tags.
 
-        A message that cannot be sent to anybody, because its unit leads nowhere or no record begins
-        there, is reported and passed over: consumers get on. After some of them the answer is
-        empty, and who asks goes on behind them. Bodies are not looked at.
+        A message that cannot be delivered, because its unit points nowhere or no record begins
+        there, is reported and skipped so that consumers make progress. After SKIPPED_UNITS_MAX of
+        them the result is empty and its next offset is after them. Bodies are not checked.
         """
         if self._dispatcher.behind and offset >= self.max_offset(topic, queue_id):
-            self._dispatcher.help(HELP_S)  # what was acknowledged can be read
-        for _ in range(PASSED_OVER_MAX):
+            self._dispatcher.help(HELP_S)  # an acknowledged message must be readable
+        for _ in range(SKIPPED_UNITS_MAX):
             try:
                 result = self._get(topic, queue_id, offset, max_count, tags)
                 bad = result.first_bad()
@@ -101,7 +104,7 @@ class BrokerStore(Store):
                 if bad != 0:
                     return self._statistics.noted(result)
                 offset = self.note_damaged(topic, queue_id, offset, 0, tags)
-            except StoreDamagedError:  # of the message at this very offset
+            except StoreDamagedError:  # about the message at this offset
                 self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
             offset += 1
         first, end = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
@@ -115,19 +118,19 @@ class BrokerStore(Store):
         number: int,
         tags: frozenset[int] | None = None,
     ) -> int:
-        """Report message ``number``, from 0, of a get from ``offset`` on; its queue offset."""
+        """Report message ``number`` (from 0) of a get at ``offset``; return its queue offset."""
         offset = self._engine.reader.offset_of(topic, queue_id, offset, number, tags)
         self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
         return offset
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
-        """The stored bytes of the message that begins at this offset of the log."""
+        """Return the stored bytes of the message that begins at this physical offset."""
         return self._engine.reader.at_offset(physical_offset)
 
     def stored(self, physical_offset: int) -> Record | None:
-        """As :meth:`at`, of a message that was there: None if it has expired.
+        """Return the message at an offset that held one before, or None if it has expired.
 
-        StoreDamagedError if no record begins where it was.
+        Raises StoreDamagedError if no record begins there any more.
         """
         record = self.at(physical_offset)
         segment = self._log.queue.find(physical_offset)
@@ -143,17 +146,17 @@ class BrokerStore(Store):
         end: int = TIME_MAX,
         max_count: int | None = None,
     ) -> QueryResult:
-        """As :meth:`query`, of what is indexed by now: stored bytes, and how far the index is."""
+        """Query the index as it is now; return stored bytes and how far the index has come."""
         return self._engine.reader.query(topic, key, begin, end, max_count)
 
     def unit(self, topic: str, queue_id: int, offset: int) -> ConsumeQueueUnit | None:
-        """Where the message at a queue offset stands, None if there is none."""
+        """Return the unit of the message at a queue offset, or None if there is none."""
         queue = self._engine.queues.find(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
     @property
     def missing_config(self) -> list[str]:
-        """Files of the broker that the store had before it was opened, and that are not there."""
+        """Files of the broker that the store had when it was last open and that are missing."""
         return self._engine.missing_config
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -161,36 +164,36 @@ class BrokerStore(Store):
         return self._engine.queues.reaches(topic, queue_id, offset)
 
     def stored_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
-        """Bytes in the log of the messages from queue offset ``first`` to before ``end``."""
+        """Return the bytes in the log of the messages from ``first`` up to before ``end``."""
         queue = self._engine.queues.find(topic, queue_id)
         return queue.record_bytes(first, end) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time (ms) of the message at a queue offset."""
+        """Return the store time (ms) of the message at a queue offset."""
         return self._engine.reader.store_time(topic, queue_id, offset)
 
     def is_recent(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether the message at a queue offset is likely in memory; so is one to come."""
+        """Return whether a message is likely in memory; messages yet to come count as such."""
         return self._engine.reader.is_recent(topic, queue_id, offset)
 
     def used_ratio(self) -> float:
-        """Used part of the file system that holds the store, from 0.0 to 1.0."""
+        """Return the used part of the store's file system, from 0.0 to 1.0."""
         return self._engine.system.files.used_ratio(self._engine.root)
 
     def disk_space(self) -> tuple[int, int]:
-        """Bytes of that file system: all of them, and those that are free."""
+        """Return the total and the free bytes of the store's file system."""
         return self._engine.system.files.disk_space(self._engine.root)
 
     def free_write_buffers(self) -> int | None:
-        """How many write buffers wait for nothing; None without a pool of them."""
+        """Return how many write buffers await no commit; None without a buffer pool."""
         return self._log.free_buffers
 
     def configure(self, **changes: Any) -> None:
-        """Change settings while the store is open; ConfigError, and no change, if one cannot be."""
+        """Change settings of the open store; a ConfigError means that none was changed."""
         self._engine.configure(check_changes(self.config, changes))
 
     def settle(self) -> int:
-        """Sync all and note it; a recovery would begin there, at the earliest, from now on."""
+        """Sync everything and return the position: from now on, recovery begins there or later."""
         self.flush()
         settled = min(self._engine.housekeeper.settle_derived(), self._log.flushed_offset)
         self._engine.housekeeper.write_watermark(clean=False)
@@ -199,10 +202,10 @@ class BrokerStore(Store):
     def remove_topic(self, topic: str, settled: int) -> bool:
         """Remove the queues of a topic, so that its next message is number 0 again.
 
-        Its messages stay in the log until they expire. False, and nothing removed, while some of
-        them are not in the queues or not before ``settled``, which :meth:`settle` gave (a recovery
-        would add them to the topic's next queues), or while queues are being synced. Call it where
-        messages are put, or one might come in between.
+        Its messages stay in the log until they expire. Returns False and removes nothing while
+        queues are being synced, or while messages of the topic are not dispatched or not before
+        ``settled``, the result of :meth:`settle`: recovery would add those to the topic's next
+        queues. Call this in the thread that puts messages, so that no put comes in between.
         """
         engine = self._engine
         for queue_id in self.queues(topic):
@@ -216,15 +219,15 @@ class BrokerStore(Store):
         return engine.housekeeper.remove_topic(topic)
 
     def oldest_time(self) -> int | None:
-        """Store time (ms) of the log's first record; None if there is none, or it is damaged."""
+        """Return the store time (ms) of the log's first record; None if it is not readable."""
         return store_time_at(self._log.queue, self._log.min_offset)
 
     def newest_time(self, topic: str) -> int | None:
-        """Store time (ms) of the newest message in a topic's queues."""
+        """Return the store time (ms) of the newest message in a topic's queues."""
         ends = [(queue_id, self.max_offset(topic, queue_id) - 1) for queue_id in self.queues(topic)]
         times = (self.store_time(topic, queue_id, last) for queue_id, last in ends if last >= 0)
         return max((time for time in times if time is not None), default=None)
 
     def queue_pairs(self) -> list[tuple[str, int]]:
-        """Topic and queue id of every queue, in order."""
+        """Return topic and queue id of every queue, in order."""
         return self._engine.queues.pairs()

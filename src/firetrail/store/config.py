@@ -1,11 +1,11 @@
 """The store's settings: one table, read from Python or from RocketMQ's ``broker.conf``.
 
-Each line of :class:`StoreConfig` gives the Python name, type, default, key in ``broker.conf``,
-kind of value and a one-line explanation; ``docs/configuration.md`` is made from it
-(:mod:`firetrail.cli.config_page`). Defaults are RocketMQ's, except where the line says so.
+Each field of :class:`StoreConfig` gives the Python name, type, default, key in ``broker.conf``,
+kind of value and a one-line explanation. :mod:`firetrail.cli.config_page` generates
+``docs/configuration.md`` from it. Defaults are RocketMQ's, except where the line says otherwise.
 """
 
-# ruff: noqa: RUF009  (the calls in the class body make fields, one for each instance to fill)
+# ruff: noqa: RUF009  (the calls in the class body create fields, one value for each instance)
 
 from __future__ import annotations
 
@@ -60,32 +60,36 @@ PAGES = Whole(0, unit="pages")
 
 FILES = Group(
     "Files",
-    "Sizes are those of new files. A store keeps the sizes that it was created with: Firetrail"
-    " finds them from the files, the Java store refuses to start if its settings differ.",
+    "Sizes apply to new files. A store keeps the sizes that it was created with: Firetrail derives"
+    " them from the files; the Java store refuses to start if its settings differ.",
 )
-PUT = Group("Put", "What the store accepts, and how a message is stored.")
+PUT = Group("Put", "Which messages the store accepts, and how it stores them.")
 FLUSH = Group(
     "Flush",
-    "With `SYNC_FLUSH` a put waits for the disk and the intervals for the log do not apply.",
+    "With `SYNC_FLUSH` a put waits for the disk, and the intervals for the log do not apply.",
 )
 POOL = Group(
     "Write-buffer pool",
     "Messages are collected in memory, committed to the file and then synced. They are not readable"
-    " before the commit, and a killed process loses what was not committed. The pool needs"
+    " before the commit, and a killed process loses uncommitted messages. The pool requires"
     " `ASYNC_FLUSH` and a master.",
 )
 RECOVERY = Group("Recovery", "What is checked when a store is opened after an unclean stop.")
 RETENTION = Group(
     "Retention",
     "Commit-log files are deleted oldest first, never the active one; consume queues and index"
-    " files follow. The ratios are those of the used space of the file system.",
+    " files follow. The ratios refer to the used space of the file system.",
 )
-READ = Group("Read", "How much one call returns. The first message is returned whatever its size.")
+READ = Group("Read", "How much one call returns; the first message is returned whatever its size.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Every setting of a store. Values are checked when it is made; it never changes after."""
+    """The settings of a store, each a keyword argument; all are checked, and none changes later.
+
+    ``docs/configuration.md`` describes every setting with its default. Raises ConfigError for an
+    invalid value, and for valid values that contradict each other.
+    """
 
     commit_log_file_size: int = FILES(
         1 * GIB,
@@ -100,23 +104,20 @@ class StoreConfig:
         "Length of a consume-queue file, rounded up to whole units of 20 bytes.",
     )
     index_enabled: bool = FILES(
-        True, "messageIndexEnable", FLAG, "Build index files, so that messages are found by key."
+        True, "messageIndexEnable", FLAG, "Build index files, which find messages by key."
     )
     index_slots: int = FILES(
         DEFAULT_SLOTS, "maxHashSlotNum", Whole(1, MOST_SLOTS), "Hash slots of an index file."
     )
     index_entries: int = FILES(
-        DEFAULT_ENTRIES,
-        "maxIndexNum",
-        Whole(2),
-        "Entries of an index file; the first is never used.",
+        DEFAULT_ENTRIES, "maxIndexNum", Whole(2), "Entries of an index file; the first is unused."
     )
     index_tags: bool = FILES(
         False,
         "",
         FLAG,
-        "Enter tags into the index as well, as RocketMQ 5.5 does. An index that tells whether it"
-        " has them is gone on with as it is.",
+        "Add tags to the index as well, as RocketMQ 5.5 does. If an existing index already shows"
+        " whether it contains tags, that choice is kept.",
     )
     warm_up: bool = FILES(
         False,
@@ -132,16 +133,16 @@ class StoreConfig:
         Host("127.0.0.1", 10911),
         "brokerIP1 listenPort",
         Address(port_key="listenPort"),
-        "Address in every record and message id. RocketMQ's default is the machine's own address.",
+        "Address in every record and message id. RocketMQ's default is the machine's address.",
     )
     role: BrokerRole = PUT(
         BrokerRole.ASYNC_MASTER,
         "brokerRole",
         OneOf(BrokerRole),
-        "A slave refuses to put; the two kinds of master are alike to the store.",
+        "A slave refuses puts; for the store, the two kinds of master are the same.",
     )
     light_queues: bool = PUT(
-        False, "enableLmq", FLAG, "Put messages into the light queues (`%LMQ%…`) they name, too."
+        False, "enableLmq", FLAG, "Also put messages into the light queues (`%LMQ%…`) they name."
     )
     max_message_size: int = PUT(
         4 * MIB,
@@ -153,19 +154,19 @@ class StoreConfig:
         False,
         "enabledAppendPropCRC",
         FLAG,
-        "Append a checksum of the whole record to the properties; 20 bytes a message.",
+        "Append a checksum of the whole record to the properties; 20 bytes per message.",
     )
     delay_levels: DelayLevels = PUT(
         DelayLevels.parse(DEFAULT_DELAY_LEVELS),
         "messageDelayLevel",
         Delays(),
-        "Wait of each delay level, level 1 first.",
+        "Delay of each delay level, level 1 first.",
     )
     page_cache_busy_ms: int = PUT(
         1_000,
         "osPageCacheBusyTimeOutMills",
         MS,
-        "A put is refused as busy while another one has held the lock for longer.",
+        "A put is refused as busy if it has to wait longer for the lock.",
     )
 
     flush: FlushMode = FLUSH(
@@ -175,7 +176,7 @@ class StoreConfig:
         5_000,
         "syncFlushTimeout",
         MS,
-        "Longest wait of a put for the disk, after which its status is a timeout.",
+        "How long a put waits for the disk, after which its status is a timeout.",
     )
     flush_interval_ms: int = FLUSH(
         500, "flushIntervalCommitLog", MS, "Pause between syncs of the log."
@@ -184,13 +185,13 @@ class StoreConfig:
         4,
         "flushCommitLogLeastPages",
         PAGES,
-        "Sync the log only if so many pages of 4 KiB are new; 0 takes any.",
+        "Sync the log only if at least this many pages of 4 KiB are new; 0 always syncs.",
     )
     flush_thorough_interval_ms: int = FLUSH(
         10_000,
         "flushCommitLogThoroughInterval",
         MS_OR_0,
-        "After so long the log is synced however little is new.",
+        "After this time the log is synced, however little is new.",
     )
     consume_queue_flush_interval_ms: int = FLUSH(
         1_000, "flushIntervalConsumeQueue", MS, "Pause between syncs of the consume queues."
@@ -199,50 +200,50 @@ class StoreConfig:
         2,
         "flushConsumeQueueLeastPages",
         PAGES,
-        "Sync a consume queue only if so many pages of 4 KiB are new; 0 takes any.",
+        "Sync a consume queue only if at least this many pages of 4 KiB are new; 0 always syncs.",
     )
     consume_queue_flush_thorough_interval_ms: int = FLUSH(
         60_000,
         "flushConsumeQueueThoroughInterval",
         MS_OR_0,
-        "After so long every consume queue is synced, and the checkpoint written.",
+        "After this time every consume queue is synced, and the checkpoint is written.",
     )
 
     write_buffer_pool: bool = POOL(
         False, "transientStorePoolEnable", FLAG, "Collect messages in memory buffers."
     )
     write_buffer_count: int = POOL(
-        5, "transientStorePoolSize", Whole(1), "Buffers, of 8 MiB or the longest record each."
+        5, "transientStorePoolSize", Whole(1), "Buffers of 8 MiB each, or of the longest record."
     )
     fail_fast_without_buffer: bool = POOL(
         False,
         "fastFailIfNoBufferInStorePool",
         FLAG,
-        "Refuse to put while all buffers are in use, instead of committing them on the spot.",
+        "Refuse puts while all buffers are in use, instead of committing the buffers at once.",
     )
     commit_interval_ms: int = POOL(200, "commitIntervalCommitLog", MS, "Pause between commits.")
     commit_least_pages: int = POOL(
         4,
         "commitCommitLogLeastPages",
         PAGES,
-        "Commit only if so many pages of 4 KiB are new; 0 takes any.",
+        "Commit only if at least this many pages of 4 KiB are new; 0 always commits.",
     )
     commit_thorough_interval_ms: int = POOL(
         200,
         "commitCommitLogThoroughInterval",
         MS_OR_0,
-        "After so long everything is committed however little is new.",
+        "After this time everything is committed, however little is new.",
     )
 
     check_crc_on_recover: bool = RECOVERY(
-        True, "checkCRCOnRecover", FLAG, "Compare the checksum of every body that is scanned."
+        True, "checkCRCOnRecover", FLAG, "Verify the checksum of every body that is scanned."
     )
 
     file_reserved_hours: int = RETENTION(
         72,
         "fileReservedTime",
         Whole(0, unit="hours"),
-        "Age at which a commit-log file expires, counted from its last change.",
+        "Age at which a commit-log file expires, counted from its last modification.",
     )
     delete_when: tuple[int, ...] = RETENTION(
         (4,), "deleteWhen", Hours(), "Hours of the local day in which expired files are deleted."
@@ -251,100 +252,94 @@ class StoreConfig:
         0.75,
         "diskMaxUsedSpaceRatio",
         Ratio(0.10, 0.95),
-        "Above it expired files are deleted at any hour.",
+        "Above this ratio, expired files are deleted at any hour.",
     )
     disk_clean_forcibly_ratio: float = RETENTION(
         0.85,
         "diskSpaceCleanForciblyRatio",
         Ratio(0.30, 0.85),
-        "Above it files are deleted whether expired or not.",
+        "Above this ratio, files are deleted whether they have expired or not.",
     )
     disk_warning_ratio: float = RETENTION(
         0.90,
         "diskSpaceWarningLevelRatio",
         Ratio(0.35, 0.90),
-        "Above it puts are refused as well, until the use is below `disk_clean_forcibly_ratio`.",
+        "Above this ratio, puts are refused until usage is below `disk_clean_forcibly_ratio`.",
     )
     clean_forcibly: bool = RETENTION(
         True,
         "cleanFileForciblyEnable",
         FLAG,
-        "Allow the deletion of files that are not expired; without it a full disk stops the puts.",
+        "Allow the deletion of files that have not expired; without it a full disk stops puts.",
     )
     clean_interval_ms: int = RETENTION(
-        10_000, "cleanResourceInterval", MS, "Pause between rounds of cleaning."
+        10_000, "cleanResourceInterval", MS, "Pause between cleanup rounds."
     )
     delete_batch_max: int = RETENTION(
-        10, "deleteFileBatchMax", Whole(1, unit="files"), "Most commit-log files a round deletes."
+        10, "deleteFileBatchMax", Whole(1, unit="files"), "Commit-log files per round, at most."
     )
     delete_interval_ms: int = RETENTION(
         100,
         "deleteCommitLogFilesInterval",
         MS_OR_0,
-        "Pause between two deletions, which are hard work for some file systems.",
+        "Pause between two deletions, which are expensive on some file systems.",
     )
     delete_archived_only: bool = RETENTION(
         False,
         "",
         FLAG,
-        "Delete only what `firetrail pipeline archive` has put into every lake that it was told to,"
-        " however full the disk is; nothing before its first run.",
+        "Delete only files that `firetrail pipeline archive` has copied to every lake it writes to,"
+        " however full the disk is, and none before its first run.",
     )
     destroy_forcibly_after_ms: int = RETENTION(
         120_000,
         "destroyMapedFileIntervalForcibly",
         MS_OR_0,
-        "How long a deleted file stays for those who still read it.",
+        "How long a deleted file remains available to readers that still use it.",
     )
 
     max_transfer_bytes_in_memory: int = READ(
         256 * KIB,
         "maxTransferBytesOnMessageInMemory",
         BYTES,
-        "Most bytes of one get, for messages that are likely in memory.",
+        "Bytes per get at most, for messages that are likely in memory.",
     )
     max_transfer_count_in_memory: int = READ(
         32,
         "maxTransferCountOnMessageInMemory",
         MESSAGES,
-        "Most messages of one get, for messages that are likely in memory.",
+        "Messages per get at most, if they are likely in memory.",
     )
     max_transfer_bytes_on_disk: int = READ(
-        64 * KIB,
-        "maxTransferBytesOnMessageInDisk",
-        BYTES,
-        "Most bytes of one get, for older messages.",
+        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Limit of bytes for older messages."
     )
     max_transfer_count_on_disk: int = READ(
-        8,
-        "maxTransferCountOnMessageInDisk",
-        MESSAGES,
-        "Most messages of one get, for older messages.",
+        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Limit of messages for older ones."
     )
     in_memory_ratio: float = READ(
         0.40,
         "accessMessageInMemoryMaxRatio",
         Ratio(),
-        "Part of the machine's memory that the newest messages are likely in.",
+        "Fraction of the machine's memory that likely holds the newest messages.",
     )
     max_filter_bytes: int = READ(
         16_000,
         "maxFilterMessageSize",
         Whole(layout.UNIT.size, unit="bytes"),
-        "Most consume-queue bytes that one get looks at, 20 a message, unless it asks for more"
+        "Consume-queue bytes that one get examines at most, 20 per message, unless it asks for more"
         " messages than that.",
     )
     offset_check_in_slave: bool = READ(
         False,
         "offsetCheckInSlave",
         FLAG,
-        "On a slave too, a get outside the queue is told the offset to go on from.",
+        "On a slave, too, a get outside the queue returns the offset to continue from.",
     )
     max_query_count: int = READ(
-        64, "maxMsgsNumBatch", MESSAGES, "Most messages of one query by key."
+        64, "maxMsgsNumBatch", MESSAGES, "Messages per query by key, at most."
     )
     default_query_count: int = READ(
-        32, "defaultQueryMaxNum", MESSAGES, "Messages of a query by key that names no number."
+        32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key that names no maximum."
     )
 
     def __post_init__(self) -> None:
@@ -357,66 +352,69 @@ class StoreConfig:
 
     @property
     def max_record_size(self) -> int:
-        """Longest record: a file must hold it and the end mark that closes the file."""
+        """The longest record: a file must hold it and the mark of its end."""
         return min(
             self.max_message_size + RECORD_SLACK, self.commit_log_file_size - layout.BLANK.size
         )
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed, checked as a whole again."""
+        """Return a copy with the settings in ``changes``; all settings are checked again."""
         for name, value in changes.items():
             if name not in SETTINGS:
                 raise ConfigError(name, value, f"no such setting{did_you_mean(name, SETTINGS)}")
         return dataclasses.replace(self, **changes)
 
     def for_files(self, **sizes: int) -> Self:
-        """These settings for a store that already has files of the given sizes.
+        """Return these settings for a store whose existing files have the given sizes.
 
-        A log file too short for ``max_message_size`` lowers it to what the file can hold.
+        If ``max_message_size`` exceeds what a log file can hold, it is lowered to that.
         """
         room = body_room(sizes.get("commit_log_file_size", self.commit_log_file_size))
         return self.replace(max_message_size=min(self.max_message_size, room), **sizes)
 
     @classmethod
     def from_properties(cls, source: str | os.PathLike[str]) -> LoadedConfig:
-        """Settings from a ``broker.conf``: its text, or (as a ``Path``) the file.
+        """Return the settings in a ``broker.conf``, with defaults for those that it lacks.
 
-        What is not in the file has its default. Beside RocketMQ's keys the Python names of the
-        settings are understood, and win. A file that RocketMQ takes is taken: a value that the
-        Java store would correct is corrected, and listed in ``adjusted``.
+        Python names of settings are accepted beside RocketMQ's keys and take precedence. A file
+        that RocketMQ accepts is accepted: a value that the Java store would correct is corrected
+        and listed in ``adjusted``.
+
+        Args:
+            source: The file as a ``Path``, or its content as a string.
         """
         if isinstance(source, os.PathLike):
-            # UTF-8 for the sake of comments only: no value in use goes beyond ASCII.
+            # UTF-8 matters only in comments: all values are ASCII.
             text = Path(source).read_bytes().decode("utf-8-sig", "replace")
             return _load(parse_properties(text, os.fspath(source)))
         if source and not any(mark in source for mark in "=: \t\r\n"):
             raise ConfigError(
-                "source", source, "is no text of a broker.conf; for a file pass a Path"
+                "source", source, "is not the content of a broker.conf; pass a Path for a file"
             )
         return _load(parse_properties(source))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, str]) -> LoadedConfig:
-        """Settings from keys and values as ``broker.conf`` would have them."""
+        """Return the settings in ``values``, with keys and values as in ``broker.conf``."""
         return _load({key: Entry(value) for key, value in values.items()})
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Entry]) -> LoadedConfig:
-        """Settings from entries that were parsed already, perhaps with others beside them."""
+        """Return the settings in parsed entries, which may include settings of others."""
         return _load(entries)
 
 
 SETTINGS: Mapping[str, Setting] = table(StoreConfig)
-"""The table: every setting by its Python name, in the order of the reference page."""
+"""Every setting by its Python name, in the order of the reference page."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Settings that were read, and what to know about the rest of the file."""
+    """Settings that were read, with remarks on the other keys and values of the file."""
 
     config: StoreConfig
     unknown: tuple[Remark, ...]
-    """Keys that neither RocketMQ nor Firetrail has: most likely misspelt."""
+    """Keys that neither RocketMQ nor Firetrail has, most likely misspelt."""
     ignored: tuple[Remark, ...]
     """Keys of RocketMQ that have no effect on this store."""
     adjusted: tuple[Remark, ...]
@@ -424,7 +422,7 @@ class LoadedConfig:
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
-        """All of them, the most important first."""
+        """All remarks, the most important first."""
         return self.unknown + self.adjusted + self.ignored
 
 

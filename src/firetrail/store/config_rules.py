@@ -1,4 +1,4 @@
-"""What the store's settings must have in common, and the limits that follow from the format."""
+"""Rules between the settings of a store, and the limits that follow from the format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firetrail.format.index import index_file_size
 from firetrail.settings.table import INT32_MAX
 
 RECORD_SLACK = 64 << 10
-"""How much longer than ``max_message_size`` a whole record may be: topic, properties and fields."""
+"""How much a whole record may exceed ``max_message_size``: topic, properties and fields."""
 
 _LEAST_RECORD = (
     layout.RECORD_HEAD.size
@@ -22,7 +22,7 @@ _LEAST_RECORD = (
     + 2  # properties length
     + layout.PROPERTY_CRC_SIZE
 )
-"""Longest that a record without properties and with the shortest topic is around its body."""
+"""Bytes around the body of a record with the shortest topic and no properties, at most."""
 
 
 MOST_SLOTS = (INT32_MAX - index_file_size(0, 2)) // layout.INDEX_SLOT.size
@@ -30,14 +30,14 @@ MOST_SLOTS = (INT32_MAX - index_file_size(0, 2)) // layout.INDEX_SLOT.size
 
 
 class FlushMode(enum.Enum):
-    """When a put is acknowledged: once it is written, or only once it is on the disk."""
+    """When a put is acknowledged: after the write, or after the sync."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
 
 
 class BrokerRole(enum.Enum):
-    """A slave takes no puts of its own."""
+    """The replication role in RocketMQ; a slave refuses puts."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -45,7 +45,7 @@ class BrokerRole(enum.Enum):
 
 
 class Conflict(NamedTuple):
-    """A setting that does not go with the others, and the nearest value that would."""
+    """A setting that contradicts others, and the nearest value that does not."""
 
     name: str
     nearest: Any
@@ -53,12 +53,12 @@ class Conflict(NamedTuple):
 
 
 def body_room(commit_log_file_size: int) -> int:
-    """Longest body that a log file has room for, whatever the hosts."""
+    """Return the longest body that fits into a log file, whatever the hosts are."""
     return commit_log_file_size - layout.BLANK.size - _LEAST_RECORD
 
 
 def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
-    """What is wrong with settings that are each allowed, but not together."""
+    """Yield the settings that are valid individually but not together."""
     log_size, slots = values["commit_log_file_size"], values["index_slots"]
     room = body_room(log_size)
     if values["max_message_size"] > room:
@@ -72,14 +72,14 @@ def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
         yield Conflict(
             "index_entries",
             entries,
-            f"with index_slots = {slots} at most {entries}, for the Java store to map the file",
+            f"with index_slots = {slots} at most {entries}, or the Java store cannot map the file",
         )
     warning = values["disk_warning_ratio"]
     if values["disk_clean_forcibly_ratio"] > warning:
         yield Conflict(
             "disk_clean_forcibly_ratio",
             warning,
-            f"at most disk_warning_ratio = {warning}, or puts stop before room is made for them",
+            f"at most disk_warning_ratio = {warning}; otherwise puts stop before files are deleted",
         )
     if values["write_buffer_pool"] and (
         values["flush"] is not FlushMode.ASYNC or values["role"] is BrokerRole.SLAVE

@@ -1,8 +1,8 @@
-"""The parts of an open store and their threads: start, stop, failure.
+"""The parts of an open store and their threads: how they start, stop and fail.
 
-Callers append under the log's lock and wait for the flusher if they must; the flusher syncs the
-log; the dispatcher derives queues and index; the allocator prepares files; the housekeeper flushes
-what was derived, notes the watermark and applies retention.
+Callers append under the lock of the log and, if they must, wait for the flusher. The flusher syncs
+the log, the dispatcher derives queues and index, the allocator prepares files, and the housekeeper
+flushes what was derived, writes the watermark and applies retention.
 ``docs/design/architecture.md`` lists the locks and the order in which they are taken.
 """
 
@@ -54,22 +54,22 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
-    """An open store without its public face."""
+    """An open store without its public interface."""
 
     def __init__(self, root: Path, config: StoreConfig, system: System) -> None:
         prepare_folder(system, root)
-        self.root = root.absolute()  # files are made later, and the process may change its folder
+        self.root = root.absolute()  # the process may change its folder before files are created
         self.system = system
         self.failure: BaseException | None = None
         self._stopped = False
-        self._is_a_copy = False  # of the store of the process that forked this one
+        self._is_forked_copy = False  # whether the process that forked this one owns the store
         with ExitStack() as resources:  # closed here if the store cannot be opened
             lock = FolderLock(system, root)
             resources.callback(lock.release)
             self._lock = lock
             self._resources = resources
             try:
-                self._build(adopt_sizes(system, root, config).replace())  # ours to change
+                self._build(adopt_sizes(system, root, config).replace())  # configure changes it
                 self._start()
             except OSError as error:
                 kind = DiskFullError if error.errno in NO_SPACE else StoreError
@@ -135,7 +135,7 @@ class Engine:
     def _run_recovery(
         self, clean: bool, watermark: Watermark | None, lost: Lost, leaves_out: LeavesOut
     ) -> RecoveryReport:
-        """Find the end of the log, and bring all up to it but for what is lost."""
+        """Find the end of the log and derive everything up to it, except for what is lost."""
         index = None if lost.whole_index else self.index
         if index is not None:
             index.load(torn=not clean)
@@ -161,12 +161,12 @@ class Engine:
         return report
 
     def _check(self, watermark: Watermark | None) -> Check:
-        """How closely recovery looks at records."""
+        """Return how closely recovery checks records."""
         if not self.config.check_crc_on_recover:
             return Check.NONE
-        # RocketMQ 4.9 leaves an abort file as it is, and seals nothing.
+        # RocketMQ 4.9 leaves an existing abort file as it is and does not seal records.
         if self._abort.is_sealed and watermark is not None and not self._lock.was_javas:
-            return Check.SEALED  # all behind the watermark was written by who was stopped
+            return Check.SEALED  # the stopped process wrote everything after the watermark
         return Check.RECORD if self.config.property_crc else Check.BODY
 
     def _take_catalog(self) -> Catalog:
@@ -179,15 +179,15 @@ class Engine:
         )
 
     def _mark_unclean(self, watermark: Watermark) -> None:
-        """Have the next opening recover from ``watermark``, whatever happens to this one."""
+        """Make the next opening recover from ``watermark``, whatever happens to this one."""
         with closing(WatermarkFile(self.system, self.root)) as file:
             file.write(watermark)
         self._abort.create(sealed=False)
 
     def _start(self) -> None:
-        """Make durable what recovery found, mark the store as open, and begin."""
+        """Sync what recovery found, mark the store as open and start the threads."""
         report = self.recovery
-        # A store in which nothing was put yet is one already, to those who only look.
+        # Readers recognize a store by this folder, even if no message was put yet.
         self.system.files.make_folder(self.log.queue.folder)
         if not report.clean:
             for segment in self.log.queue.from_offset(report.scanned_from):
@@ -223,26 +223,26 @@ class Engine:
             self._resources.callback(part.stop)
 
     def _sync_names(self) -> None:
-        """Make the names of files and folders durable that who was killed may just have made.
+        """Sync the folders whose entries a killed process may have just created.
 
-        Those of a queue that recovery has not added to were on disk before its last unit was.
+        The files of a queue to which recovery added nothing were synced before its last unit.
         """
         folders = {self.root, self.log.queue.folder, self.root / INDEX}
         for queue in self.queues.dirty:
             folder = queue.files.folder
             folders |= {folder, folder.parent, folder.parent.parent}
         files = self.system.files
-        there = [folder for folder in sorted(folders) if folder.is_dir()]
-        files.at_once([partial(files.sync_folder, folder) for folder in there])
+        existing = [folder for folder in sorted(folders) if folder.is_dir()]
+        files.at_once([partial(files.sync_folder, folder) for folder in existing])
 
     def dispatchable(self) -> int:
-        """Up to where the log may be dispatched: consumers see nothing that could still vanish."""
+        """Return the end of what may be dispatched: consumers must not see what could be lost."""
         if self.config.flush is FlushMode.SYNC:
             return self.log.flushed_offset
         return self.log.readable_offset
 
     def _settled(self) -> int:
-        """Up to where the log, and what follows from it, is on disk: after syncing the latter."""
+        """Sync queues and index; return the position up to which they and the log are on disk."""
         return min(self.housekeeper.settle_derived(), self.log.flushed_offset)
 
     def _flushed(self) -> None:
@@ -250,38 +250,38 @@ class Engine:
             self.dispatcher.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Writing has failed in a way that must not be tried again: take no more messages."""
+        """Refuse further messages: a write has failed in a way that must not be retried."""
         if self.failure is None:
             self.failure = error
-        again = "" if isinstance(error, StoreDamagedError) else ", reopen the store to write again"
-        self.gate.shut(Closure.FAILED, f"{error}; reads go on{again}")
+        remedy = "" if isinstance(error, StoreDamagedError) else "; reopen the store to write again"
+        self.gate.shut(Closure.FAILED, f"{error}; reads continue{remedy}")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether there is nothing to close: it is closed, or belongs to another process."""
-        return self._is_a_copy or self._stopped
+        """Whether there is nothing to close: the store is closed or belongs to another process."""
+        return self._is_forked_copy or self._stopped
 
     def stop(self, within_s: float | None = None) -> None:
-        """Finish all work, mark the store as cleanly closed and let go of it.
+        """Finish all work, mark the store as cleanly closed and release it.
 
-        With ``within_s`` a part of it may be left to the next opening, which then recovers: what
-        is in the log is on disk, but perhaps not in queues and index. It takes longer only if the
-        disk does.
+        With ``within_s``, work that takes longer is left to the next opening, which then recovers:
+        the log is on disk, but the queues and the index may lack the last messages. The limit is
+        exceeded only if a sync takes longer.
 
-        Raises FlushFailedError if not everything could be made durable; the store is then
-        recovered when it is next opened.
+        Raises FlushFailedError if not everything could be synced; the next opening then recovers
+        the store.
         """
-        if self._is_a_copy:
+        if self._is_forked_copy:
             return
         self._stopped = True
         try:
             with self._resources:
                 self._finish(within_s)
-        except OSError as error:  # of a file that was let go of
+        except OSError as error:  # raised while closing a file
             self.fail(error)
         if self.failure is not None:
             raise FlushFailedError(
-                f"{self.root}: closed after a failure, not all is on disk: {self.failure}"
+                f"{self.root}: closed after a failure; not everything is on disk: {self.failure}"
             ) from self.failure
 
     def _finish(self, within_s: float | None) -> None:
@@ -304,7 +304,7 @@ class Engine:
             self.fail(error)
 
     def _note_end(self, is_over: Callable[[], bool]) -> None:
-        """Note that the store is closed, unless something is left to the next opening."""
+        """Mark the store as cleanly closed, unless some work is left to the next opening."""
         if self.dispatcher.behind or not self.housekeeper.flush_derived(is_over):
             return
         self._note_files(self.log.flushed_offset)
@@ -312,21 +312,21 @@ class Engine:
         self._abort.remove()
 
     def _note_files(self, log_end: int) -> None:
-        """Note what the store has, all of which is on disk, as is the log up to its end."""
+        """Write the inventory of the store's files, which are on disk, as is the log to its end."""
         log_begin = self.log.queue.min_offset
         stock = take_stock(self.system, self.root, log_begin, self.queues, self.index)
         self.inventory.write(stock._replace(durable_offset=log_end))
 
     def configure(self, changed: StoreConfig) -> None:
-        """Go on with other settings, as ``check_changes`` has found them good."""
+        """Apply changed settings that ``check_changes`` has accepted."""
         take_over(self.config, changed)
         self.drafter.rules.body_max = changed.max_message_size
         self.drafter.rules.record_max = changed.max_record_size
 
     def leave_to_parent(self) -> None:
-        """After a fork: threads and lock stayed with the parent, so here nothing is written."""
-        self._is_a_copy = True
-        self.gate.shut_for_good("another process has the store open; open it anew after a fork")
+        """Write nothing after a fork: the parent process keeps the threads and the lock."""
+        self._is_forked_copy = True
+        self.gate.shut_for_good("another process has the store open; open it again after a fork")
         self.flusher.give_up()
 
 

@@ -43,7 +43,7 @@ LIVE = frozenset(
 
 
 def check_changes(config: StoreConfig, changes: Mapping[str, Any]) -> StoreConfig:
-    """The settings after some changes; ConfigError if they cannot be made to an open store."""
+    """Return the changed settings; raise ConfigError for changes that need a closed store."""
     for name, value in changes.items():
         if name not in LIVE:
             raise ConfigError(name, value, "cannot be changed while the store is open")
@@ -52,6 +52,6 @@ def check_changes(config: StoreConfig, changes: Mapping[str, Any]) -> StoreConfi
         raise ConfigError(
             "max_message_size",
             changed.max_message_size,
-            f"at most {config.max_message_size}: the write buffers have room for no more",
+            f"at most {config.max_message_size}, the size of the write buffers; reopen the store",
         )
     return changed

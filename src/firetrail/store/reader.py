@@ -1,6 +1,6 @@
-"""Reads: by queue offset, by physical offset or id, by key and by time.
+"""Reads by queue offset, by physical offset or id, by key and by time.
 
-Answers are slices of the log's mapping; nothing is copied or decoded here. Statuses and next
+Results are slices of the mapped log; nothing is copied or decoded here. Statuses and next
 offsets of :meth:`Reader.get` follow the Java store's table, condition by condition.
 """
 
@@ -28,28 +28,28 @@ from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_me
 
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = (1 << 63) - 1
-NEIGHBOURS = 1024
-"""Units on each side that are looked at for a good one where some are damaged."""
+NEIGHBOURS_MAX = 1024
+"""Units on each side of a damaged one that are searched for a good one."""
 
 
 class Boundary(Enum):
-    """Which message a time stands for where none was stored at exactly that time."""
+    """Which message a time selects if no message was stored at exactly that time."""
 
-    LOWER = "lower"  # the first one stored at the time or later (RocketMQ 5)
-    UPPER = "upper"  # the last one stored at the time or before (RocketMQ 5)
-    NEAREST = "nearest"  # the nearer one, the earlier of two (RocketMQ 4)
+    LOWER = "lower"  # the first message stored at or after the time (RocketMQ 5)
+    UPPER = "upper"  # the last message stored at or before the time (RocketMQ 5)
+    NEAREST = "nearest"  # the nearer message, the earlier one if both are as near (RocketMQ 4)
 
 
 class QueryResult(NamedTuple):
-    """Messages with a key, newest first, and up to where the index reaches."""
+    """Messages with a key, newest first, and the position that the index has reached."""
 
     buffers: list[memoryview]
     index_time: int
     index_offset: int
 
 
-def _near(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
-    """Where the record of the first good one of some units stands, in ``start`` to ``end``."""
+def _good_neighbour(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
+    """Return where the first of some units points to within ``start..end``, or ``default``."""
     units = (queue.unit(number) for number in numbers)
     places = (unit.physical_offset for unit in units if unit is not None and unit.is_written)
     return next((place for place in places if start <= place < end), default)
@@ -70,7 +70,7 @@ class Reader:
         self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
 
     def forget_cursors(self) -> None:
-        """Look every queue up again."""
+        """Look every queue up again at its next get."""
         self._cursors.clear()
 
     # -- by queue offset ----------------------------------------------------------------------
@@ -83,10 +83,10 @@ class Reader:
         max_count: int = 32,
         tags: frozenset[int] | None = None,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on, within the configured caps.
+        """Return messages of a queue from ``offset`` on, within the configured limits.
 
-        ``tags`` are hashes of the tags wanted (:func:`tag_hashes`), None for all. A hash may
-        stand for another tag as well: who needs exactness compares the tag of each message.
+        ``tags`` are hashes of the requested tags (:func:`tag_hashes`), or None for all messages.
+        Different tags may have the same hash: a caller that needs exactness compares the tags.
         """
         if tags is None:
             cursor = self._cursors.get((topic, queue_id))
@@ -115,13 +115,13 @@ class Reader:
         return self._select(queue, segment, offset, low, high, max_count, tags)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
-        """Let the next get of the queue go the short way, if it goes on from here."""
+        """Keep a cursor for the next get of the queue, which is faster if it continues here."""
         unit = queue.unit(offset)
         records = self._log.find(unit.physical_offset) if unit is not None else None
         if records is not None and records.look() is not None and units.look() is not None:
             config = self._config
             if len(self._cursors) > self._queues.residents.most // 2:
-                self._cursors.clear()  # what they read stays open as long as they are there
+                self._cursors.clear()  # each cursor keeps the files that it reads open
             self._cursors[queue.topic, queue.queue_id] = QueueCursor(
                 queue.files,
                 units,
@@ -136,7 +136,7 @@ class Reader:
     def _nothing(
         self, status: GetStatus, asked: int, next_offset: int, low: int, high: int
     ) -> GetResult:
-        """An empty answer that moves the reader; a slave leaves it where it is."""
+        """Return an empty result that moves the reader; on a slave the reader stays in place."""
         config = self._config
         if config.role is BrokerRole.SLAVE and not config.offset_check_in_slave:
             next_offset = asked
@@ -171,7 +171,7 @@ class Reader:
         at = first = offset * UNIT.size - units.base
         end = min(units.wrote, at + max(config.max_filter_bytes, max_count * UNIT.size))
         status = GetStatus.NO_MATCHED_MESSAGE
-        gone_before = 0  # records before it are gone with their file
+        gone_before = 0  # the files with records before this offset are deleted
         while at + UNIT.size <= end:
             record = _UNIT(view, at)[0]
             segment = self._log.find(record) if record >= gone_before else None
@@ -189,7 +189,7 @@ class Reader:
                     continue
             if (units.base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
-                    break  # the next get begins here
+                    break  # the next get begins at this unit
                 return self._without_unit(queue, offset, low, high, tags)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
@@ -215,13 +215,17 @@ class Reader:
         high: int,
         tags: frozenset[int] | None,
     ) -> GetResult:
-        """The message at ``offset`` although its unit is damaged: found between its neighbours.
+        """Return the message at ``offset`` although its unit is damaged, by searching the log.
 
-        Raises StoreDamagedError if it is not there, or they are far from each other.
+        Its record should be between those of the neighbouring units. Raises StoreDamagedError if
+        it is not, or if they are too far apart.
         """
         start, end = self._log.min_offset, self._log.readable_offset
-        start = _near(queue, range(offset - 1, offset - NEIGHBOURS, -1), start, end, start)
-        end = _near(queue, range(offset + 1, offset + NEIGHBOURS), start, end, end)
+        before = range(offset - 1, offset - NEIGHBOURS_MAX, -1)
+        after = range(offset + 1, offset + NEIGHBOURS_MAX)
+        start = _good_neighbour(queue, before, start, end, start)
+        end = _good_neighbour(queue, after, start, end, end)
+
         found = search(self._log, start, end, queue.topic, queue.queue_id, offset)
         if found is None:
             raise damage_at(self._log, queue, offset)
@@ -233,25 +237,25 @@ class Reader:
     def damage(
         self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
     ) -> StoreDamagedError:
-        """What is wrong with a message: number ``number``, from 0, of a get from ``offset`` on."""
+        """Return the error for message ``number`` (from 0) of a get at ``offset``."""
         queue = self._queues.open(topic, queue_id)
         return damage_at(self._log, queue, self.offset_of(topic, queue_id, offset, number, tags))
 
     def offset_of(
         self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
     ) -> int:
-        """Queue offset of message ``number``, from 0, that a get from ``offset`` on finds."""
-        behind: int = self.get(topic, queue_id, offset, number + 1, tags).next_offset
-        return behind - 1
+        """Return the queue offset of message ``number`` (from 0) that a get at ``offset`` finds."""
+        next_offset: int = self.get(topic, queue_id, offset, number + 1, tags).next_offset
+        return next_offset - 1
 
-    # -- by place -----------------------------------------------------------------------------
+    # -- by position --------------------------------------------------------------------------
 
     def at_offset(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at ``physical_offset``."""
+        """Return the record that begins at ``physical_offset``, or None."""
         return record_at(self._log, physical_offset)
 
     def by_id(self, message_id: str) -> memoryview | None:
-        """The record with this offset message id, None if it is not (or no longer) here."""
+        """Return the record with this offset message id, or None if the store does not have it."""
         wanted = decode_message_id(message_id)
         buffer = record_at(self._log, wanted.physical_offset)
         if buffer is None or decode_message(buffer).store_host != wanted.host:
@@ -268,9 +272,9 @@ class Reader:
         end: int = TIME_MAX,
         max_count: int | None = None,
     ) -> QueryResult:
-        """Messages of ``topic`` with this key or unique key, stored in ``begin..end`` (ms).
+        """Return messages of ``topic`` with this key or unique key, stored in ``begin..end`` (ms).
 
-        The index knows hashes only; every message is compared with the key before it counts.
+        The index contains only hashes, so every message is compared with the key.
         """
         index = self._index
         if index is None:
@@ -286,9 +290,9 @@ class Reader:
             limit *= 4
 
     def _answers(self, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
-        """The records at some offsets that are really asked for."""
+        """Return the records at these offsets that match the question."""
         found = []
-        # An entry may be there twice: 4.9 indexes some messages again after a crash.
+        # The index may contain an entry twice: 4.9 indexes some messages again after a crash.
         for offset in offsets if len(offsets) == 1 else dict.fromkeys(offsets):
             segment = self._log.find(offset)
             view = segment.look() if segment is not None else None
@@ -304,7 +308,7 @@ class Reader:
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Queue offset of the message that a store time stands for; 0 for a missing queue."""
+        """Return the queue offset that a store time selects; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -322,7 +326,7 @@ class Reader:
         return self._nearest(queue, low, high, first, time_ms)
 
     def _nearest(self, queue: ConsumeQueue, low: int, high: int, later: int, time_ms: int) -> int:
-        """The nearer of the neighbours ``later - 1`` and ``later`` of a time between them."""
+        """Return the nearer of ``later - 1`` and ``later`` to a time between them."""
         if later >= high:
             return high - 1
         if later <= low:
@@ -334,25 +338,25 @@ class Reader:
         return later if to_later < to_earlier else later - 1
 
     def is_recent(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether the message at a queue offset is likely in memory; so is one to come."""
+        """Return whether a message is likely in memory; messages yet to come count as such."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         return unit is None or self._log.readable_offset - unit.physical_offset <= self._memory
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time (ms) of the message at a queue offset."""
+        """Return the store time (ms) of the message at a queue offset, or None."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         return store_time_at(self._log, unit.physical_offset) if unit is not None else None
 
     def _time(self, physical_offset: int) -> int:
-        """Store time of a record; what is gone counts as the distant past."""
+        """Return the store time of a record; a deleted record counts as infinitely old."""
         time = store_time_at(self._log, physical_offset)
         return -1 if time is None else time
 
 
 def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
-    """Hashes for :meth:`Reader.get` of ``"A || B"`` or several tags; None for all (``"*"``)."""
+    """Return the hashes of ``"A || B"`` or of several tags; None for all messages (``"*"``)."""
     if tags is None:
         return None
     names = tag_names(tags)
@@ -362,7 +366,7 @@ def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
 
 
 def tag_names(tags: str | Iterable[str]) -> list[str]:
-    """The tags in ``"A || B"``, or several tags; WrongTypeError for anything else."""
+    """Return the tags in ``"A || B"``, or several tags; raise WrongTypeError for anything else."""
     try:
         names = tags.split("||") if isinstance(tags, str) else [name + "" for name in tags]
     except TypeError:

@@ -1,6 +1,6 @@
-"""What puts and gets answer with.
+"""The results of puts and gets.
 
-Both are made for every call and so live among the kernels; this is where the store takes them from.
+They are created on every call and are therefore kernels; the store imports them from here.
 """
 
 from firetrail.format.record import decode_message

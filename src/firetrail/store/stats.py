@@ -1,4 +1,4 @@
-"""Counters of a store: how many messages and bytes went in and out, and how long puts took."""
+"""Counters of a store: messages and bytes put and read, and how long puts took."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from firetrail.store.kernels.answer import GetResult
 from firetrail.store.kernels.append import Appender
 
 PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
-"""Upper bounds of the latency classes, those of the Java store; one more class is above them."""
+"""Upper bounds of the latency classes of the Java store; one more class is above them."""
 
 
 class Snapshot(NamedTuple):
-    """The counters at one moment; two of them make a rate."""
+    """The counters at one moment; the difference of two snapshots is a rate."""
 
     time_s: float
     put_calls: int
@@ -25,17 +25,27 @@ class Snapshot(NamedTuple):
     get_messages: int
     get_bytes: int
     get_found: int
-    """Calls that found something."""
+    """Gets that found at least one message."""
 
     def put_times_since(self, earlier: Snapshot) -> list[int]:
-        """How many puts of each latency class there were; the first has those that did not wait."""
+        """Return the puts of each latency class since ``earlier``.
+
+        The first class includes puts that waited for nothing, which are not timed.
+
+        Args:
+            earlier: A snapshot of the same store that was taken before this one.
+        """
         pairs = zip(self.put_latency, earlier.put_latency, strict=True)
         times = [now - then for now, then in pairs]
         times[0] += max(self.put_calls - earlier.put_calls - sum(times), 0)
         return times
 
     def since(self, earlier: Snapshot) -> Rates:
-        """What happened a second between two moments."""
+        """Return the rates per second since ``earlier``.
+
+        Args:
+            earlier: A snapshot of the same store that was taken before this one.
+        """
         seconds = max(self.time_s - earlier.time_s, 1e-9)
         return Rates(
             put_messages=(self.put_messages - earlier.put_messages) / seconds,
@@ -48,7 +58,7 @@ class Snapshot(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Messages, bytes and calls a second."""
+    """Messages, bytes and calls per second."""
 
     put_messages: float
     put_bytes: float
@@ -59,11 +69,11 @@ class Rates(NamedTuple):
 
 
 class Statistics:
-    """Counted as the store works.
+    """The counters of a working store.
 
-    Increments are not locked: under heavy threading a few may be lost, which these figures can
-    bear and the paths they are on cannot pay for. Puts that wait for nothing are not timed: they
-    have no latency to speak of.
+    Increments are not locked: with many threads a few may be lost. The figures tolerate that, and
+    the code that counts cannot afford a lock. Puts that wait for nothing are not timed, because
+    their latency is negligible.
     """
 
     __slots__ = (
@@ -88,7 +98,7 @@ class Statistics:
         self.get_found = 0
 
     def noted(self, result: GetResult) -> GetResult:
-        """Count a get; its result, as it is."""
+        """Count a get and return its result."""
         self.get_calls += 1
         if result.count:
             self.get_found += 1
@@ -97,7 +107,7 @@ class Statistics:
         return result
 
     def note_latency(self, seconds: float) -> None:
-        """Note how long a put took."""
+        """Count a put in its latency class."""
         latency_ms = int(seconds * 1000)
         self.put_latency_max_ms = max(self.put_latency_max_ms, latency_ms)
         for number, bound in enumerate(PUT_LATENCY_BOUNDS_MS):
@@ -107,7 +117,7 @@ class Statistics:
         self.put_latency[-1] += 1
 
     def snapshot(self, time_s: float) -> Snapshot:
-        """The counters now, at the monotonic time ``time_s``."""
+        """Return the counters at the monotonic time ``time_s``."""
         return Snapshot(
             time_s,
             self._puts.calls,

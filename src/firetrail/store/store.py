@@ -30,21 +30,24 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.inspect.damage import READ_REMEDY
-from firetrail.store.lifecycle.recovery import RecoveryReport
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_offset
 from firetrail.store.put.writer import Writer
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
-from firetrail.store.stats import Snapshot
 from firetrail.system import System
 
 CATCH_UP_S = 1.0
-"""Longest that a read waits for messages that were put before it to be dispatched."""
+"""How long a read waits, at most, until messages that were put before it are dispatched."""
 
 
 class Store(Writer):
-    """A message store that is open for writing."""
+    """A message store that is open for reading and writing.
+
+    Open it with :meth:`open`, and use it as a context manager or :meth:`close` it. Any number of
+    threads may use it, but only one process can have a store open for writing. A
+    :class:`StoreView` reads a store that another process has open.
+    """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -59,10 +62,19 @@ class Store(Writer):
         *,
         system: System | None = None,
     ) -> Self:
-        """Open the store in a folder, or begin one there.
+        """Open the store in a folder, or create one there.
 
-        File sizes of an existing store are taken from its files, whatever the configuration says.
-        Raises NotAStoreError, StoreLockedError or StoreDamagedError, and has changed nothing then.
+        Args:
+            path: The folder of the store.
+            config: The settings; the defaults of :class:`StoreConfig` if omitted. An existing store
+                keeps the file sizes that it was created with.
+            system: Files and clock, for tests; those of the operating system if omitted.
+
+        Raises:
+            NotAStoreError: The folder has other files.
+            StoreLockedError: Another process has the store open.
+            StoreDamagedError: The store cannot be recovered; nothing was changed.
+            StoreError: A file could not be read or written.
         """
         if not isinstance(path, str | Path):
             raise WrongTypeError("path", path, "expected a str or a Path")
@@ -73,10 +85,15 @@ class Store(Writer):
         return cls(Engine(Path(path), config, system))
 
     def close(self, within_s: float | None = None) -> None:
-        """Make everything durable and close the store; raises if that was not possible.
+        """Sync everything and close the store.
 
-        With ``within_s``, what takes longer is left to the next opening, which then recovers:
-        queues and index may not have the last messages yet, which are in the log and on disk.
+        Args:
+            within_s: Seconds after which the remaining work is left to the next opening, which then
+                recovers: all messages are in the log and on disk, but queues and index may lack the
+                last ones. None (the default) finishes all work.
+
+        Raises:
+            FlushFailedError: Not everything could be synced.
         """
         if within_s is not None:
             seconds("within_s", within_s)
@@ -85,11 +102,11 @@ class Store(Writer):
             self._engine.stop(within_s)
 
     def __del__(self) -> None:
-        # Its threads go on: they hold what is behind it, and this may be one of them.
+        # The threads keep running: they hold the engine, and one of them may be running this.
         if not getattr(self, "_closed", True) and not self._engine.is_stopped:
             warnings.warn(
-                f"the store {self._engine.root} was dropped and not closed: it stays open, and "
-                "locked, until the process ends; use 'with Store.open(...)', or close it",
+                f"the store {self._engine.root} was dropped and not closed: it stays open and "
+                "locked until the process ends; use 'with Store.open(...)' or call close()",
                 ResourceWarning,
                 source=self,
                 stacklevel=1,
@@ -116,10 +133,17 @@ class Store(Writer):
         max_count: int = 32,
         tags: str | Iterable[str] | None = None,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on: slices of the log, status, next offset.
+        """Return messages of a queue as slices of the log, with a status and the next offset.
 
-        ``tags`` (``"A || B"`` or several) are compared by hash, as RocketMQ's broker does; a
-        message with another tag of the same hash may be among the answer.
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue; 0 by default.
+            offset: The queue offset of the first message; 0 by default.
+            max_count: How many messages to return at most; 32 by default. The settings in the group
+                "Read" limit the result as well.
+            tags: Only messages with these tags, as ``"A || B"`` or as several strings; all messages
+                by default. Tags are compared by hash, as RocketMQ's broker does, so that a
+                message with another tag of the same hash may be returned.
         """
         if not type(queue_id) is type(offset) is type(max_count) is int or max_count < 1:
             queue_id, offset = whole("queue_id", queue_id), whole("offset", offset)
@@ -136,7 +160,18 @@ class Store(Writer):
         offset: int | None = None,
         tags: str | Sequence[str] | None = None,
     ) -> Iterator[Record]:
-        """The messages of a queue, from ``offset`` (or the first one) on, up to now."""
+        """Return an iterator over the messages that a queue has now.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue; 0 by default.
+            offset: The queue offset of the first message; by default that of the oldest one.
+            tags: Only messages with these tags, as ``"A || B"`` or as several strings; all messages
+                by default. Tags are compared exactly.
+
+        Raises:
+            StoreDamagedError: A message is damaged; raised when the iterator reaches it.
+        """
         _check_read(topic, queue_id, offset, tags)
         return self._read(topic, queue_id, offset, tags)
 
@@ -149,9 +184,9 @@ class Store(Writer):
     def _pages(
         self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
     ) -> Iterator[tuple[Iterator[Record], int]]:
-        """The messages of a queue up to now, some at a time, and the offset behind them.
+        """Yield the messages that a queue has now in pages, each with the offset after it.
 
-        The number in a message is that in its own queue, and not in a light queue.
+        The queue offset in a message is that in its own queue, not that in a light queue.
         """
         self._catch_up()
         wanted = tag_hashes(tags)
@@ -176,7 +211,7 @@ class Store(Writer):
         wanted: frozenset[int] | None,
         result: GetResult,
     ) -> Iterator[Record]:
-        """The messages that a get from ``position`` has found; StoreDamagedError at a bad one."""
+        """Yield the messages that a get found; raise StoreDamagedError at a damaged one."""
         for place, buffer in enumerate(result.buffers):
             try:
                 yield decode_message(buffer)
@@ -192,9 +227,16 @@ class Store(Writer):
         tags: str | Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> Iterator[Record]:
-        """As :meth:`read`, and then wait for more, until the store is closed.
+        """Return an iterator as :meth:`read` does that then waits for new messages.
 
-        With a ``timeout``, end when for so many seconds nothing has arrived in the queue.
+        The iterator ends when the store is closed.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue; 0 by default.
+            offset: The queue offset of the first message; by default that of the oldest one.
+            tags: Only messages with these tags, as for :meth:`read`; all messages by default.
+            timeout: End after this many seconds without a message; None (the default) never.
         """
         _check_read(topic, queue_id, offset, tags)
         if timeout is not None:
@@ -217,23 +259,31 @@ class Store(Writer):
             while True:
                 mark = arrivals.mark
                 end = self.max_offset(topic, queue_id)
-                for messages, behind in self._pages(topic, queue_id, position, tags):
+                for messages, next_offset in self._pages(topic, queue_id, position, tags):
                     for message in messages:
                         yield message
                         since = clock.monotonic()
-                    position = max(position, behind)
+                    position = max(position, next_offset)
                 position = max(position, end)
                 left = None if timeout is None else since + timeout - clock.monotonic()
                 if not arrivals.wait(mark, left):
                     return
 
     def by_id(self, message_id: str) -> Record | None:
-        """The message with this offset message id."""
+        """Return the message with an offset message id, or None if the store does not have it.
+
+        Args:
+            message_id: The id that a :class:`PutResult` has, 32 or 56 hexadecimal digits.
+        """
         buffer = self._engine.reader.by_id(instance("message_id", message_id, str))
         return None if buffer is None else self._decoded(buffer)
 
     def at(self, physical_offset: int) -> Record | None:
-        """The message that begins at this offset of the log."""
+        """Return the message that begins at a position in the log, or None if none does.
+
+        Args:
+            physical_offset: The position in the log, in bytes.
+        """
         buffer = self._engine.reader.at_offset(whole("physical_offset", physical_offset))
         return None if buffer is None else self._decoded(buffer)
 
@@ -245,10 +295,15 @@ class Store(Writer):
         end: int = TIME_MAX,
         max_count: int | None = None,
     ) -> list[Record]:
-        """Messages with this key or unique key, newest first; ``begin..end`` in ms.
+        """Return messages with a key or unique key, newest first.
 
-        At most ``max_count``, or the setting ``default_query_count`` without one, and never more
-        than ``max_query_count``.
+        Args:
+            topic: The topic of the messages.
+            key: One of their keys, or their unique key.
+            begin: The earliest store time, in ms; 0 by default.
+            end: The latest store time, in ms; unlimited by default.
+            max_count: How many messages to return at most; the setting ``default_query_count`` by
+                default, and never more than ``max_query_count``.
         """
         begin, end = whole("begin", begin), whole("end", end)
         instance("topic", topic, str)
@@ -262,7 +317,7 @@ class Store(Writer):
         return [self._decoded(buffer) for buffer in result.buffers]
 
     def _decoded(self, buffer: memoryview) -> Record:
-        """The message in a slice of the log; StoreDamagedError if its bytes are not as stored."""
+        """Decode a message in the log; raise StoreDamagedError if its bytes have changed."""
         try:
             return decode_message(buffer)
         except FormatError as error:
@@ -281,87 +336,40 @@ class Store(Writer):
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Queue offset that a store time (ms) stands for."""
+        """Return the queue offset that a store time selects; 0 if the queue does not exist.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue.
+            time_ms: The store time, in ms.
+            boundary: Which message to select if none was stored at exactly that time; by default
+                the first one after it.
+        """
         queue_id, time_ms = whole("queue_id", queue_id), whole("time_ms", time_ms)
         instance("topic", topic, str)
         instance("boundary", boundary, Boundary)
         return self._engine.reader.offset_at(topic, queue_id, time_ms, boundary)
 
-    # -- what is there ------------------------------------------------------------------------
-
-    @property
-    def config(self) -> StoreConfig:
-        """The settings in force; file sizes are those of the files."""
-        return self._engine.config
-
-    @property
-    def recovery(self) -> RecoveryReport:
-        """What opening the store found and did."""
-        return self._engine.recovery
-
-    @property
-    def refusal(self) -> str:
-        """Why puts are refused, empty while they are not."""
-        return self._gate.refusal or self._dispatcher.starved
-
-    @property
-    def has_light_queues(self) -> bool:
-        """Whether messages are put into the light queues that they name."""
-        return self._engine.drafter.rules.light_queues
-
-    def topics(self) -> list[str]:
-        """Every topic with a queue, in order."""
-        return self._engine.queues.topics()
-
-    def queues(self, topic: str) -> list[int]:
-        """The queue ids of a topic, in order."""
-        instance("topic", topic, str)
-        return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
-
-    def min_offset(self, topic: str, queue_id: int = 0) -> int:
-        """Queue offset of the oldest message there is; 0 for a missing queue."""
-        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
-        queue = self._engine.queues.find(topic, queue_id)
-        return queue.min_offset(self._log.min_offset) if queue is not None else 0
-
-    def max_offset(self, topic: str, queue_id: int = 0) -> int:
-        """Queue offset that the next message gets to see; 0 for a missing queue."""
-        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
-        queue = self._engine.queues.find(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
-
-    @property
-    def log_range(self) -> tuple[int, int]:
-        """Physical offsets of the oldest record and behind the newest one."""
-        return self._log.min_offset, self._log.max_offset
-
-    @property
-    def flushed_offset(self) -> int:
-        """The log is on disk up to this physical offset."""
-        return self._log.flushed_offset
-
-    @property
-    def dispatch_behind(self) -> int:
-        """Bytes of the log that are not in queues and index yet."""
-        return max(self._log.max_offset - self._dispatcher.position, 0)
-
-    def statistics(self) -> Snapshot:
-        """Counters since the store was opened."""
-        return self._statistics.snapshot(self._engine.system.clock.monotonic())
-
-    # -- work that usually happens by itself --------------------------------------------------
+    # -- work that usually happens in the background ------------------------------------------
 
     def flush(self) -> None:
-        """Return when everything put so far is on the disk; raises FlushFailedError."""
+        """Return when all messages put so far are on disk; raise FlushFailedError if that fails."""
         end = self._log.max_offset
         waiter = ThreadWaiter(end)
         self._engine.flusher.add(waiter)
         waiter.wait(-1)
         if not waiter.durable:
-            raise FlushFailedError(f"not all is on disk: {self._gate.refusal}")
+            raise FlushFailedError(f"not everything is on disk: {self._gate.refusal}")
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
-        """Wait until everything put so far is in queues and index; False at the timeout."""
+        """Wait until all messages put so far are in queues and index.
+
+        Args:
+            timeout: Seconds to wait at most; 60 by default.
+
+        Returns:
+            False if they were not when the time was over.
+        """
         seconds("timeout", timeout)
         return self._wait_dispatched(self._log.max_offset, timeout)
 
@@ -376,23 +384,33 @@ class Store(Writer):
                 left = deadline - clock.monotonic()
                 if left <= 0 or self._engine.failure is not None or arrivals.is_closed:
                     return False
-                arrivals.wait(mark, min(left, 0.001))  # what is in no queue does not arrive
+                arrivals.wait(mark, min(left, 0.001))  # records without a queue do not arrive
 
     def _catch_up(self) -> None:
-        """Let a program find what it has put before: dispatch is a moment behind the log."""
+        """Wait for dispatch, which lags the log a little, so that a program finds its own puts."""
         end = self._engine.dispatchable()
         if self._dispatcher.position < end and not self._dispatcher.starved:
             self._wait_dispatched(end, CATCH_UP_S)
 
     def delete_expired(self, *, forced: bool = False) -> int:
-        """Delete expired files of the log now, whatever the hour; how many went.
+        """Delete expired files of the log now, whatever ``delete_when`` says.
 
-        ``forced``, also those that have not expired, but never the active one.
+        Args:
+            forced: Whether to delete files that have not expired as well, but never the active one;
+                False by default.
+
+        Returns:
+            How many files were deleted.
         """
         return self._engine.retention.delete(forced=truth("forced", forced))
 
     def on_arrival(self, listener: Callable[[list[Arrival]], None]) -> None:
-        """Call ``listener`` in the dispatching thread whenever messages became readable."""
+        """Call a function whenever messages become readable.
+
+        Args:
+            listener: Called in the dispatching thread with a list of :class:`Arrival`; it must
+                return quickly, because dispatch waits for it.
+        """
         function("listener", listener, "def on_arrival(arrivals)")
         self._dispatcher.listeners.append(listener)
 
@@ -400,7 +418,7 @@ class Store(Writer):
 def _check_read(
     topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
 ) -> None:
-    """Refuse wrong arguments in the call itself, and not only when the first message is read."""
+    """Check the arguments in the call itself rather than when the first message is read."""
     instance("topic", topic, str)
     whole("queue_id", queue_id)
     if offset is not None:

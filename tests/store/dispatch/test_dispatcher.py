@@ -317,7 +317,7 @@ class TestHelp:
     def test_a_calm_put_can_be_read_at_once(
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(served_module, "CALM_S", 0.0)
+        monkeypatch.setattr(served_module, "DIRECT_DISPATCH_GAP_S", 0.0)
         arrived: list[Arrival] = []
         served.on_arrival(arrived.extend)
         for number in range(3):
@@ -328,7 +328,7 @@ class TestHelp:
     def test_a_get_at_the_end_dispatches_what_was_put(
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(served_module, "CALM_S", 1000.0)
+        monkeypatch.setattr(served_module, "DIRECT_DISPATCH_GAP_S", 1000.0)
         served._last_put = served._monotonic()
         for number in range(200):
             served.begin_put(Message("T", b"%d" % number))

@@ -23,7 +23,7 @@ from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.put.draft import HAS_WAITED
+from firetrail.store.put.draft import DELAY_ELAPSED
 
 LOOK_S = 0.1
 """Longest pause between two looks at the queues."""
@@ -132,7 +132,12 @@ class Schedule:
         try:
             self._store.put(
                 copy_record(
-                    record, topic, int(queue_id), raw, delay_level=HAS_WAITED, wait_for_flush=False
+                    record,
+                    topic,
+                    int(queue_id),
+                    raw,
+                    delay_level=DELAY_ELAPSED,
+                    wait_for_flush=False,
                 )
             )
         except IllegalMessageError as error:  # it will not become legal; others have their turn

@@ -1,1 +1,1 @@
-"""Storing messages: checks, drafts and the calls that append them."""
+"""Storing messages: checks, drafts and appends."""

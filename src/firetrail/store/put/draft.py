@@ -1,6 +1,6 @@
-"""From a message to a draft: the checks of the Java store, delay levels, hosts and flags.
+"""Drafts of messages: the checks of the Java store, delay levels, hosts and flags.
 
-All of it happens before the append lock is taken.
+All of this happens before the append lock is taken.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from firetrail.store.log.commit_log import BatchDraft
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
 
-HAS_WAITED = -1
-"""The delay level of a message with raw properties that name the level it has waited for.
+DELAY_ELAPSED = -1
+"""The delay level of a message whose raw properties name the level that it has waited for.
 
-Java leaves that property in what it delivers, where consumers read it."""
+Java leaves that property in the delivered message, where consumers read it."""
 
 INT32_MIN = -INT32_MAX - 1
 
@@ -59,10 +59,22 @@ _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages for one topic and queue, stored in one piece, as a client sends them.
+    """Messages for one topic and queue that are stored in one piece, as a client sends them.
 
-    ``body`` is the client's encoding (``format.batch``), ``shared_properties`` are appended to
-    those of each message.
+    Args:
+        topic: The topic of all messages.
+        body: The messages as clients encode a batch (``firetrail.format.batch``).
+        queue_id: The queue of all messages; 0 by default.
+        sys_flag: RocketMQ's system flags; 0 by default. A batch cannot be part of a transaction.
+        born_time: When the client created the batch, in ms; by default its store time.
+        born_host: The client's address; by default the address of the store.
+        reconsume_times: How often the messages were redelivered; 0 by default.
+        shared_properties: Encoded properties that are appended to those of each message.
+        wait_for_flush: Whether a put waits for the disk with SYNC_FLUSH; True by default.
+
+    Raises:
+        IllegalMessageError: The body is not bytes.
+        WrongTypeError: Another argument has a wrong type.
     """
 
     topic: str
@@ -89,15 +101,24 @@ class Batch:
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Self:
-        """The batch of these messages, which must agree on what a batch has only once."""
+        """Return the batch of some messages.
+
+        Args:
+            messages: At least one message. All must have the same topic, queue, system flags, born
+                time, born host and number of redeliveries, which a batch has only once.
+
+        Raises:
+            IllegalMessageError: The messages differ in one of those, one of them has a delay level
+                or a body that is not bytes, or there is no message.
+        """
         if not several("messages", messages, Message):
-            raise IllegalMessageError("batch", "it holds no message")
+            raise IllegalMessageError("batch", "it is empty; pass at least one message")
         for message in messages:
             _check_body(message.body)
         first = messages[0]
         for name in ("topic", "queue_id", "sys_flag", "born_time", "born_host", "reconsume_times"):
             if any(getattr(message, name) != getattr(first, name) for message in messages):
-                raise IllegalMessageError(name, "the messages of a batch must have the same")
+                raise IllegalMessageError(name, "all messages of a batch must have the same")
         if any(message.delay_level for message in messages):
             raise IllegalMessageError("delay_level", "messages of a batch cannot be delayed")
         return cls(
@@ -121,7 +142,7 @@ def _check_body(body: object) -> None:
 
 
 class Drafter:
-    """Makes drafts. Raises IllegalMessageError for what the store must not take."""
+    """Creates drafts, and raises IllegalMessageError for messages that the store must refuse."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
@@ -133,8 +154,8 @@ class Drafter:
         )
 
     def delayed(self, message: Message, draft: Draft) -> Message:
-        """The message as it waits in the schedule, itself if it is not to wait after all."""
-        if message.delay_level == HAS_WAITED:
+        """Return the message as it is stored in the schedule; itself if it has no delay."""
+        if message.delay_level == DELAY_ELAPSED:
             return message
         match = _DELAY.search(draft.properties)
         level = int(match[1]) if match else 0
@@ -152,21 +173,21 @@ class Drafter:
         return stored_as(message, SCHEDULE_TOPIC, clamped - 1, properties)
 
     def draft_batch(self, batch: Batch) -> BatchDraft:
-        """The draft of a client batch."""
+        """Return the draft of a client batch."""
         topic = batch.topic.encode()
         store_host = self.rules.store_host
         if batch.topic.startswith(RETRY_PREFIX):
-            raise IllegalMessageError("topic", f"{batch.topic}: a retry topic takes no batches")
+            raise IllegalMessageError("topic", f"{batch.topic}: a retry topic accepts no batches")
         if batch.sys_flag & layout.TRANSACTION_MASK:
             raise IllegalMessageError("sys_flag", "a batch cannot be part of a transaction")
         if self.rules.light_queues and _LIGHT_NAME in bytes(batch.body):
             raise IllegalMessageError(
                 INNER_MULTI_DISPATCH,
-                "messages of a batch cannot name light queues; send them singly",
+                "messages of a batch cannot name light queues; send them one by one",
             )
         if len(batch.body) > self._config.max_message_size:
             raise IllegalMessageError(
-                "batch", f"{len(batch.body)} bytes, at most {self._config.max_message_size}"
+                "batch", f"it has {len(batch.body)} bytes, at most {self._config.max_message_size}"
             )
         body = bytes(without_crcs(batch.body))
         shared = without_crc(batch.shared_properties)
@@ -188,8 +209,8 @@ class Drafter:
         if largest > self._config.max_record_size or size > room:
             raise IllegalMessageError(
                 "batch",
-                f"becomes {size} bytes of records, the largest of {largest}; at most {room} and "
-                f"{self._config.max_record_size}",
+                f"its records have {size} bytes, the largest {largest}; at most {room} and "
+                f"{self._config.max_record_size} are allowed",
             )
         return BatchDraft(
             topic,
@@ -206,9 +227,9 @@ class Drafter:
 
 
 class LightNumbers:
-    """Numbers messages in the light queues that they name, as Java's broker does.
+    """Assigns queue offsets in the light queues that messages name, as Java's broker does.
 
-    A number is given with :attr:`guard` held until the message is in the log.
+    A caller holds :attr:`guard` from the assignment until the message is in the log.
     """
 
     def __init__(self, queues: QueueTable) -> None:
@@ -216,9 +237,9 @@ class LightNumbers:
         self.guard = threading.Lock()
 
     def numbered(self, message: Message) -> tuple[Message, list[ConsumeQueue]]:
-        """The message as it is stored, and the light queues that it is in.
+        """Return the message as it is stored, and the light queues that it belongs to.
 
-        Raises IllegalMessageError for a queue that it cannot be in.
+        Raises IllegalMessageError if it names a queue that it cannot be put into.
         """
         properties = message.encode_properties()
         names = get_property(properties, INNER_MULTI_DISPATCH)
@@ -229,7 +250,8 @@ class LightNumbers:
         for name in every_name:
             if name not in wanted:
                 raise IllegalMessageError(
-                    INNER_MULTI_DISPATCH, f"{name!r} cannot be a light queue: {LIGHT_PREFIX}…"
+                    INNER_MULTI_DISPATCH,
+                    f"{name!r} is not a light queue; its name must begin with {LIGHT_PREFIX}",
                 )
         queues = {name: self._open(name) for name in wanted}
         numbers = SEPARATOR.join(str(queues[name].next_offset) for name in every_name)
@@ -250,7 +272,7 @@ class LightNumbers:
 
 
 def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) -> Message:
-    """The message with the place and the properties that it is stored with."""
+    """Return the message with the topic, queue and properties that it is stored with."""
     return Message(
         topic,
         message.body,
@@ -267,7 +289,7 @@ def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) ->
 
 
 def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:
-    """A batch without checksums of the records that its items were copied from."""
+    """Return a batch without the record checksums that its items were copied with."""
     if layout.PROPERTY_CRC_MARK not in bytes(batch):
         return batch
     try:

@@ -1,4 +1,4 @@
-"""The puts of a store: one at a time, in batches, for threads and for event loops."""
+"""The puts of a store: single messages and batches, for threads and for event loops."""
 
 from __future__ import annotations
 
@@ -24,30 +24,34 @@ from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
 from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.results import PutResult, PutStatus
-from firetrail.store.stats import Statistics
+from firetrail.store.status import StoreStatus
 from firetrail.system import SyncError
 
 
-class Writer:
-    """The half of a :class:`Store` that takes messages."""
+class Writer(StoreStatus):
+    """The half of a :class:`Store` that stores messages."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._log = engine.log
-        self._gate = engine.gate
-        self._dispatcher = engine.dispatcher
-        self._statistics = Statistics(engine.log.appender)
+        super().__init__(engine)
         self._quick_put = engine.log.appender.put
         self._loaded = engine.queues.loaded
         self._rules = engine.drafter.rules
         self._sync = engine.config.flush is FlushMode.SYNC
 
     def put(self, message: Message) -> PutResult:
-        """Store a message; with SYNC_FLUSH, return when it is on the disk.
+        """Store a message; with SYNC_FLUSH, return when it is on disk.
 
-        Raises IllegalMessageError for a message that cannot be stored, StoreReadOnlyError or
-        DiskFullError if the store takes none for now, FlushFailedError if it was stored and is
-        not known to be on disk.
+        Args:
+            message: The message to store.
+
+        Returns:
+            Where the message was stored.
+
+        Raises:
+            IllegalMessageError: The message cannot be stored.
+            StoreReadOnlyError: The store refuses messages; ``refusal`` says why.
+            DiskFullError: There is no space for the message.
+            FlushFailedError: The message was stored but is not known to be on disk.
         """
         if self._sync:
             return self.try_put(message).require_ok()
@@ -55,7 +59,11 @@ class Writer:
         return result if result.ok else result.require_ok()
 
     def try_put(self, message: Message) -> PutResult:
-        """As :meth:`put`, with the outcome in the status instead of an error."""
+        """Store a message and return its status where :meth:`put` would raise an error.
+
+        Args:
+            message: The message to store.
+        """
         started = perf_counter()
         result = self._append(message)
         if self._sync and result.ok and message.wait_for_flush:
@@ -64,14 +72,18 @@ class Writer:
         return result
 
     async def put_async(self, message: Message) -> PutResult:
-        """As :meth:`put` for an event loop: others run while the disk is waited for."""
+        """Store a message as :meth:`put` does, without blocking the event loop during a sync.
+
+        Args:
+            message: The message to store.
+        """
         result = self._begin_put(message)
         if isinstance(result, PutResult):
             return result.require_ok()
         return (await result).require_ok()
 
     def _begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
-        """Store it at once; the outcome, or what to await for it."""
+        """Store a message at once; return the result, or a coroutine that waits for the disk."""
         started = perf_counter()
         result = (
             self._append_batch(message) if isinstance(message, Batch) else self._append(message)
@@ -81,13 +93,27 @@ class Writer:
         return result
 
     def put_batch(self, batch: Batch | Sequence[Message]) -> PutResult:
-        """Store messages of one topic and queue in one piece; errors as for :meth:`put`."""
+        """Store messages of one topic and queue in one piece.
+
+        Args:
+            batch: A :class:`Batch`, or messages for :meth:`Batch.of`.
+
+        Returns:
+            Where the first message was stored.
+
+        Raises:
+            As :meth:`put`.
+        """
         if not isinstance(batch, Batch):
             batch = Batch.of(batch)
         return self.try_put_batch(batch).require_ok()
 
     def try_put_batch(self, batch: Batch) -> PutResult:
-        """As :meth:`put_batch`, with the outcome in the status."""
+        """Store a batch and return its status where :meth:`put_batch` would raise an error.
+
+        Args:
+            batch: The batch to store.
+        """
         started = perf_counter()
         result = self._append_batch(batch)
         if self._sync and result.ok and batch.wait_for_flush:
@@ -109,12 +135,12 @@ class Writer:
         return result
 
     def _appended(self) -> None:
-        """Have dispatched what was put."""
+        """Make sure that the message is dispatched."""
         if self._dispatcher.idle and not self._sync:
             self._dispatcher.wake()
 
     def _append_slowly(self, message: Message) -> PutResult:
-        """A put that takes more than writing to the active file."""
+        """Store a message that takes more than a write to the active file."""
         self._dispatcher.wait_if_far_behind()
         queue = self._target(message)
         draft = Draft(message, queue.encoded_topic, self._rules)
@@ -125,7 +151,7 @@ class Writer:
         return self._stored(self._log.append(draft, queue), queue, draft, 1)
 
     def _append_numbered(self, message: Message, draft: Draft, queue: ConsumeQueue) -> PutResult:
-        """A put of a message that is in light queues as well, unless it was delayed."""
+        """Store a message that is in light queues as well, unless it was delayed."""
         numbers = self._engine.light_numbers
         light: list[ConsumeQueue] = []
         self._dispatcher.wait_for_new_queues()
@@ -140,7 +166,7 @@ class Writer:
         return self._stored(place, queue, draft, 1)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
-        """The queue that a message goes to; a new one if its topic may have one."""
+        """Return the queue of a message; create it if its topic may have one."""
         queue = self._loaded.get((message.topic, message.queue_id))
         if queue is not None:
             return queue
@@ -148,15 +174,15 @@ class Writer:
         if not 0 <= message.queue_id <= QUEUE_ID_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{QUEUE_ID_MAX}")
         if message.topic in self._engine.batched:
-            what = f"{message.topic} has queues of batches, which only RocketMQ can continue"
-            raise IllegalMessageError("topic", what)
+            detail = f"{message.topic} has batch queues, which only RocketMQ can append to"
+            raise IllegalMessageError("topic", detail)
         self._dispatcher.wait_for_new_queues()
         return self._engine.queues.open(message.topic, message.queue_id)
 
     def _delayed(
         self, message: Message, draft: Draft, queue: ConsumeQueue
     ) -> tuple[Draft, ConsumeQueue]:
-        """Draft and queue of a message that may have to wait in the schedule."""
+        """Return draft and queue of a message that may have a delay level."""
         waiting = self._engine.drafter.delayed(message, draft)
         if waiting is message:
             return draft, queue
@@ -195,7 +221,7 @@ class Writer:
         )
 
     def _note_if_new(self, queue: ConsumeQueue, offset: int, end: int) -> None:
-        """Have it counted if a message, its ``offset`` in the queue, needs a queue to be made."""
+        """Tell the dispatcher if a message at ``offset`` is the first one of a new queue."""
         if offset == 0 and queue.files.last is None:
             self._dispatcher.note_new_queue(queue, end)
 
