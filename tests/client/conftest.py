@@ -6,9 +6,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done again after a pause is done again at once."""
-    consumer = ("AGAIN_S", "GIVE_UP_S", "HANDOVER_LOOK_S", "SEND_BACK_S")
-    for name in (*(f"push_consumer.{name}" for name in consumer), "process_queue.RESTART_S"):
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers retry almost at once."""
+    for name in (
+        "group_requests.SEND_BACK_RETRY_S",
+        "process_queue.RESTART_S",
+        "push_consumer.HANDOVER_GRACE_S",
+        "push_consumer.HANDOVER_POLL_S",
+        "push_consumer.IN_ORDER_RETRY_S",
+    ):
         monkeypatch.setattr(f"firetrail.client.{name}", 0.01)
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 0.02)

@@ -116,7 +116,7 @@ def test_sends_that_take_too_long_fail(
                     send.result()
 
     asyncio.run(test())
-    assert "Producer: 3 calls did not end within 0.05 s of the close and fail" in caplog.text
+    assert "Producer: 3 calls did not end within 0.05 s after the close and raise" in caplog.text
 
 
 def test_leaving_by_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_handing_over(call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
 
 def test_receiving_from_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled before and after it has come: it is received from its first message on."""
-    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_S", 0.01)
+    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.01)
 
     async def test(namesrv: str) -> None:
         made = 0

@@ -119,7 +119,7 @@ def test_once_open_and_once_closed(kind: type[ClusterClient]) -> None:
             await client.open()
         await client.close()
         await client.close()
-        with pytest.raises(ClientClosedError, match="is closed; make a new one"):
+        with pytest.raises(ClientClosedError, match="is closed; create a new one"):
             await client.open()
         with pytest.raises(ClientClosedError, match="is closed"):
             await client._session.route("T")

@@ -90,7 +90,7 @@ def test_queues_of_a_broker_that_has_left_are_given_up(
 ) -> None:
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 0.05)
-    monkeypatch.setattr("firetrail.client.process_queue.PAUSE_S", 0.05)
+    monkeypatch.setattr("firetrail.client.process_queue.PULL_RETRY_S", 0.05)
 
     async def test(namesrv: str, away: Broker) -> None:
         heard = Heard()

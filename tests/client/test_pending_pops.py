@@ -183,4 +183,4 @@ def test_a_failure_that_nobody_waits_for_is_logged(
             await until(lambda: caplog.records)
 
     clustered(test)
-    assert "T: a receive that was cancelled has failed: the broker is away" in caplog.text
+    assert "T: the pop of a cancelled receive failed: the broker is away" in caplog.text

@@ -29,7 +29,7 @@ QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 def late_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is committed on purpose is; listeners may take long to finish."""
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
-    monkeypatch.setattr("firetrail.client.push_consumer.GIVE_UP_S", 20.0)
+    monkeypatch.setattr("firetrail.client.push_consumer.HANDOVER_GRACE_S", 20.0)
     monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
 
 

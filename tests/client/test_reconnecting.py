@@ -46,7 +46,7 @@ def connections(broker: Broker) -> set[Connection]:
 
 @pytest.fixture(autouse=True)
 def pulled_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firetrail.client.process_queue.PAUSE_S", 0.01)
+    monkeypatch.setattr("firetrail.client.process_queue.PULL_RETRY_S", 0.01)
 
 
 def test_a_producer_registers_again_before_it_sends() -> None:

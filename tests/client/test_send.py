@@ -158,7 +158,7 @@ def test_a_transaction_that_is_not_decided() -> None:
 
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
-            what = r"what decide returned = None: expected Outcome\.COMMIT"
+            what = r"the return value of decide = None: expected Outcome\.COMMIT"
             with pytest.raises(ConfigError, match=what):
                 await producer.send_in_transaction(Message("T", b""), forget)
 

@@ -85,7 +85,7 @@ class TestNameServerThatHasJustStarted:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """That nobody knows the topic yet does not make it one that was made later."""
-        monkeypatch.setattr("firetrail.client.push_consumer.TOPIC_S", 0.05)
+        monkeypatch.setattr("firetrail.client.push_consumer.TOPIC_POLL_S", 0.05)
         monkeypatch.setattr(BrokerStore, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
 
@@ -115,7 +115,7 @@ class TestNameServerThatHasJustStarted:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
-        monkeypatch.setattr(session_module, "ROUTE_AGAIN_S", 0.0)
+        monkeypatch.setattr(session_module, "ROUTE_RETRY_S", 0.0)
 
         def take(connection: Connection, request: Command) -> Command:
             return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
@@ -146,7 +146,7 @@ class TestWrongAddresses:
     def test_nobody_is_there(self) -> None:
         async def test() -> None:
             message = (
-                r"^no name server answers, check namesrv: 127\.0\.0\.1:1: cannot be reached: "
+                r"^no name server answers; check namesrv: 127\.0\.0\.1:1: cannot be reached: "
                 r"Connection refused; 127\.0\.0\.1:2: cannot be reached: Connection refused$"
             )
             with pytest.raises(ConnectionError, match=message):

@@ -127,7 +127,7 @@ def test_a_topic_that_comes_later(
     start: ConsumeFromWhere, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is received soon, and from its first message on, whether or not others exist."""
-    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_S", 0.1)
+    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.1)
 
     async def test(namesrv: str) -> None:
         topics = {f"OTHER{number}": "*" for number in range(others)}
@@ -160,7 +160,7 @@ def test_a_topic_that_never_comes(caplog: pytest.LogCaptureFixture) -> None:
             await receiving
 
     clustered(test)
-    assert caplog.text.count("G: there is no topic NONE yet; it is looked for every") == 1
+    assert caplog.text.count("G: topic NONE does not exist yet; the consumer looks") == 1
 
 
 def test_a_topic_that_cannot_be_read() -> None:

@@ -33,8 +33,8 @@ from firetrail.client import (
     PushConsumer,
     SendResult,
     SendStatus,
+    group_requests,
     process_queue,
-    push_consumer,
 )
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
@@ -43,7 +43,7 @@ TOPICS = {"T-single", "T-batch", "T-delayed"}
 """What the two groups here consume."""
 COMMITTING, PUSHED = "committing", "pushed"
 USES: tuple[type[Use], ...] = (Transacting, Popping, Retrying, Ordering, Administering)
-IMPATIENT = ((process_queue, "PAUSE_S"), (push_consumer, "SEND_BACK_S"))
+IMPATIENT = ((process_queue, "PULL_RETRY_S"), (group_requests, "SEND_BACK_RETRY_S"))
 """What push consumers wait after a failure; they would sleep through most lives of a broker."""
 DRAIN_S = 90.0
 """Patience with consumers that have everything left to read; it takes seconds."""

@@ -6,7 +6,7 @@ Everything that a program needs of it is here, also the errors that it raises.
 from firetrail.client.admin import Admin
 from firetrail.client.listener import Listener
 from firetrail.client.pop import Popped
-from firetrail.client.producer import Outcome, Producer, Reply
+from firetrail.client.producer import Producer, Reply
 from firetrail.client.pull import Pulled
 from firetrail.client.pull_consumer import PullConsumer
 from firetrail.client.push_consumer import PushConsumer
@@ -22,6 +22,7 @@ from firetrail.client.received import Received
 from firetrail.client.send import SendResult, SendStatus
 from firetrail.client.simple_consumer import SimpleConsumer
 from firetrail.client.subscription import by_sql, by_tags
+from firetrail.client.transaction import Outcome
 from firetrail.errors import (
     ClientClosedError,
     ConfigError,

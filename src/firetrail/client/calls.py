@@ -1,4 +1,4 @@
-"""Calls of a client's user that a close waits for, and that fail if it cannot wait any longer."""
+"""Calls that the close of a client waits for, and that fail if they take longer than that."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from firetrail.errors import ClientClosedError
 
 FAIL_S = 1.0
-"""How long a close waits for calls to fail that did not end in time."""
+"""How long a close waits for late calls to raise ClientClosedError."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Call:
-    """A call, as a context manager around what it does in its task; cheap, as each send is one."""
+    """One call, as a context manager around its work; it is cheap, because each send uses one."""
 
     __slots__ = ("_calls", "_cancelling", "_failed", "ended", "task")
 
@@ -43,30 +43,31 @@ class _Call:
             self.ended.set_result(None)
         if not self._failed:
             return
-        is_ours = self.task.uncancel() <= self._cancelling  # else it stays cancelled
+        # If others have cancelled the task as well, it stays cancelled.
+        is_ours = self.task.uncancel() <= self._cancelling
         if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
             what = "was closed before this call ended; it may have taken effect"
             raise ClientClosedError(f"{self._calls.owner} {what}") from None
 
     def fail(self) -> None:
-        """Let it raise ClientClosedError where it waits."""
+        """Let the call raise ClientClosedError at its ``await``."""
         self._failed = True
         self.task.cancel()
 
 
 class Calls:
-    """The calls of one client. ``owner`` is its class, for messages."""
+    """The calls of one client. ``owner`` is the name of its class, for messages."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.running: set[_Call] = set()
 
     def one(self) -> _Call:
-        """Make a call. ClientClosedError if the client is closed and the call does not end."""
+        """Return a context for one call; it raises ClientClosedError if a close cuts it short."""
         return _Call(self)
 
     async def end(self, within_s: float) -> None:
-        """Wait for all calls but the one that this is part of; those that take longer fail."""
+        """Wait for all calls except the current one; those that take longer fail."""
         me = asyncio.current_task()
         others = [call for call in self.running if call.task is not me]
         if not others:
@@ -76,7 +77,7 @@ class Calls:
         if not late:
             return
         _log.warning(
-            "%s: %d calls did not end within %g s of the close and fail",
+            "%s: %d calls did not end within %g s after the close and raise ClientClosedError",
             self.owner,
             len(late),
             within_s,

@@ -1,4 +1,4 @@
-"""How the clients of a cluster are opened and closed, whatever interrupts that."""
+"""The base class of all clients: opening and closing, safe against cancellation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from firetrail.format.arguments import seconds
 from firetrail.remoting.handlers import Handler
 
 GRACE_S = 5.0
-"""How long a client that is closed waits for what it is doing."""
-HASTE_S = 1.0
-"""How long a close that was cancelled still takes to tell brokers what they have to know."""
+"""How long a close waits by default for calls and listeners that are running."""
+CANCELLED_CLOSE_S = 1.0
+"""How long a cancelled close may still take to commit offsets and unregister from brokers."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 def finished_by_close(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, R]]:
-    """A call that ``close`` waits for. If it takes longer than that, it fails."""
+    """Let ``close`` wait for calls of a method; calls that take too long then fail."""
 
     @wraps(method)
     async def call(client: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,10 +39,10 @@ def finished_by_close(
 
 
 class ClusterClient:
-    """The base of all clients: opened once, closed once, and usable in between.
+    """The base class of all clients: opened once, closed once, and usable in between.
 
-    An ``open`` that fails or is cancelled leaves nothing behind, and can be tried again. A
-    ``close`` that is cancelled waits for nothing more, but still ends all tasks and connections.
+    If ``open`` fails or is cancelled, everything is undone and it can be retried. If ``close`` is
+    cancelled, it stops waiting, but still ends all tasks and connections.
     """
 
     def __init__(
@@ -59,7 +59,12 @@ class ClusterClient:
         await self.close()
 
     async def open(self) -> None:
-        """Connect to the cluster. ClientClosedError if that was done before."""
+        """Connect to the cluster; ``async with`` does this on entry.
+
+        Raises:
+            ClientClosedError: the client was opened or closed before.
+            ConnectionError: no name server can be reached.
+        """
         await self._session.open()
         try:
             await self._join()
@@ -71,12 +76,15 @@ class ClusterClient:
             raise
 
     async def close(self, grace_s: float = GRACE_S) -> None:
-        """Finish what is being done, and leave the cluster.
+        """Finish running calls and listeners, and leave the cluster; ``async with`` does this.
 
-        Sends and acknowledgements that take longer than ``grace_s`` raise ClientClosedError, as do
-        calls that only wait for messages, at once. Listeners that take longer are cancelled, and
-        their messages are redelivered; one that ignores its cancellation for 5 s is ended all the
-        same, and logged. Closing a client again, or one that was never opened, does nothing.
+        Calls that only wait for messages raise ClientClosedError at once. Sends and
+        acknowledgements raise it if they take longer than ``grace_s``. Listeners that take longer
+        are cancelled, and their messages are redelivered; a listener that ignores its cancellation
+        for 5 s is ended nevertheless, and logged. Closing a client twice does nothing.
+
+        Args:
+            grace_s: how long to wait for running calls and listeners, in seconds. Default: 5.
         """
         seconds("grace_s", grace_s)
         if not self._session.start_closing():
@@ -91,23 +99,23 @@ class ClusterClient:
             await self._finish(grace_s, END_S)
         except asyncio.CancelledError:
             try:
-                async with asyncio.timeout(HASTE_S):
-                    await self._finish(0.0, HASTE_S / 2)
+                async with asyncio.timeout(CANCELLED_CLOSE_S):
+                    await self._finish(0.0, CANCELLED_CLOSE_S / 2)
             except Exception as error:
-                _log.warning("%s: closing in haste: %r", type(self).__name__, error)
+                _log.warning("%s: a cancelled close failed: %r", type(self).__name__, error)
             raise
         except Exception as error:
-            _log.warning("%s: closing: %r", type(self).__name__, error)
+            _log.warning("%s: leaving the cluster failed: %r", type(self).__name__, error)
 
     async def _finish(self, grace_s: float, end_s: float) -> None:
         await self._calls.end(grace_s)
         await self._leave(grace_s, end_s)
 
     async def _join(self) -> None:
-        """What is to be done when the session is open."""
+        """Register with the cluster; called once the session is open."""
 
     async def _leave(self, grace_s: float, end_s: float) -> None:
-        """What is to be done before the session is closed; again if that was cancelled.
+        """Leave the cluster; called before the session is closed, and again if it was cancelled.
 
-        Listeners may run on for ``grace_s``, and have ``end_s`` to end when they are cancelled.
+        Listeners may continue for ``grace_s``, and have ``end_s`` to end after a cancellation.
         """

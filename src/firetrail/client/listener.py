@@ -1,4 +1,4 @@
-"""What a listener makes of a message: every outcome is success, failure, or the end of its task."""
+"""Calls of listeners: each ends with success, with a failure, or with the end of its task."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from firetrail.format.arguments import function, instance
 from firetrail.remoting.client import is_cancelled
 
 Listener = Callable[[Received], Awaitable[None] | None]
-"""Consumes a message. If it raises, the message comes again later."""
+"""A function, plain or async, that consumes a message. If it raises, the message is retried."""
 
-LAST_S = 1.0
-"""For the end of a listener that ignored its cancellation; longer only if it waits for a task that
-does so as well, which nobody can end."""
+FORCED_END_S = 1.0
+"""How long to wait for the forced end of a listener that ignored its cancellation. A listener that
+awaits a task which ignores its cancellation as well cannot be ended at all."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Call:
-    """A call of an asynchronous listener, which can be ended even if it ignores its cancellation.
+    """A call of an async listener, which can be ended even if it ignores its cancellation.
 
-    An ordinary task could not: it would run on, and keep ``asyncio.run`` from ending.
+    An ordinary task cannot be ended: it would keep running, and ``asyncio.run`` would not return.
     """
 
     def __init__(self, listener: str, message: Received, returned: Awaitable[object]) -> None:
@@ -55,16 +55,16 @@ class _Call:
                 error = caught
 
     def cancel(self) -> None:
-        """Cancel it, unless somebody has done so."""
+        """Cancel the task of the call, unless it is being cancelled already."""
         if not self.task.cancelling():
             self.task.cancel()
 
     def end(self) -> None:
-        """End it where it waits: its ``finally`` blocks run, its ``except`` blocks do not."""
+        """End the call at its ``await``: ``finally`` blocks run, ``except`` blocks do not."""
         message, queue = self._message, self._message.queue
         _log.error(
-            "listener %s ignores its cancellation, and is ended where it waits; its message %s "
-            "(%s queue %d on %s, offset %d) is redelivered",
+            "listener %s ignores its cancellation and is ended at its await; its message %s "
+            "(%s queue %d on %s, offset %d) will be redelivered",
             self._listener,
             message.message_id,
             queue.topic,
@@ -79,7 +79,7 @@ class _Call:
         try:
             self._work.close()
         except Exception as error:
-            _log.error("listener %s, being ended: %r", self._listener, error)
+            _log.error("listener %s raised while it was ended: %r", self._listener, error)
 
 
 async def _awaited(returned: Awaitable[object]) -> object:
@@ -87,23 +87,25 @@ async def _awaited(returned: Awaitable[object]) -> object:
 
 
 class ListenerCall:
-    """Calls a listener."""
+    """Calls a listener, and keeps track of the running calls."""
 
     def __init__(self, listener: Listener) -> None:
         function("listener", listener, "async def on_message(message)")
         if inspect.isgeneratorfunction(listener) or inspect.isasyncgenfunction(listener):
-            raise ConfigError("listener", listener, "a function with 'yield' would never run")
+            raise ConfigError(
+                "listener", listener, "a function with 'yield' would never run; remove the yield"
+            )
         self._listener = listener
         self._name = getattr(listener, "__qualname__", type(listener).__qualname__)
         self._running: set[_Call] = set()
         self._has_warned = False
 
     async def outcome(self, message: Received) -> BaseException | None:
-        """None if the listener has consumed the message, else why it has not.
+        """Call the listener; return None if it consumed the message, otherwise its error.
 
-        A CancelledError that the listener raises by itself is a failure like any other. It is
-        raised here only if the task that this runs in is cancelled; KeyboardInterrupt and
-        SystemExit, which end the event loop, are raised as well. Then there is no outcome.
+        A CancelledError that the listener raises by itself is a failure like any other. It leaves
+        this method only if the current task is cancelled. KeyboardInterrupt and SystemExit, which
+        end the event loop, leave it as well. In these cases there is no outcome.
         """
         instance("message", message, Received)
         try:
@@ -119,10 +121,14 @@ class ListenerCall:
         except BaseException as error:
             return error
         if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-            return TypeError("the listener returned a generator, which nobody runs")
+            return TypeError("the listener returned a generator, which never runs; await its work")
         if returned is not None and not self._has_warned:
             self._has_warned = True
-            _log.warning("a listener returned %r: ignored, only an error is a failure", returned)
+            _log.warning(
+                "listener %s returned %r, which is ignored: raise an error to retry a message",
+                self._name,
+                returned,
+            )
         return None
 
     async def _finished(self, message: Received, returned: Awaitable[object]) -> object:
@@ -134,7 +140,7 @@ class ListenerCall:
             self._running.discard(call)
 
     async def end(self, within_s: float) -> None:
-        """Cancel all calls but the one that this is part of; end those that ignore it so long."""
+        """Cancel all calls except the current one; end those that still run after ``within_s``."""
         me = asyncio.current_task()
         calls = [call for call in self._running if call.task is not me]
         for call in calls:
@@ -143,7 +149,7 @@ class ListenerCall:
         late = [call for call in calls if call in self._running]
         for call in late:
             call.end()
-        await _wait_for(late, LAST_S)
+        await _wait_for(late, FORCED_END_S)
 
 
 async def _wait_for(calls: Sequence[_Call], within_s: float) -> None:

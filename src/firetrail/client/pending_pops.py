@@ -1,8 +1,8 @@
-"""Pops that outlive the call that began them: a cancelled ``receive`` swallows no message.
+"""Pops that outlive the call that started them, so that a cancelled ``receive`` loses no message.
 
-A broker makes messages invisible when it answers a pop, whether or not anybody waits for the
-answer. So a pop goes on when the call that began it is cancelled. The next call that asks for the
-same gets its messages; if they arrive before there is one, they are returned to the broker at once.
+A broker makes messages invisible when it answers a pop, whether or not a call still waits for the
+answer. So a pop continues when the call that started it is cancelled. The next call with the same
+arguments gets its messages. If they arrive before such a call, they are returned to the broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from firetrail.errors import ClientClosedError, FiretrailError
 from firetrail.remoting.bodies import BY_TAG, SubscriptionData
 
 SETTLE_S = 3.0
-"""How long a consumer that is closed waits until messages are given back."""
+"""How long a close waits until messages are returned to their brokers."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _Key = tuple[str, str, int, float]
 
 
 class Ask(NamedTuple):
-    """What is asked of a broker."""
+    """The arguments of a pop."""
 
     wanted: SubscriptionData
     broker_name: str
@@ -38,7 +38,7 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> _Key:
-        """Equal for those that may get each other's messages."""
+        """A key that is equal for pops that may get each other's messages."""
         return self.wanted.topic, self.broker_name, self.most, self.invisible_s
 
 
@@ -48,20 +48,20 @@ class PendingPops:
     def __init__(self, session: Session, popper: Popper) -> None:
         self._session = session
         self._popper = popper
-        self._left: dict[_Key, list[_Pop]] = {}  # pops that nobody waits for
-        self._settling: set[asyncio.Task[Any]] = set()  # what a close waits for
+        self._abandoned: dict[_Key, list[_Pop]] = {}  # pops that no call waits for
+        self._settling: set[asyncio.Task[Any]] = set()  # tasks that a close waits for
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def messages(self, ask: Ask, wait_s: float) -> list[Popped]:
-        """Messages as soon as there are any, none after ``wait_s``."""
-        left = self._left.get(ask.key)
-        if left:
-            pop = left.pop()
-            if not left:
-                del self._left[ask.key]
+        """Return messages as soon as there are any, or an empty list after ``wait_s``."""
+        abandoned = self._abandoned.get(ask.key)
+        if abandoned:
+            pop = abandoned.pop()
+            if not abandoned:
+                del self._abandoned[ask.key]
             if await self._ends(ask, pop, wait_s):
                 return pop.result()
-            wait_s = 0.0  # that one goes on waiting; this call only looks what is there
+            wait_s = 0.0  # that pop continues to wait; this one must return at once
         pop = self._session.spawn(self._pop(ask, wait_s), watched=True)
         if wait_s <= 0:
             self._settle(pop)
@@ -69,16 +69,16 @@ class PendingPops:
         return pop.result()
 
     async def _ends(self, ask: Ask, pop: _Pop, wait_s: float | None) -> bool:
-        """Whether a pop ends in time. If not, or if this is cancelled, it is left to others."""
+        """Return whether a pop ends in time. If not, or if this is cancelled, abandon the pop."""
         try:
             ends: set[asyncio.Future[Any]] = {pop, self._closed}
             await asyncio.wait(ends, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             self._session.check_open()
         except BaseException:
-            self._leave(ask, pop)
+            self._abandon(ask, pop)
             raise
         if not pop.done():
-            self._leave(ask, pop)
+            self._abandon(ask, pop)
         return pop.done()
 
     async def _pop(self, ask: Ask, wait_s: float) -> list[Popped]:
@@ -92,18 +92,21 @@ class PendingPops:
         if ask.wanted.expression_type != BY_TAG:
             return found
         is_wanted = wanted_by(ask.wanted)
-        # Brokers compare hashes of tags; what came by chance must not come again.
+        # Brokers compare only hashes of tags. Acknowledge collisions so they are not redelivered.
         unwanted = [message for message in found if not is_wanted(message)]
         try:
             await self.ack(unwanted)
         except (OSError, FiretrailError) as error:
             _log.warning(
-                "%s: messages with other tags will be redelivered: %s", ask.wanted.topic, error
+                "%s: messages with other tags could not be acknowledged and will be redelivered: "
+                "%s",
+                ask.wanted.topic,
+                error,
             )
         return [message for message in found if is_wanted(message)]
 
     async def ack(self, messages: Iterable[Popped]) -> None:
-        """The messages are done with."""
+        """Acknowledge messages, with one request per broker."""
         by_broker: dict[str, list[Popped]] = {}
         for message in messages:
             by_broker.setdefault(message.receipt.broker_name, []).append(message)
@@ -113,18 +116,18 @@ class PendingPops:
             else:
                 await self._popper.ack_all(broker_name, together)
 
-    # -- messages that nobody waits for -------------------------------------------------------
+    # -- abandoned pops -----------------------------------------------------------------------
 
-    def _leave(self, ask: Ask, pop: _Pop) -> None:
-        """Nobody waits for a pop any more, until another call asks for the same."""
-        left = self._left.setdefault(ask.key, [])
-        left.append(pop)
+    def _abandon(self, ask: Ask, pop: _Pop) -> None:
+        """Leave a pop to the next call with the same key, or return its messages at its end."""
+        abandoned = self._abandoned.setdefault(ask.key, [])
+        abandoned.append(pop)
 
         def ended(_: _Pop) -> None:
-            if pop in left:  # else somebody waits for it again
-                left.remove(pop)
-                if not left and self._left.get(ask.key) is left:
-                    del self._left[ask.key]
+            if pop in abandoned:  # otherwise another call waits for it by now
+                abandoned.remove(pop)
+                if not abandoned and self._abandoned.get(ask.key) is abandoned:
+                    del self._abandoned[ask.key]
                 self._give_back(ask, pop)
 
         if pop.done():
@@ -134,15 +137,15 @@ class PendingPops:
 
     def _give_back(self, ask: Ask, pop: _Pop) -> None:
         if pop.cancelled():
-            return  # it ended with the session
+            return  # it was cancelled by the end of the session
         if (error := pop.exception()) is not None:
-            _log.warning("%s: a receive that was cancelled has failed: %s", ask.wanted.topic, error)
+            _log.warning("%s: the pop of a cancelled receive failed: %s", ask.wanted.topic, error)
         elif pop.result():
             with suppress(ClientClosedError):
                 self._settle(self._session.spawn(self._return(pop.result())))
 
     async def _return(self, messages: Sequence[Popped]) -> None:
-        """Let messages come again at once."""
+        """Return messages to their brokers, which redeliver them at once."""
         returned = (self._popper.change(message, 0.0) for message in messages)
         for outcome in await asyncio.gather(*returned, return_exceptions=True):
             if isinstance(outcome, Exception):
@@ -153,17 +156,17 @@ class PendingPops:
         task.add_done_callback(self._settling.discard)
 
     async def pause(self, seconds: float) -> None:
-        """Wait. ClientClosedError if the session is closed meanwhile."""
+        """Wait; raise ClientClosedError if the session is closed during that time."""
         await asyncio.wait({self._closed}, timeout=seconds)
         self._session.check_open()
 
     def stop(self) -> None:
-        """Let all calls of :meth:`messages` and :meth:`pause` raise: the session is closed."""
+        """Let all running calls of :meth:`messages` and :meth:`pause` raise ClientClosedError."""
         if not self._closed.done():
             self._closed.set_result(None)
 
     async def settle(self) -> None:
-        """Wait until what brokers have sent is given back to them; not for pops that wait."""
+        """Wait until received messages are returned to their brokers, but not for long polls."""
         async with asyncio.timeout(SETTLE_S):
             while self._settling:
                 await asyncio.wait(self._settling)

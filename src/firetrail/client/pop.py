@@ -1,4 +1,4 @@
-"""Popping messages of a broker, and what their receipts are good for."""
+"""Popping messages from a broker, and acknowledging or keeping them by their receipts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from firetrail.remoting.pop_headers import (
 from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
 
 ANSWER_S = 10.0
-"""Time for an answer beyond the time that the broker may wait for messages."""
+"""Time limit for an answer, on top of the time that the broker may wait for messages."""
 
 _log = logging.getLogger(__name__)
 _FIRST, _LAST = 0, 1
-_NOTHING = (
+_NO_MESSAGES = (
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.POLLING_FULL,
     ResponseCode.PULL_NOT_FOUND,
@@ -41,13 +41,19 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class Popped(Received):
-    """A message that this consumer has for a while, and its receipt."""
+    """A message that is invisible to other consumers for a while, and its receipt.
+
+    Args:
+        queue: the queue that the message came from.
+        record: the message as it is stored.
+        receipt: the handle with which the message is acknowledged.
+    """
 
     receipt: Receipt
 
 
 class Popper:
-    """Pops for a group. ``from_first`` says of which topics a new one gets all messages."""
+    """Pops for a group. ``from_first`` returns whether a new group starts a topic at the first."""
 
     def __init__(self, session: Session, group: str, from_first: Callable[[str], bool]) -> None:
         self._session = session
@@ -63,7 +69,7 @@ class Popper:
         invisible_s: float,
         wait_s: float,
     ) -> list[Popped]:
-        """Messages of any queue. If there are none, waits up to ``wait_s`` for one."""
+        """Return messages of any queue; the broker waits up to ``wait_s`` for the first one."""
         header = PopHeader(
             consumer_group=self._group,
             topic=wanted.topic,
@@ -82,7 +88,7 @@ class Popper:
             header,
             timeout_s=wait_s + ANSWER_S,
         )
-        if answer.code in _NOTHING:
+        if answer.code in _NO_MESSAGES:
             return []
         if answer.code != ResponseCode.SUCCESS:
             what = f"pop of {wanted.topic} on {broker_name}"
@@ -91,7 +97,7 @@ class Popper:
         found, damaged = decode_good(queue, answer.content)
         if damaged is not None:
             _log.error(
-                "%s on %s: at least %d of the messages popped are damaged and left out: %s",
+                "%s on %s: at least %d of the popped messages are damaged and left out: %s",
                 wanted.topic,
                 broker_name,
                 damaged.in_a_row,
@@ -99,8 +105,8 @@ class Popper:
             )
         return list(_with_receipts(found, PopResponse.decode(answer.fields)))
 
-    async def is_something_there(self, broker_name: str, topic: str, wait_s: float) -> bool:
-        """Whether a pop would look at messages; waits so long until it would."""
+    async def has_messages(self, broker_name: str, topic: str, wait_s: float) -> bool:
+        """Wait up to ``wait_s`` until a broker has messages to pop; return whether it has."""
         now_ms = time.time_ns() // 1_000_000
         header = NotificationHeader(self._group, topic, ANY_QUEUE, int(wait_s * 1000), now_ms)
         answer = await self._session.ask(
@@ -112,7 +118,7 @@ class Popper:
         return NotificationResponse.decode(answer.fields).has_msg
 
     async def ack(self, message: Popped) -> None:
-        """The message is done with."""
+        """Acknowledge a message."""
         receipt = message.receipt
         header = AckHeader(
             self._group,
@@ -125,7 +131,7 @@ class Popper:
         await self._session.ask(address, RequestCode.ACK_MESSAGE, header)
 
     async def ack_all(self, broker_name: str, messages: Sequence[Popped]) -> None:
-        """Messages of one broker are done with."""
+        """Acknowledge messages of one broker."""
         together: dict[tuple[str, Receipt], list[int]] = {}
         for message in messages:
             pop = message.receipt._replace(offset=0)
@@ -149,7 +155,7 @@ class Popper:
         await self._session.ask(address, RequestCode.BATCH_ACK_MESSAGE, body=body)
 
     async def change(self, message: Popped, invisible_s: float) -> Popped:
-        """The message with a receipt for so many seconds from now on."""
+        """Return the message with a new receipt, valid for ``invisible_s`` from now on."""
         receipt = message.receipt
         header = ChangeInvisibleTimeHeader(
             self._group,
@@ -161,33 +167,33 @@ class Popper:
         )
         address = self._session.address_of(receipt.broker_name)
         answer = await self._session.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        told = ChangeInvisibleTimeResponse.decode(answer.fields)
+        changed = ChangeInvisibleTimeResponse.decode(answer.fields)
         renewed = receipt._replace(
             start=receipt.offset,
-            pop_time=told.pop_time,
-            invisible_ms=told.invisible_time,
-            revive_queue=told.revive_qid,
+            pop_time=changed.pop_time,
+            invisible_ms=changed.invisible_time,
+            revive_queue=changed.revive_qid,
         )
         return Popped(message.queue, message.record, renewed)
 
 
 def _with_receipts(messages: Sequence[Received], header: PopResponse) -> Iterator[Popped]:
-    """The messages of a pop; those that come again have their receipts with them."""
+    """Yield popped messages with receipts; redelivered ones carry theirs in a property."""
     starts = decode_places(header.start_offset_info)
     for message in messages:
         record = message.record
         queue = MessageQueue(record.topic, message.queue.broker_name, record.queue_id)
-        told = message.properties.get(POP_CK)
-        if told is not None:
-            yield Popped(queue, record, Receipt.decode(told))
+        carried = message.properties.get(POP_CK)
+        if carried is not None:
+            yield Popped(queue, record, Receipt.decode(carried))
             continue
-        again = record.topic.startswith(RETRY_PREFIX)
+        is_retry = record.topic.startswith(RETRY_PREFIX)
         receipt = Receipt(
-            starts.get((again, record.queue_id), [record.queue_offset])[0],
+            starts.get((is_retry, record.queue_id), [record.queue_offset])[0],
             header.pop_time,
             header.invisible_time,
             header.revive_qid,
-            RETRY if again else NORMAL,
+            RETRY if is_retry else NORMAL,
             queue.broker_name,
             record.queue_id,
             record.queue_offset,

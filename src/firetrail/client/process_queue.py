@@ -1,4 +1,4 @@
-"""A queue that a push consumer has: messages are pulled, handed over, and accounted for."""
+"""A queue assigned to a push consumer: it pulls messages, dispatches them and tracks the offset."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from firetrail.client.session import Session
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 
-WAIT_S = 15.0
-"""How long a broker may hold a pull that finds nothing."""
-PAUSE_S = 3.0
-"""Before pulling again after a failure."""
+LONG_POLL_S = 15.0
+"""How long a broker may hold a pull that finds no messages."""
+PULL_RETRY_S = 3.0
+"""Pause after a failed pull."""
 RESTART_S = 1.0
-"""Before a message is handed over again whose consumption ended without an outcome."""
-LOCK_LOOK_S = 0.1
-"""Between two looks whether the lock was renewed."""
+"""Pause before a message is dispatched again whose task was cancelled or failed."""
+LOCK_POLL_S = 0.1
+"""Interval at which a queue without its lock checks whether the lock was renewed."""
 
 _log = logging.getLogger(__name__)
 
 Consume = Callable[["ProcessQueue", Received], Awaitable[bool]]
-"""Whether the message is done with; if not, another client gets it."""
+"""Consumes a message; returns False if the queue was given up first, so another client gets it."""
 
 
 class ProcessQueue:
-    """Pulls ahead of the consumption, at most ``ahead`` messages.
+    """Pulls messages and has up to ``ahead`` of them consumed at once.
 
-    A message leaves the account only when ``consume`` says that it is done with. One whose task
-    ends otherwise, cancelled or failed, is handed over again, so that the offset never stalls.
+    A message stays pending until ``consume`` returns True. If its task is cancelled or fails
+    instead, the message is dispatched again, so that the offset never stalls.
     """
 
     def __init__(
@@ -42,53 +42,58 @@ class ProcessQueue:
         ahead: int,
         is_locked: Callable[[MessageQueue], bool] = lambda queue: True,
     ) -> None:
-        """``is_locked`` says whether no other client can have the queue at the moment."""
+        """Start at ``offset``. ``is_locked`` returns whether this client holds the queue's lock."""
         self.queue = queue
         self._subscription = subscription
         self._next = offset
         self._ahead = ahead
         self._is_locked = is_locked
         self._pending: dict[int, Received] = {}  # in the order of their offsets
-        self._begun: set[int] = set()  # offsets handed over and not done with
+        self._dispatched: set[int] = set()  # offsets that listeners work on
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self.dropped = False
         self.committed = -1
-        """The offset that the broker was told last."""
+        """The offset committed last; -1 if none was."""
 
     @property
     def offset(self) -> int:
-        """Everything before it is consumed."""
+        """The lowest offset that is not consumed yet."""
         return next(iter(self._pending), self._next)
 
     @property
     def waiting(self) -> int:
-        """Messages that are here and not yet consumed."""
+        """The number of messages that were pulled and are not consumed yet."""
         return len(self._pending)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the listener has a message of it at the moment."""
+        """Whether a listener works on a message of this queue."""
         return bool(self._tasks)
 
     async def is_mine(self) -> bool:
-        """Waits until no other client can have the queue; False if it was given up meanwhile."""
+        """Wait until this client holds the queue's lock; return False if it gives the queue up."""
         while not self.dropped:
             if self._is_locked(self.queue):
                 return True
-            await asyncio.sleep(LOCK_LOOK_S)
+            await asyncio.sleep(LOCK_POLL_S)
         return False
 
-    async def is_elsewhere(self, puller: Puller, message: Received) -> bool:
-        """Whether an administrator has set the group elsewhere while a message is retried.
+    async def was_reset(self, puller: Puller, message: Received) -> bool:
+        """Return whether an administrator has reset the offset while a message is retried.
 
-        Then the queue goes on there. Pulls, which would be told, wait for the message.
+        If so, the queue continues at the new offset. A pull would notice the reset, but in order
+        there is no pull until the message is consumed, so this method asks the broker.
         """
         try:
             offset = await puller.reset_to(self.queue, message.queue_offset, self._subscription)
         except (OSError, FiretrailError) as error:
-            _log.warning("%s; the message is retried", error)
+            _log.warning(
+                "cannot check for a reset of the offsets; message %s is retried: %s",
+                message.message_id,
+                error,
+            )
             return False
         if offset is None:
             return False
@@ -97,11 +102,11 @@ class ProcessQueue:
         return True
 
     def start(self, session: Session, puller: Puller, consume: Consume, *, in_order: bool) -> None:
-        """Pull until it is stopped."""
+        """Start to pull and dispatch messages, until :meth:`drop`."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
 
     def drop(self) -> set[asyncio.Task[None]]:
-        """Pull and hand over nothing more. The tasks that still consume a message."""
+        """Stop pulling and dispatching; return the tasks that still consume a message."""
         self.dropped = True
         if self._pulling is not None:
             self._pulling.cancel()
@@ -115,36 +120,36 @@ class ProcessQueue:
                 return
             try:
                 pulled = await puller.pull(
-                    self.queue, self._next, self._subscription, wait_s=WAIT_S
+                    self.queue, self._next, self._subscription, wait_s=LONG_POLL_S
                 )
             except Exception as error:
-                _log.warning("%s; pulled again in %g s", error, PAUSE_S)
+                _log.warning("a pull failed; retrying in %g s: %s", PULL_RETRY_S, error)
                 session.forget_route(self.queue.topic)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(PULL_RETRY_S)
                 continue
-            if pulled.moved:  # what is pending is no longer where the group stands
+            if pulled.moved:  # pending messages no longer count for the group's offset
                 self._pending.clear()
             for message in pulled.messages:
                 self._pending[message.queue_offset] = message
             self._next = pulled.next_offset
             for message in pulled.messages:
                 if message.queue_offset not in self._pending:
-                    break  # the group was set elsewhere meanwhile
-                self._begun.add(message.queue_offset)
-                self._hand_over(session, consume, message)
-                while len(self._begun) >= (1 if in_order else self._ahead):
+                    break  # the offset was reset while this loop waited
+                self._dispatched.add(message.queue_offset)
+                self._dispatch(session, consume, message)
+                while len(self._dispatched) >= (1 if in_order else self._ahead):
                     self._room.clear()
                     await self._room.wait()
 
-    def _hand_over(self, session: Session, consume: Consume, message: Received) -> None:
+    def _dispatch(self, session: Session, consume: Consume, message: Received) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if message.queue_offset not in self._pending:
-                self._begun.discard(message.queue_offset)
+                self._dispatched.discard(message.queue_offset)
                 self._room.set()
             elif not self.dropped:
                 loop = asyncio.get_running_loop()
-                loop.call_later(RESTART_S, self._hand_over, session, consume, message)
+                loop.call_later(RESTART_S, self._dispatch, session, consume, message)
 
         if not self.dropped:
             task = session.spawn(self._consume(consume, message))
@@ -157,7 +162,7 @@ class ProcessQueue:
 
 
 async def drop_all(assigned: Iterable[ProcessQueue], grace_s: float) -> set[asyncio.Task[None]]:
-    """Drop queues; the tasks that still consume their messages after ``grace_s``."""
+    """Drop queues; return the tasks that still consume their messages after ``grace_s``."""
     tasks: set[asyncio.Task[None]] = set()
     for taken in assigned:
         tasks |= taken.drop()

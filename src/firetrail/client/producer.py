@@ -1,16 +1,14 @@
-"""The producer: sends messages, and knows what became of its transactions."""
+"""The producer: sends messages, and answers brokers that ask about its transactions."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import random
 import uuid
 from asyncio import sleep as pause
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -32,18 +30,20 @@ from firetrail.client.send import (
     unique_ids,
 )
 from firetrail.client.session import queues_of
+from firetrail.client.transaction import (
+    Check,
+    Decide,
+    Outcome,
+    checked_header,
+    decided,
+    end_header,
+)
 from firetrail.client.turns import Turns
 from firetrail.errors import ConfigError, NoRouteYetError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
-from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
-from firetrail.format.layout import (
-    COMPRESSED,
-    TRANSACTION_COMMIT,
-    TRANSACTION_NONE,
-    TRANSACTION_ROLLBACK,
-)
+from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic, reply_topic
 from firetrail.format.properties import (
     CORRELATION_ID,
@@ -61,48 +61,22 @@ from firetrail.remoting.codes import Language, Permission, RequestCode, Response
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import (
-    CheckTransactionHeader,
-    EndTransactionHeader,
-    PushReplyHeader,
-)
+from firetrail.remoting.headers import CheckTransactionHeader, PushReplyHeader
 
-OF_ONE_BROKER = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Refusals that another broker may not share."""
+BROKER_SPECIFIC_CODES = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+"""Errors of a single broker: another broker may accept the message."""
 BUSY_S = 0.2
-"""How long a cluster that is too busy is left alone at first; twice as long the next time."""
+"""Backoff after the first SYSTEM_BUSY; it doubles with every further attempt."""
 
 
 _log = logging.getLogger(__name__)
 
 
 class Reply(NamedTuple):
-    """What the consumer of a request has replied."""
+    """The reply of a consumer to a request."""
 
     body: bytes
     properties: dict[str, str]
-
-
-class Outcome(IntEnum):
-    """What became of a transaction."""
-
-    COMMIT = TRANSACTION_COMMIT
-    ROLLBACK = TRANSACTION_ROLLBACK
-    UNKNOWN = TRANSACTION_NONE
-    """The broker asks again later."""
-
-
-Decide = Callable[[Message], Outcome | Awaitable[Outcome]]
-Check = Callable[[Received], Outcome | Awaitable[Outcome]]
-
-
-async def _decided(who: str, outcome: Outcome | Awaitable[Outcome]) -> Outcome:
-    """What a function of the user has decided about a transaction, or ConfigError."""
-    decided = await outcome if inspect.isawaitable(outcome) else outcome
-    if not isinstance(decided, Outcome):
-        allowed = "expected Outcome.COMMIT, Outcome.ROLLBACK or Outcome.UNKNOWN"
-        raise ConfigError(f"what {who} returned", decided, allowed)
-    return decided
 
 
 class Producer(ClusterClient):
@@ -111,9 +85,21 @@ class Producer(ClusterClient):
         async with Producer("127.0.0.1:9876", "orders") as producer:
             await producer.send(Message("T", b"hello"))
 
-    ``retries`` is how often a message is sent again, to another broker if there is one, when one
-    did not take it or did not answer in ``timeout_s``; so a message may be stored twice. ``check``
-    says what became of a transaction when a broker asks.
+    Args:
+        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+            that separates them by ``;``.
+        group: the name of the producer group. Brokers ask any member of the group about the
+            outcome of its transactions. Default: ``FIRETRAIL_PRODUCER``.
+        retries: how often a send is repeated, on another broker if there is one, after a broker
+            rejected it with a retriable error or did not answer within ``timeout_s``. The message
+            is stored twice if the first broker had stored it. Default: 2.
+        timeout_s: the time limit for one attempt, in seconds. Default: 3.
+        check: the function, plain or async, that returns the outcome of a transaction when a
+            broker asks for it. Without it (the default) the outcome stays unknown, until the
+            broker gives up asking.
+
+    Raises:
+        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -126,8 +112,8 @@ class Producer(ClusterClient):
         check: Check | None = None,
     ) -> None:
         handlers: dict[int, Handler] = {
-            RequestCode.CHECK_TRANSACTION_STATE: self._checked,
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replied,
+            RequestCode.CHECK_TRANSACTION_STATE: self._answer_check,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._accept_reply,
         }
         super().__init__(namesrv, handlers)
         self.group = checked_group(group)
@@ -137,9 +123,9 @@ class Producer(ClusterClient):
             function("check", check, "def check(message)")
         self._check = check
         self._ids: Iterator[str]
-        self._asked: dict[str, asyncio.Future[Reply]] = {}
+        self._requests: dict[str, asyncio.Future[Reply]] = {}  # by correlation id
         self._ordered = Turns()
-        self._next = count(random.randrange(1 << 16))
+        self._round_robin = count(random.randrange(1 << 16))
 
     async def _join(self) -> None:
         ip = self._session.client_id.partition("@")[0]
@@ -153,15 +139,25 @@ class Producer(ClusterClient):
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, order_key: str | None = None
     ) -> SendResult:
-        """Send a message, and wait until it is stored.
+        """Send a message, and wait until a broker has stored it.
 
-        To a queue of the topic, or to the one that is always the same for ``order_key`` (as long as
-        the topic has as many queues), or to each queue in turn. Messages of a topic with the same
-        ``order_key`` are sent one after the other, in the order of the calls.
+        If this call is cancelled, or raises ClientClosedError because the producer was closed, the
+        message may already be stored, or may still be stored later.
 
-        RequestError if no broker takes it; OSError or TimeoutError if none answers. If this is
-        cancelled, or ends with ClientClosedError because the producer was closed, the message may
-        have been stored, or may still be.
+        Args:
+            message: the message to send.
+            queue: the queue to send to. Default: all queues of the topic in turn.
+            order_key: messages of a topic with equal keys go to the same queue (as long as the
+                number of queues stays the same), in the order of the calls. Excludes ``queue``.
+
+        Returns:
+            Where the message is stored, and how safely.
+
+        Raises:
+            IllegalMessageError: the message cannot be sent; the error names the field.
+            RequestError: no broker accepted the message.
+            OSError: no broker could be reached, or none answered in time (TimeoutError).
+            ClientClosedError: the producer is not open, or was closed during the call.
         """
         self._session.check_open()
         if queue is not None and order_key is not None:
@@ -178,7 +174,18 @@ class Producer(ClusterClient):
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send messages of one topic at once; they are stored one behind the other, or not."""
+        """Send messages of one topic in one request; they are stored contiguously, or not at all.
+
+        Args:
+            messages: messages of the same topic and ``born_time``, none of them delayed.
+            queue: the queue to send to. Default: all queues of the topic in turn.
+
+        Returns:
+            Where the first of the messages is stored, and the ids of all of them.
+
+        Raises:
+            The same errors as :meth:`send`.
+        """
         self._session.check_open()
         draft = batch_of(messages, self._ids, queue)
         return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
@@ -187,7 +194,18 @@ class Producer(ClusterClient):
     async def send_encoded(
         self, topic: str, items: bytes, *, queue: MessageQueue, sys_flag: int = 0
     ) -> SendResult:
-        """Send what :func:`firetrail.format.batch.encode_batch` makes, to a queue of the topic."""
+        """Send messages that :func:`firetrail.format.batch.encode_batch` has encoded.
+
+        Args:
+            topic: the topic of all the messages.
+            items: the encoded messages. They get no ids from this client.
+            queue: the queue to send to.
+            sys_flag: RocketMQ's flags, for example for a compressed body; only a single message
+                can be compressed. Default: 0.
+
+        Raises:
+            The same errors as :meth:`send`.
+        """
         self._session.check_open()
         check_topic(text("topic", topic))
         check_queue(checked_queue(queue), topic)
@@ -197,7 +215,12 @@ class Producer(ClusterClient):
 
     @finished_by_close
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send a message and hope for the best."""
+        """Send a message without waiting for an answer, so a lost message goes unnoticed.
+
+        Args:
+            message: the message to send.
+            queue: the queue to send to. Default: all queues of the topic in turn.
+        """
         self._session.check_open()
         draft = draft_of(message, self._ids, queue)
         queues = await self.queues(draft.topic)
@@ -208,21 +231,31 @@ class Producer(ClusterClient):
         await self._session.tell(address, code, header, draft.body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that take messages; of one that is yet to be made, those to be."""
+        """Return the writable queues of a topic.
+
+        If the topic does not exist but brokers create topics on demand, the result is the queues
+        that it will have.
+
+        Args:
+            topic: the name of the topic.
+
+        Raises:
+            RequestError: the topic does not exist and cannot be created, or has no writable queue.
+        """
         try:
             route = await self._session.route(text("topic", topic))
         except RequestError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
                 raise
-            return await self._queues_to_be(topic, error)
+            return await self._queues_after_creation(topic, error)
         found = queues_of(topic, route, Permission.WRITE)
         if not found:
             self._session.forget_route(topic)
-            what = f"topic {topic} has no queue that takes messages"
+            what = f"topic {topic} has no writable queue; check its permissions and its brokers"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
         return found
 
-    async def _queues_to_be(self, topic: str, error: RequestError) -> list[MessageQueue]:
+    async def _queues_after_creation(self, topic: str, error: RequestError) -> list[MessageQueue]:
         try:
             route = await self._session.route(AUTO_CREATE_TOPIC)
         except RequestError:
@@ -251,7 +284,7 @@ class Producer(ClusterClient):
                 )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:
-                refused = isinstance(error, RequestError) and not _is_retried(error)
+                refused = isinstance(error, RequestError) and not _may_retry(error)
                 if refused or attempt == self._retries:
                     raise
                 avoided = target.broker_name
@@ -269,13 +302,25 @@ class Producer(ClusterClient):
 
     def _turn(self, queues: list[MessageQueue], avoided: str | None) -> MessageQueue:
         others = [queue for queue in queues if queue.broker_name != avoided] or queues
-        return others[next(self._next) % len(others)]
+        return others[next(self._round_robin) % len(others)]
 
     # -- requests and replies -----------------------------------------------------------------
 
     @finished_by_close
     async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
-        """Send a message, and wait for what its consumer replies. TimeoutError if it does not."""
+        """Send a message, and wait for the reply of its consumer (:meth:`reply`).
+
+        Args:
+            message: the message to send.
+            timeout_s: the time limit for the send and the reply together, in seconds. Default: 3.
+
+        Returns:
+            The body and the properties of the reply.
+
+        Raises:
+            TimeoutError: there was no reply within ``timeout_s``.
+            RequestError, OSError, ClientClosedError: as in :meth:`send`.
+        """
         self._session.check_open()
         seconds("timeout_s", timeout_s, MS)
         instance("message", message, Message)
@@ -286,7 +331,7 @@ class Producer(ClusterClient):
             TTL: str(int(timeout_s * 1000)),
         }
         replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._asked[correlation] = replied
+        self._requests[correlation] = replied
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send(draft_of(message, self._ids, more=about), None, None)
@@ -295,18 +340,30 @@ class Producer(ClusterClient):
             what = str(error) or f"no reply to a message of {message.topic} within {timeout_s:g} s"
             raise TimeoutError(what) from None
         finally:
-            del self._asked[correlation]
+            del self._requests[correlation]
 
     @finished_by_close
     async def reply(self, request: Received, body: bytes) -> SendResult:
-        """Reply to a request that was consumed; its producer gets it from the same broker."""
+        """Reply to a request that was consumed; the same broker passes the reply to its producer.
+
+        Args:
+            request: the message that a consumer got and that :meth:`request` sent.
+            body: the body of the reply.
+
+        Raises:
+            RequestError: ``request`` was not sent by :meth:`request`, so no producer is waiting.
+            OSError, ClientClosedError: as in :meth:`send`.
+        """
         self._session.check_open()
         instance("request", request, Received)
         check_body(body)
         properties, broker = request.properties, request.queue.broker_name
         about = {n: properties[n] for n in (CORRELATION_ID, REPLY_TO_CLIENT) if n in properties}
         if len(about) < 2:
-            what = f"message {request.message_id} is no request: nobody waits for a reply"
+            what = (
+                f"message {request.message_id} is not a request: no producer is waiting for a "
+                "reply; send it with request()"
+            )
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         route = await self._session.route(request.queue.topic)
         cluster = next(data.cluster for data in route.broker_datas if data.broker_name == broker)
@@ -316,11 +373,11 @@ class Producer(ClusterClient):
         draft = draft_of(Message(topic, body), self._ids, queue, about)
         return await self._send(draft, queue, None, RequestCode.SEND_REPLY_MESSAGE_V2)
 
-    def _replied(self, connection: Connection, request: Command) -> Command:
-        """A broker brings a reply; one that comes too late is dropped."""
+    def _accept_reply(self, connection: Connection, request: Command) -> Command:
+        """Accept a reply that a broker pushes; drop it if the request has timed out."""
         header = PushReplyHeader.decode(request.fields)
         properties = decode_properties((header.properties or "").encode())
-        waiting = self._asked.get(properties.get(CORRELATION_ID, ""))
+        waiting = self._requests.get(properties.get(CORRELATION_ID, ""))
         if waiting is not None and not waiting.done():
             body = request.content
             whole = inflated(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
@@ -331,72 +388,59 @@ class Producer(ClusterClient):
 
     @finished_by_close
     async def send_in_transaction(self, message: Message, decide: Decide) -> SendResult:
-        """Send a message that consumers see only if ``decide``, called in between, commits it.
+        """Send a message that consumers see only if ``decide`` commits it.
 
-        If ``decide`` raises, or this is cancelled before it has decided, or the process ends, the
-        broker asks ``check`` later. What ``decide`` has decided is told to the broker even if this
-        is cancelled then. If the producer is closed before ``decide`` has decided, ``decide`` is
-        cancelled after the time that the close waits.
+        The broker stores the message as a half message, then ``decide`` is called. If ``decide``
+        raises, the call is cancelled before it returns, or the process ends, the broker asks
+        ``check`` later. Once ``decide`` has returned, the outcome is sent to the broker even if
+        the call is cancelled. If the producer is closed before ``decide`` returns, ``decide`` is
+        cancelled after the grace period of the close.
+
+        Args:
+            message: the message to send; it must not be delayed.
+            decide: the function, plain or async, that gets the message and returns its Outcome.
+
+        Raises:
+            ConfigError: ``decide`` returned something else than an Outcome.
+            RequestError: no broker accepted the message, or it has a ``delay_level``.
+            OSError, ClientClosedError: as in :meth:`send`.
         """
         self._session.check_open()
         function("decide", decide, "lambda message: Outcome.COMMIT")
         if instance("message", message, Message).delay_level:
-            what = "messages of transactions are not delayed; set delay_level to 0"
+            what = "a message in a transaction cannot be delayed; set delay_level to 0"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}
         draft = draft_of(message, self._ids, more=half, half=True)
         result = await self._send(draft, None, None)
         outcome = Outcome.UNKNOWN
         try:
-            outcome = await _decided("decide", decide(message))
+            outcome = await decided("decide", decide(message))
         finally:
-            header = self._end(result, draft, outcome)
+            header = end_header(self.group, draft, result, outcome)
             address = self._session.address_of(result.queue.broker_name)
-            telling = self._session.tell(address, RequestCode.END_TRANSACTION, header)
-            await asyncio.shield(self._session.spawn(telling))
+            ending = self._session.tell(address, RequestCode.END_TRANSACTION, header)
+            await asyncio.shield(self._session.spawn(ending))
         return result
 
-    def _end(
-        self, result: SendResult, draft: OutgoingMessage, outcome: Outcome
-    ) -> EndTransactionHeader:
-        return EndTransactionHeader(
-            self.group,
-            result.queue_offset,
-            decode_message_id(result.offset_message_id).physical_offset,
-            int(outcome),
-            False,
-            draft.message_id,
-            result.transaction_id,
-            draft.topic,
-        )
-
-    async def _checked(self, connection: Connection, request: Command) -> None:
-        """A broker asks what became of a transaction."""
+    async def _answer_check(self, connection: Connection, request: Command) -> None:
+        """Answer a broker that asks for the outcome of a transaction."""
         header = CheckTransactionHeader.decode(request.fields)
         record = decode_received(request.content)
         outcome = Outcome.UNKNOWN
         if self._check is not None:
             message = Received(MessageQueue(record.topic, "", record.queue_id), record)
             try:
-                outcome = await _decided("check", self._check(message))
+                outcome = await decided("check", self._check(message))
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
                 _log.warning("%s: check was cancelled; the broker asks again later", self.group)
-        end = EndTransactionHeader(
-            self.group,
-            header.tran_state_table_offset,
-            header.commit_log_offset,
-            int(outcome),
-            True,
-            header.msg_id,
-            header.transaction_id,
-            record.topic,
-        )
+        end = checked_header(self.group, header, record.topic, outcome)
         connection.tell(
             Command(RequestCode.END_TRANSACTION, end.encode(), language=Language.PYTHON)
         )
 
 
-def _is_retried(error: RequestError) -> bool:
-    return error.retriable or error.code in OF_ONE_BROKER
+def _may_retry(error: RequestError) -> bool:
+    return error.retriable or error.code in BROKER_SPECIFIC_CODES

@@ -1,4 +1,4 @@
-"""Pulling messages of a queue."""
+"""Pulling messages from a queue."""
 
 from __future__ import annotations
 
@@ -13,42 +13,51 @@ from firetrail.remoting.bodies import BY_TAG, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.headers import PullHeader, PullResponse
 
-PULL_S = 10.0
-"""Time for an answer beyond the time that the broker may wait for messages."""
+ANSWER_S = 10.0
+"""Time limit for an answer, on top of the time that the broker may wait for messages."""
 BATCH = 32
+"""The default for the most messages per pull, as in the Java client."""
 _RESET = "OFFSET_RESET"
-"""The status that brokers answer the first pull with after a reset of the group's offsets."""
+"""The status of the answer to the first pull after a reset of the group's offsets."""
 
 _log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """What a broker said to a pull: records as they are stored, and where to go on."""
+    """The answer of a broker to a pull: records as they are stored, and the next offset."""
 
     records: bytes
-    """One behind the other; brokers compare only the hashes of tags, so some may be unwanted."""
+    """The concatenated records. Brokers compare only the hashes of tags, so some may not match."""
     next_offset: int
     min_offset: int
     max_offset: int
     code: int
     status: str
-    """How the broker's store calls it: ``FOUND``, ``MESSAGE_WAS_REMOVING``, …"""
+    """The result of the broker's store: ``FOUND``, ``MESSAGE_WAS_REMOVING``, …"""
 
     @property
     def moved(self) -> bool:
-        """The offset asked for was not in the queue."""
+        """Whether the requested offset was outside the queue, or was reset."""
         return self.code == ResponseCode.PULL_OFFSET_MOVED
 
 
 class Pulled(NamedTuple):
-    """Messages of a queue, and where to go on; all wanted ones before that are among them."""
+    """The result of a pull.
+
+    Args:
+        messages: all matching messages from the requested offset up to ``next_offset``.
+        next_offset: the queue offset at which to continue.
+        min_offset: the offset of the first message of the queue.
+        max_offset: one past the last readable offset of the queue.
+        moved: whether the requested offset was outside the queue, or was reset by an
+            administrator. Default: False.
+    """
 
     messages: list[Received]
     next_offset: int
     min_offset: int
     max_offset: int
     moved: bool = False
-    """The offset asked for was not in the queue."""
 
 
 _ANSWERS = (
@@ -65,7 +74,7 @@ class Puller:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._announced: dict[MessageQueue, int] = {}  # damaged messages to come, already reported
+        self._reported: dict[MessageQueue, int] = {}  # damaged messages to come, already logged
 
     async def pull(
         self,
@@ -76,12 +85,16 @@ class Puller:
         count: int = BATCH,
         wait_s: float = 0.0,
     ) -> Pulled:
-        """Messages from ``offset`` on. If there are none, waits up to ``wait_s`` for one."""
+        """Return messages, starting at ``offset``; the broker waits up to ``wait_s`` for one.
+
+        Damaged messages are skipped and logged.
+        """
         answer = await self.ask(queue, offset, subscription, count=count, wait_s=wait_s)
         messages, damaged = decode_good(queue, answer.records)
         in_a_row = 1
         while damaged is not None and count > 1:
-            # Only those before the damaged one, or that alone: where to go on is the broker's word.
+            # Only the broker knows the offset after a damaged message. So pull only the messages
+            # before it, or the damaged message alone.
             in_a_row = damaged.in_a_row if damaged.before == 0 else 1
             count = min(max(damaged.before, 1), count - 1)
             answer = await self.ask(queue, offset, subscription, count=count)
@@ -96,19 +109,22 @@ class Puller:
     async def reset_to(
         self, queue: MessageQueue, offset: int, subscription: SubscriptionData
     ) -> int | None:
-        """Where an administrator has set the group, which is at ``offset``; None if nowhere."""
+        """Return the offset that an administrator has reset the group to; None without a reset.
+
+        ``offset`` is the current offset of the group.
+        """
         answer = await self.ask(queue, offset, subscription, count=1)
         return answer.next_offset if answer.moved and answer.status == _RESET else None
 
     def _report(
         self, queue: MessageQueue, offset: int, damaged: Damaged | None, in_a_row: int
     ) -> None:
-        """Log damaged messages that follow each other in one line, when the first of them comes."""
-        announced = self._announced.pop(queue, 0)
+        """Log consecutive damaged messages in one line, at the first of them."""
+        reported = self._reported.pop(queue, 0)
         if damaged is None:
             return
-        if announced == 0:
-            announced = in_a_row
+        if reported == 0:
+            reported = in_a_row
             which = "message %d is" if in_a_row == 1 else f"{in_a_row} messages from %d on are"
             _log.error(
                 f"%s queue %d on %s: {which} damaged and left out: %s",
@@ -118,8 +134,8 @@ class Puller:
                 offset,
                 damaged.error,
             )
-        if announced > 1:
-            self._announced[queue] = announced - 1
+        if reported > 1:
+            self._reported[queue] = reported - 1
 
     async def ask(
         self,
@@ -130,7 +146,7 @@ class Puller:
         count: int = BATCH,
         wait_s: float = 0.0,
     ) -> Answer:
-        """The same with the records as they come."""
+        """Pull, and return the answer with its records undecoded."""
         flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_s > 0 else PullFlag(0))
         header = PullHeader(
             consumer_group=self._group,
@@ -149,7 +165,7 @@ class Puller:
             self._session.address_of(queue.broker_name),
             RequestCode.PULL_MESSAGE,
             header,
-            timeout_s=wait_s + PULL_S,
+            timeout_s=wait_s + ANSWER_S,
         )
         if answer.code not in _ANSWERS:
             what = f"pull of {queue.topic} queue {queue.queue_id} on {queue.broker_name}"

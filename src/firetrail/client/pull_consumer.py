@@ -1,4 +1,4 @@
-"""The pull consumer: reads the queues that its user names, from where its user says."""
+"""The pull consumer: reads given queues from given offsets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,24 @@ from firetrail.remoting.codes import Permission
 
 
 class PullConsumer(ClusterClient):
-    """Reads queues of a cluster::
+    """Reads the queues of a cluster at offsets that the program chooses::
 
         async with PullConsumer("127.0.0.1:9876", "audit") as consumer:
             for queue in await consumer.queues("T"):
                 async for message in consumer.read(queue):
                     print(message.body)
 
-    Nobody else is affected: the group has no members, and its offsets change by ``commit`` only.
+    Reading has no effect on other consumers: this client does not join the group, and the offsets
+    of the group change only by :meth:`commit`.
+
+    Args:
+        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+            that separates them by ``;``.
+        group: the name of the consumer group whose offsets are read and committed. Default:
+            ``FIRETRAIL_PULL_CONSUMER``.
+
+    Raises:
+        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -40,10 +50,17 @@ class PullConsumer(ClusterClient):
         self.group = checked_group(group)
         self._puller = Puller(self._session, group)
         self.offsets = Offsets(self._session)
-        """What brokers know about offsets."""
+        """Requests for the offsets of queues and groups."""
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read."""
+        """Return the readable queues of a topic.
+
+        Args:
+            topic: the name of the topic.
+
+        Raises:
+            RequestError: the topic does not exist.
+        """
         route = await self._session.route(text("topic", topic))
         return queues_of(topic, route, Permission.READ)
 
@@ -56,7 +73,20 @@ class PullConsumer(ClusterClient):
         count: int = BATCH,
         wait_s: float = 0.0,
     ) -> Pulled:
-        """Messages from ``offset`` on, as many as fit into one answer."""
+        """Return messages of a queue, starting at ``offset``, as many as fit into one answer.
+
+        Args:
+            queue: the queue to read.
+            offset: the queue offset to start at.
+            subscription: the messages to return, from :func:`by_tags` or :func:`by_sql`. Default:
+                all messages.
+            count: the most messages to return; brokers may return fewer. Default: 32.
+            wait_s: how long the broker may wait for the first message, in seconds. Default: 0.
+
+        Raises:
+            RequestError: a broker or name server answered with an error.
+            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+        """
         checked_queue(queue)
         number("offset", offset)
         checked_subscription("subscription", subscription, queue.topic)
@@ -73,7 +103,19 @@ class PullConsumer(ClusterClient):
         end: int | None = None,
         subscription: SubscriptionData | None = None,
     ) -> AsyncIterator[Received]:
-        """The messages of a queue from ``start`` (the first) up to ``end`` (the end by now)."""
+        """Yield the messages of a queue.
+
+        Args:
+            queue: the queue to read.
+            start: the queue offset to start at. Default: the first message.
+            end: the queue offset to stop before. Default: the end of the queue as it is when the
+                iteration starts.
+            subscription: the messages to yield, from :func:`by_tags` or :func:`by_sql`. Default:
+                all messages.
+
+        Raises:
+            The same errors as :meth:`pull`, during the iteration.
+        """
         checked_queue(queue)
         checked_subscription("subscription", subscription, queue.topic)
         for name, offset in (("start", start), ("end", end)):
@@ -102,13 +144,27 @@ class PullConsumer(ClusterClient):
             at = pulled.next_offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Up to where the group has consumed."""
+        """Return the committed offset of the group in a queue; None if it has none.
+
+        Args:
+            queue: the queue.
+        """
         await self._session.route(checked_queue(queue).topic)
         return await self.offsets.committed(self.group, queue)
 
     @finished_by_close
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """The group has consumed all before ``offset``, which is not beyond the queue's end."""
+        """Commit an offset: the group has consumed all messages of the queue before it.
+
+        Args:
+            queue: the queue.
+            offset: the queue offset at which the group continues.
+
+        Raises:
+            ConfigError: ``offset`` is beyond the end of the queue.
+            RequestError: a broker or name server answered with an error.
+            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+        """
         checked_queue(queue)
         number("offset", offset)
         await self._session.route(queue.topic)

@@ -1,4 +1,4 @@
-"""The push consumer: its group shares the queues of the topics, and messages come by themselves."""
+"""The push consumer: the members of its group share the queues of the topics they subscribe to."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from firetrail.client.arguments import INT32_MAX, checked_group, checked_queue, 
 from firetrail.client.callbacks import CallbackHandlers
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.failures import Failures
+from firetrail.client.group_requests import GroupRequests
 from firetrail.client.listener import Listener, ListenerCall
 from firetrail.client.local_offsets import INSTANCE, LocalOffsets, Place
 from firetrail.client.offsets import Offsets
 from firetrail.client.process_queue import ProcessQueue, drop_all
 from firetrail.client.pull import Puller
-from firetrail.client.queue_locks import HANDOVER_LOOK_S, RELOCK_S, QueueLocks
+from firetrail.client.queue_locks import (
+    HANDOVER_POLL_S,
+    LOCK_RENEWAL_S,
+    QueueLocks,
+    by_broker,
+)
 from firetrail.client.rebalance import Strategy, averagely
 from firetrail.client.received import Received
 from firetrail.client.start_position import StartPosition, has_consumed
 from firetrail.client.subscription import by_tags, check_with_brokers, wanted_of
-from firetrail.client.topic_queues import TOPIC_S, TopicQueues
+from firetrail.client.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import FiretrailError
 from firetrail.format.arguments import function, mapping, number, truth
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
-    ConsumerIdList,
     ConsumeType,
     HeartbeatData,
     MessageModel,
     MessageQueue,
     SubscriptionData,
 )
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.headers import GroupHeader, SendBackHeader
 
 REBALANCE_S = 20.0
+"""Interval of rebalances while no change of the group's members is reported."""
 COMMIT_S = 5.0
-GIVE_UP_S = 1.0
-"""How long a queue that goes to another member waits for messages that are being consumed. Where
-the order does not matter, those that take longer are redelivered to the other member."""
-AGAIN_S = 1.0
-"""Before a message whose consumption failed is tried again, where the order matters."""
-SEND_BACK_S = 5.0
-"""Before a message is given back again to a broker that has not taken it."""
-RETRIES = 16
-"""How often a message comes again whose consumption failed, where the order does not matter."""
-_BURIED = -1
-"""The delay level with which a broker moves a message to the dead-letter topic."""
+"""Interval of commits."""
+HANDOVER_GRACE_S = 1.0
+"""How long running listeners may delay the handover of a queue to another member. Without
+``in_order``, messages whose listeners take longer are redelivered to the other member."""
+IN_ORDER_RETRY_S = 1.0
+"""With ``in_order``: pause before a failed message, or a queue in use elsewhere, is retried."""
+DEFAULT_RETRIES = 16
+"""Without ``in_order``: how often a failed message is redelivered by default."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,19 +63,38 @@ class PushConsumer(ClusterClient):
         async with PushConsumer("127.0.0.1:9876", "billing", on_message, {"orders": "paid"}):
             await asyncio.sleep(3600)
 
-    ``topics`` says which messages of which topic: tags such as ``"a || b"``, ``"*"`` for all, or
-    what :func:`by_sql` makes. Every message comes at least once. One whose listener raises comes
-    again later, up to ``max_retries`` times (16), and then goes to the dead-letter topic
-    ``%DLQ%group``. What the listener returns is ignored.
+    Every message is delivered at least once. All members of a group must subscribe to the same
+    topics in the same way.
 
-    ``in_order`` hands over the messages of a queue one after the other. One whose listener raises
-    is retried every second, and nothing behind it is consumed until it succeeds. Only if
-    ``max_retries`` is given, it goes to the dead-letter topic after so many retries, and the next
-    one is consumed.
-    With ``MessageModel.BROADCASTING`` each member gets every message from now on, once. How far it
-    is stands in a file below ``offsets_folder`` (default: ``~/.rocketmq_offsets``, as in Java), for
-    which the members of a group on one machine need an ``instance`` name each. ``concurrency`` is
-    the number of messages being consumed at once, of each queue.
+    Args:
+        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+            that separates them by ``;``.
+        group: the name of the consumer group.
+        listener: the function, plain or async, that consumes a message. The message is retried if
+            it raises; its return value is ignored.
+        topics: the subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
+            the result of :func:`by_sql`.
+        in_order: whether the messages of a queue are consumed one at a time, in their order. A
+            failed message is then retried every second, and the messages after it wait. Default:
+            False.
+        model: ``CLUSTERING`` (the default) shares the messages among the members of the group;
+            ``BROADCASTING`` delivers every message to every member, without redelivery.
+        start: where a group without offsets starts: ``LAST_OFFSET`` (the end, the default),
+            ``FIRST_OFFSET``, or ``TIMESTAMP`` for ``start_time_ms``.
+        start_time_ms: the store time to start at, in ms since 1970; only with ``TIMESTAMP``.
+            Default: half an hour ago.
+        strategy: how the queues are distributed over the members, the same in every member.
+            Default: :func:`averagely`.
+        concurrency: how many messages of each queue may be consumed at once. Default: 20.
+        max_retries: how often a failed message is retried before it is moved to the dead-letter
+            topic ``%DLQ%group``. Default: 16; with ``in_order``, without limit.
+        offsets_folder: with ``BROADCASTING``, the folder for the offsets of this member. Default:
+            ``~/.rocketmq_offsets``, as in Java.
+        instance: with ``BROADCASTING``, the name of this member in ``offsets_folder``, different
+            for each member on a machine. Default: ``DEFAULT``, as in Java.
+
+    Raises:
+        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -104,11 +124,12 @@ class PushConsumer(ClusterClient):
         self._concurrency = number("concurrency", concurrency, 1)
         if max_retries is not None:
             number("max_retries", max_retries, most=INT32_MAX)
-        self._max_retries = RETRIES if max_retries is None and not in_order else max_retries
+        self._max_retries = DEFAULT_RETRIES if max_retries is None and not in_order else max_retries
         self.wanted = wanted_of(topics)
         if self._model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + group
             self.wanted[retry] = by_tags(retry)
+        self._requests = GroupRequests(self._session, group)
         self._puller = Puller(self._session, group)
         self._offsets = Offsets(self._session)
         self._place = Place(offsets_folder, instance)
@@ -117,12 +138,12 @@ class PushConsumer(ClusterClient):
         self._rebalancing = asyncio.Lock()
         self._rebalancer: asyncio.Task[None] | None = None
         self._topics = TopicQueues(self._session, group)
-        self._resets: dict[MessageQueue, int] = {}  # where queues that are given up go on
+        self._resets: dict[MessageQueue, int] = {}  # offsets set by an administrator, not yet used
         self._locks = QueueLocks(self._session, group)
         self.opened_ms = 0
-        """When it joined the group."""
+        """When this member joined the group, in ms since 1970."""
         self.assigned: dict[MessageQueue, ProcessQueue] = {}
-        """The queues that this member has."""
+        """The queues that are assigned to this member."""
 
     async def _join(self) -> None:
         self.opened_ms = time.time_ns() // 1_000_000
@@ -137,7 +158,8 @@ class PushConsumer(ClusterClient):
         self._rebalancer = self._session.spawn(self._rebalance_on_change())
         self._session.every(COMMIT_S, self._commit)
         if self._is_shared:
-            self._session.every(AGAIN_S if self.in_order else RELOCK_S, self._renew_locks)
+            renewal_s = IN_ORDER_RETRY_S if self.in_order else LOCK_RENEWAL_S
+            self._session.every(renewal_s, self._renew_locks)
 
     async def _leave(self, grace_s: float, end_s: float) -> None:
         if self._rebalancer is not None:
@@ -159,16 +181,16 @@ class PushConsumer(ClusterClient):
         me = ConsumerData(self.group, ConsumeType.PASSIVELY, self._model, self._start.where, wanted)
         return HeartbeatData(self._session.client_id, consumer_data_set=[me])
 
-    # -- who has which queues -----------------------------------------------------------------
+    # -- assignment of queues -----------------------------------------------------------------
 
     def notice_change(self) -> None:
-        """The members of the group have changed."""
+        """Rebalance soon, because the members of the group have changed."""
         self._changed.set()
 
     async def _rebalance_on_change(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(TOPIC_S if self._topics.missing else REBALANCE_S):
+                async with asyncio.timeout(TOPIC_POLL_S if self._topics.missing else REBALANCE_S):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -176,12 +198,15 @@ class PushConsumer(ClusterClient):
             try:
                 await self._rebalance()
             except Exception as error:
-                _log.warning("%s: rebalance: %r", self.group, error)
+                _log.warning("%s: a rebalance failed; retrying in 1 s: %r", self.group, error)
                 await asyncio.sleep(1)
                 self._changed.set()
 
     async def rebalance(self) -> None:
-        """Take the queues that are this member's by now, and give up the others."""
+        """Take the queues that are assigned to this member now, and give up the others.
+
+        The consumer does so by itself when members join or leave, and every 20 s.
+        """
         self._session.check_open()
         await self._rebalance()
 
@@ -206,39 +231,26 @@ class PushConsumer(ClusterClient):
             failures.raise_first()
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
-        """This member's queues of a topic; None if the group does not know this member yet."""
+        """Return this member's queues of a topic; None if the group does not know it yet."""
         queues = await self._topics.find(topic)
         if self._model is MessageModel.BROADCASTING or not queues:
             return queues
-        members = await self._members(dict.fromkeys(queue.broker_name for queue in queues))
+        brokers = dict.fromkeys(queue.broker_name for queue in queues)
+        members = await self._requests.members(brokers)
         if self._session.client_id not in members:
             await self._session.beat_now()
             return None
         return self._strategy(self._session.client_id, members, queues)
 
-    async def _members(self, brokers: Iterable[str]) -> list[str]:
-        """The members of the group, as the first of the brokers says that answers."""
-        failures = Failures()
-        for broker in brokers:
-            with failures.noted():
-                answer = await self._session.ask(
-                    self._session.address_of(broker),
-                    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-                    GroupHeader(self.group),
-                )
-                return sorted(ConsumerIdList.decode(answer.content).consumer_id_list)
-        failures.raise_first()
-        return []
-
     async def _take_over(self, topic: str, mine: Sequence[MessageQueue]) -> None:
-        """Begin to consume the queues of a topic that are new, and not in use by others."""
+        """Start to consume the newly assigned queues of a topic that no other member uses."""
         await self._locks.keep_only(topic, [*mine, *self.assigned])
         new = [queue for queue in mine if queue not in self.assigned]
         if new and self._is_shared:
             take = self._locks.lock if self.in_order else self._locks.take_over
             wanted, new = new, await take(new)
             if len(new) < len(wanted):
-                pause_s = AGAIN_S if self.in_order else HANDOVER_LOOK_S
+                pause_s = IN_ORDER_RETRY_S if self.in_order else HANDOVER_POLL_S
                 asyncio.get_running_loop().call_later(pause_s, self._changed.set)
         if new and await self._has_begun(topic):
             self._topics.late.add(topic)
@@ -254,12 +266,12 @@ class PushConsumer(ClusterClient):
         failures.raise_first()
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop consuming queues. If this is cancelled, the next rebalance goes on with it.
+        """Stop consuming queues. If this is cancelled, the next rebalance completes it.
 
-        All of them wait for their listeners at the same time: other members wait for the queues.
+        The queues wait for their listeners in parallel, because other members wait for the queues.
         """
         given_up = list(queues)
-        await drop_all([self.assigned[queue] for queue in given_up], GIVE_UP_S)
+        await drop_all([self.assigned[queue] for queue in given_up], HANDOVER_GRACE_S)
         failures = Failures()
         for queue in given_up:
             with failures.noted():
@@ -267,16 +279,16 @@ class PushConsumer(ClusterClient):
         failures.raise_first()
 
     async def _hand_over(self, queue: MessageQueue, taken: ProcessQueue) -> None:
-        """Let the next member have a queue, from where this one has stopped.
+        """Release a queue to the next member, which continues where this one stopped.
 
-        A broker that has left the cluster cannot be told the offset; that keeps no queue. Only an
-        offset that was set by an administrator is committed before anything else.
+        A queue is given up even if its offset cannot be committed, for example because the broker
+        has left the cluster. Only an offset set by an administrator must be committed first.
         """
-        if self.in_order and taken.is_busy:  # nobody may have the next message before that ends
-            asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+        if self.in_order and taken.is_busy:  # the next message must wait for the end of this one
+            asyncio.get_running_loop().call_later(IN_ORDER_RETRY_S, self._changed.set)
             return
         try:
-            await self._keep(queue, self._reached(queue, taken))
+            await self._save_offset(queue, self._reached(queue, taken))
         except (OSError, FiretrailError) as error:
             if queue in self._resets:
                 raise
@@ -294,20 +306,22 @@ class PushConsumer(ClusterClient):
         del self.assigned[queue]
 
     def _reached(self, queue: MessageQueue, taken: ProcessQueue) -> int:
-        """Where the group goes on with a queue of this member."""
+        """Return the offset at which the group continues in a queue of this member."""
         return self._resets.get(queue, taken.offset)
 
-    async def _keep(self, queue: MessageQueue, offset: int) -> None:
+    async def _save_offset(self, queue: MessageQueue, offset: int) -> None:
         if self._local is None:
             await self._offsets.commit(self.group, queue, offset)
         else:
             await self._local.save({queue: offset})
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Consume queues from other offsets on; of those that this member does not have, nothing.
+        """Continue at other offsets. Messages that are being consumed may be redelivered.
 
-        What is being consumed may be redelivered. If this is cancelled, all queues go on at
-        the other offsets, or none.
+        If this call is cancelled, either all queues continue at the new offsets or none.
+
+        Args:
+            offsets: the new offsets; queues that are not assigned to this member are ignored.
         """
         self._session.check_open()
         for queue, offset in mapping("offsets", offsets).items():
@@ -316,7 +330,7 @@ class PushConsumer(ClusterClient):
             self._resets |= {queue: at for queue, at in offsets.items() if queue in self.assigned}
             for queue in self._resets:
                 self.assigned[queue].dropped = True
-            self._changed.set()  # the rebalance finishes what is not finished here
+            self._changed.set()  # the rebalance completes what a cancellation interrupts here
             await self._give_up(self._resets)
         self._changed.set()
 
@@ -332,7 +346,7 @@ class PushConsumer(ClusterClient):
         )
 
     async def _has_begun(self, topic: str) -> bool:
-        """Whether the group consumes a topic already; then queues without an offset are new."""
+        """Return whether the group consumes a topic already, so queues without offset are new."""
         if self._local is not None or self._start.where is not ConsumeFromWhere.LAST_OFFSET:
             return False
         if topic in self._topics.late or any(queue.topic == topic for queue in self.assigned):
@@ -343,16 +357,16 @@ class PushConsumer(ClusterClient):
 
     @property
     def _is_shared(self) -> bool:
-        """Whether each queue is consumed by one member at a time."""
+        """Whether the members share the queues, so that each is consumed by one at a time."""
         return self._model is MessageModel.CLUSTERING
 
     def _may_consume(self, queue: MessageQueue) -> bool:
         return not (self.in_order and self._is_shared) or self._locks.holds(queue)
 
     async def _renew_locks(self) -> None:
-        """Renew locks that are old, lost with a connection, or refused the last time.
+        """Renew locks that are old, were lost with a connection, or were refused the last time.
 
-        That of a queue that is being given up is renewed only until the listener is done with it.
+        The lock of a queue that is being given up is renewed only until its listener returns.
         """
         due = [
             queue
@@ -366,55 +380,38 @@ class PushConsumer(ClusterClient):
     # -- consuming ----------------------------------------------------------------------------
 
     async def _consume(self, taken: ProcessQueue, message: Received) -> bool:
-        """Let the listener have it, until it is done with or on its way to come again."""
+        """Consume a message, with retries; return False if the queue was given up first."""
         while not self.in_order or await taken.is_mine():
             error = await self.consume_now(message)
             if error is None:
                 return True
             retried = message.reconsume_times + 1
-            _log.warning("%s: message %s: %r", self.group, message.message_id, error)
+            _log.warning(
+                "%s: the listener failed on message %s: %r", self.group, message.message_id, error
+            )
             if self.in_order and (self._max_retries is None or retried <= self._max_retries):
-                await asyncio.sleep(AGAIN_S)
-                if await taken.is_elsewhere(self._puller, message):
+                await asyncio.sleep(IN_ORDER_RETRY_S)
+                if await taken.was_reset(self._puller, message):
                     return False
                 message = message.tried(retried)
             elif self._model is MessageModel.BROADCASTING:
                 _log.error("%s: message %s is skipped", self.group, message.message_id)
                 return True
             else:
-                return await self._send_back(taken, message)
+                return await self._requests.send_back(
+                    message,
+                    max_retries=self._max_retries,
+                    dead_letter=self.in_order,  # such a message has been retried in place
+                    is_dropped=lambda: taken.dropped,
+                )
         return False
 
     async def consume_now(self, message: Received) -> BaseException | None:
-        """Give a message to the listener; None, or why it has not consumed it."""
+        """Call the listener with a message; return None, or the error that it raised."""
         return await self._listening.outcome(message)
 
-    async def _send_back(self, taken: ProcessQueue, message: Received) -> bool:
-        """Give a message back to its broker, which sends it again later or buries it.
-
-        An ordered one has been retried in place: it is buried at once. False if the queue was
-        given up before the broker took it.
-        """
-        header = SendBackHeader(
-            offset=message.record.physical_offset,
-            group=self.group,
-            delay_level=_BURIED if self.in_order else 0,
-            origin_msg_id=message.message_id,
-            origin_topic=message.topic,
-            max_reconsume_times=self._max_retries,
-        )
-        while not taken.dropped:
-            try:
-                address = self._session.address_of(message.queue.broker_name)
-                await self._session.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-                return True
-            except (OSError, FiretrailError) as error:
-                _log.warning("%s: giving %s back: %s", self.group, message.message_id, error)
-                await asyncio.sleep(SEND_BACK_S)
-        return False
-
     async def commit(self) -> None:
-        """Store the offsets up to which everything is consumed."""
+        """Commit the offsets up to which all messages are consumed, instead of within 5 s."""
         self._session.check_open()
         await self._commit()
 
@@ -422,11 +419,8 @@ class PushConsumer(ClusterClient):
         if self._local is not None:
             await self._local.save({q: self._reached(q, t) for q, t in self.assigned.items()})
             return
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in self.assigned:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
         failures = Failures()
-        for queues in by_broker.values():
+        for _, queues in by_broker(self.assigned):
             with failures.noted():
                 await self._commit_all(queues)
         failures.raise_first()
@@ -435,9 +429,9 @@ class PushConsumer(ClusterClient):
         """Commit the offsets of queues of one broker."""
         for queue in queues:
             taken = self.assigned.get(queue)
-            if taken is None:  # given up meanwhile
+            if taken is None:  # it was given up during an earlier commit
                 continue
             offset = self._reached(queue, taken)
             if offset != taken.committed:
                 await self._offsets.commit(self.group, queue, offset)
-                taken.committed = offset  # it may be further by now
+                taken.committed = offset  # taken.offset may be higher by now

@@ -1,7 +1,8 @@
 """Locks on queues, so that only one client of a group consumes each of them.
 
-Where the order matters nobody consumes a queue without its lock. Otherwise a lock only says that
-its owner has not committed its last offset yet: whoever gets the queue next waits a moment for it.
+With ``in_order``, a client consumes a queue only while it holds the queue's lock. Without it, a
+lock only means that its owner has not committed its last offset yet, so the next owner of the queue
+waits a moment for the lock, but not forever.
 """
 
 from __future__ import annotations
@@ -18,45 +19,46 @@ from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 
-LOCK_S = 30.0
-"""A lock that was not renewed for so long does not count."""
+LOCK_LIFETIME_S = 30.0
+"""A lock is valid for this long after it was granted or renewed."""
 HANDOVER_S = 3.0
-"""How long a queue whose order does not matter is left to the client that has it. One that is alive
-gives it up within about a second; one that is not keeps its locks for a minute."""
-HANDOVER_LOOK_S = 0.1
-"""Between two looks whether such a queue was given up."""
-RELOCK_S = 20.0
-"""A lock that was not renewed for so long is renewed."""
+"""Without ``in_order``: how long a client waits for the previous owner of a queue. A live owner
+gives the queue up within about a second; the locks of a dead one expire after a minute."""
+HANDOVER_POLL_S = 0.1
+"""Interval at which a waiting client requests such a queue again."""
+LOCK_RENEWAL_S = 20.0
+"""A lock is renewed once it is this old."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Grant(NamedTuple):
-    """When a lock was requested that a broker granted, and over which connection."""
+    """The request with which a lock was granted: its time and its connection."""
 
     at: float
     address: str
-    losses: int  # of connections to that address before the request
+    losses: int
+    """How many connections to that address were lost before the request."""
 
 
 class QueueLocks:
-    """The locks of one client. A broker keeps one that is not released for a minute.
+    """The locks of one client. A broker keeps a lock for a minute unless it is released.
 
-    It keeps them in memory. So a lock counts only as long as the connection over which it was
-    granted or renewed: the broker may have restarted and granted it to another client since.
+    A broker keeps the locks in memory only. So a lock is valid only as long as the connection over
+    which it was granted or renewed: after a restart the broker may grant it to another client.
     """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._asked: set[MessageQueue] = set()  # of those this client may have the lock
+        self._requested: set[MessageQueue] = set()  # this client may hold the locks of these
         self._granted: dict[MessageQueue, _Grant] = {}
-        self._refused: dict[MessageQueue, float] = {}  # since when
+        self._refused: dict[MessageQueue, float] = {}  # when each was refused first
 
     async def lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues of these that no other client consumes; their locks are taken or renewed.
+        """Take or renew the locks of queues; return the queues whose locks this client holds now.
 
-        Those of a broker that does not answer are not among them.
+        The queues of a broker that does not answer are not among them.
         """
         granted, _ = await self._request(queues)
         return [queue for queue in queues if queue in granted and self.holds(queue)]
@@ -64,11 +66,11 @@ class QueueLocks:
     async def _request(
         self, queues: Sequence[MessageQueue]
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """The queues that brokers have granted, and those that they have refused."""
-        self._asked.update(queues)  # at once: a broker grants them even if this is cancelled
+        """Request locks; return the queues whose locks were granted, and those refused."""
+        self._requested.update(queues)  # now, as a broker grants them even if this is cancelled
         locked: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
-        for broker, some in _by_broker(queues):
+        for broker, some in by_broker(queues):
             grant = self._grant_now(broker)
             answer = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, some)
             if answer is not None and grant is not None:
@@ -81,10 +83,10 @@ class QueueLocks:
         return locked, refused
 
     async def take_over(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues that can be consumed where the order does not matter.
+        """Take the locks of queues; return the queues that can be consumed without ``in_order``.
 
-        Their locks are taken. One that is refused is waited for, but not for longer than
-        HANDOVER_S; a broker that does not answer is not waited for.
+        A queue whose lock is refused is left out for up to HANDOVER_S, counted from the first
+        refusal. The queues of a broker that does not answer are returned at once.
         """
         _, refused = await self._request(queues)
         now = asyncio.get_running_loop().time()
@@ -97,14 +99,15 @@ class QueueLocks:
         return free
 
     async def keep_only(self, topic: str, queues: Sequence[MessageQueue]) -> None:
-        """Release the locks of all other queues of a topic, and wait for none of them."""
-        others = [queue for queue in self._asked if queue.topic == topic and queue not in queues]
+        """Release the locks of all other queues of a topic, and stop waiting for them."""
+        requested = (queue for queue in self._requested if queue.topic == topic)
+        others = [queue for queue in requested if queue not in queues]
         for queue in others:
             self._refused.pop(queue, None)
         await self.unlock(others)
 
     def _grant_now(self, broker: str) -> _Grant | None:
-        """What a lock counts from that is requested now; None if no route names the broker."""
+        """Return the grant of a lock requested now; None if no route contains the broker."""
         try:
             address = self._session.address_of(broker)
         except FiretrailError:
@@ -113,12 +116,12 @@ class QueueLocks:
         return _Grant(now, address, self._session.losses(address))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether no other client can have the lock of a queue at the moment."""
-        return self._age(queue) < LOCK_S
+        """Return whether this client holds the lock of a queue."""
+        return self._age(queue) < LOCK_LIFETIME_S
 
     def is_due(self, queue: MessageQueue) -> bool:
-        """Whether the lock of a queue has to be taken or renewed."""
-        return self._age(queue) >= RELOCK_S
+        """Return whether the lock of a queue has to be taken or renewed."""
+        return self._age(queue) >= LOCK_RENEWAL_S
 
     def _age(self, queue: MessageQueue) -> float:
         grant = self._granted.get(queue)
@@ -127,28 +130,28 @@ class QueueLocks:
         return asyncio.get_running_loop().time() - grant.at
 
     async def unlock(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Let others consume the queues, or all of this client."""
-        wanted = self._asked if queues is None else self._asked.intersection(queues)
-        for queue in wanted:
+        """Release the locks of the queues; by default, all locks of this client."""
+        requested = self._requested if queues is None else self._requested.intersection(queues)
+        for queue in requested:
             self._granted.pop(queue, None)
-        for broker, some in _by_broker(wanted):
+        for broker, some in by_broker(requested):
             if await self._ask(broker, RequestCode.UNLOCK_BATCH_MQ, some) is not None:
-                self._asked.difference_update(some)
+                self._requested.difference_update(some)
 
     async def _ask(
         self, broker: str, code: RequestCode, queues: list[MessageQueue]
     ) -> Command | None:
-        """The answer of a broker; None, and a line in the log, if there is none."""
+        """Return the answer of a broker; if the request fails, log the error and return None."""
         body = LockBody(self._group, self._session.client_id, queues).encode()
         try:
             return await self._session.ask(self._session.address_of(broker), code, body=body)
         except (OSError, FiretrailError) as error:
-            _log.warning("%s: %s on %s: %s", self._group, code.name, broker, error)
+            _log.warning("%s: %s failed on %s: %s", self._group, code.name, broker, error)
             return None
 
 
-def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """The queues of each broker."""
+def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
+    """Group queues by the names of their brokers."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         found.setdefault(queue.broker_name, []).append(queue)

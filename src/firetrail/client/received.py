@@ -1,4 +1,4 @@
-"""A message as a consumer gets it."""
+"""Messages as consumers receive them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ from firetrail.remoting.bodies import MessageQueue
 
 @dataclass(frozen=True)
 class Received:
-    """A message, and the queue it came from."""
+    """A message that a consumer received.
+
+    Args:
+        queue: the queue that the message came from.
+        record: the message as it is stored.
+    """
 
     queue: MessageQueue
     record: Record
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; of one that is tried again, not the retry topic."""
+        """The topic that the message was sent to, also if it came from the retry topic."""
         if self.queue.topic.startswith(RETRY_PREFIX):
             return self.properties.get(RETRY_TOPIC, self.queue.topic)
         return self.queue.topic
 
     @cached_property
     def body(self) -> bytes:
-        """The body, inflated if the producer has compressed it; FormatError if that cannot be."""
+        """The body, decompressed if necessary; FormatError if it cannot be decompressed."""
         record = self.record
         return (
             inflated(record.body, record.sys_flag) if record.sys_flag & COMPRESSED else record.body
@@ -40,60 +45,64 @@ class Received:
 
     @cached_property
     def properties(self) -> dict[str, str]:
-        """The properties by name."""
+        """All properties of the message."""
         return self.record.properties
 
     @property
     def tags(self) -> str | None:
-        """The tag."""
+        """The tag; None if the message has none."""
         return self.record.tags
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys."""
+        """The keys under which the message is indexed."""
         return self.record.keys
 
     @property
     def message_id(self) -> str:
-        """The id that the producer gave it; the broker's, if it gave none."""
+        """The id that the producer assigned; without one, the id that the broker assigned."""
         return self.record.unique_key or self.record.message_id
 
     @property
     def queue_id(self) -> int:
-        """The number of the queue that it came from."""
+        """The number of the queue that the message came from."""
         return self.queue.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue."""
+        """The number of the message within its queue."""
         return self.record.queue_offset
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was tried before."""
+        """How often the message was delivered before and not consumed."""
         return self.record.reconsume_times
 
     def tried(self, times: int) -> Received:
-        """The same message, tried so often."""
+        """Return the same message with another ``reconsume_times``.
+
+        Args:
+            times: the new value.
+        """
         return Received(self.queue, self.record._replace(reconsume_times=times))
 
 
 class Damaged(NamedTuple):
-    """The first damaged messages in an answer."""
+    """The first run of damaged messages in an answer."""
 
     before: int
-    """Good messages before them."""
+    """The number of good messages before the run."""
     in_a_row: int
-    """How many there are, one behind the other."""
+    """The length of the run."""
     error: FormatError
-    """What is wrong with the first."""
+    """The error of its first message."""
 
 
 def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], Damaged | None]:
-    """As :func:`decode_all`, for consumers, who get on: what is damaged is left out.
+    """Decode the messages in the body of a response, skipping damaged ones.
 
-    What is left out has to be reported by the caller, who knows where it stands. Good messages
-    behind it may not be all, for its size can be wrong.
+    The caller has to report the damage, because it knows the offset. The good messages after a
+    damaged one may be incomplete, because the size of the damaged one can be wrong.
     """
     view = memoryview(raw)
     found: list[Received] = []
@@ -115,7 +124,7 @@ def decode_good(queue: MessageQueue, raw: bytes) -> tuple[list[Received], Damage
 
 
 def decode_all(queue: MessageQueue, raw: bytes) -> Iterator[Received]:
-    """The messages in the body of a response, one behind the other."""
+    """Yield the messages in the body of a response; raise FormatError if one is damaged."""
     view = memoryview(raw)
     at = 0
     while at < len(view):

@@ -1,8 +1,8 @@
-"""What producers, consumers and administrators share: name servers, routes, brokers, heartbeats.
+"""The basis of all clients: connections to name servers and brokers, routes and heartbeats.
 
-A session has one connection to each peer and one client id, under which brokers know it. Routes
-are requested when they are needed and kept for half a minute; while no name server knows a broker
-(it has just started, or is down), the last known route remains in use.
+A session has one connection to each peer and one client id, by which brokers identify it. Routes
+are requested on demand and cached for half a minute. While no name server knows a broker (it has
+just started, or is down), the last known route remains in use.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from firetrail.remoting.header import Header
 from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 
 ROUTE_S = 30.0
-"""How long a route is taken for current."""
-ROUTE_AGAIN_S = 1.0
-"""How long an old route is used before the name servers, which could not say, are asked again."""
+"""How long a route is considered current."""
+ROUTE_RETRY_S = 1.0
+"""How long a stale route is used before the name servers, which had no answer, are asked again."""
 HEARTBEAT_S = 30.0
+"""Interval of heartbeats, as in the Java client."""
 END_S = 5.0
-"""How long a session that closes waits for tasks that do not heed their cancellation."""
+"""How long a close waits for tasks that ignore their cancellation."""
 
 T = TypeVar("T")
 
@@ -55,13 +56,13 @@ class _State(Enum):
     OPENING = "is being opened"
     OPEN = "is open"
     CLOSING = "is being closed"
-    CLOSED = "is closed; make a new one"
+    CLOSED = "is closed; create a new one"
 
 
 class Session:
     """Connections to a cluster, found through its name servers (``host:port``, one or several).
 
-    ``owner`` is the class that its user knows, for the messages of errors.
+    ``owner`` is the name of the public class that uses the session, for error messages.
     """
 
     def __init__(
@@ -77,22 +78,22 @@ class Session:
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
-        self._unsure: set[str] = set()  # topics whose last known route is in use
+        self._stale: set[str] = set()  # topics whose last known route is in use
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat: Callable[[], HeartbeatData] | None = None
-        self._told: set[str] = set()
+        self._greeted: set[str] = set()  # addresses of brokers that got a heartbeat
         self.client_id = ""
-        """What brokers know this client by; empty until the session is open."""
+        """The id by which brokers identify this client; empty until the session is open."""
 
     async def open(self) -> Self:
-        """Find a name server that is there. One that could not be opened can be opened again."""
+        """Connect to the first name server that answers. After a failure, it can be retried."""
         if self._state is not _State.NEW:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
         self._state = _State.OPENING
         self._client = self._new_client()
         self._routes.clear()
-        self._unsure.clear()
-        self._told.clear()
+        self._stale.clear()
+        self._greeted.clear()
         self._heartbeat = None
         try:
             await self._reach_name_server()
@@ -109,11 +110,11 @@ class Session:
         return Client(self._handlers, on_closed=self._lost, on_opened=self._connected)
 
     def renew(self) -> None:
-        """Let a session that was closed be opened again."""
+        """Allow a closed session to be opened again."""
         self._state = _State.NEW
 
     def start_closing(self) -> bool:
-        """Whether there is something to close: from now on its user cannot use it any more."""
+        """Refuse further calls of the user; return whether the session has to be closed."""
         opened = self._state is _State.OPEN
         if opened:
             self._state = _State.CLOSING
@@ -122,9 +123,9 @@ class Session:
         return opened
 
     async def close(self) -> None:
-        """End what runs in the background, and close all connections.
+        """Cancel all background tasks, and close all connections.
 
-        All of it happens even if this is cancelled; only the wait for the end is cut short then.
+        If this is cancelled, only the wait for the end of the tasks is cut short.
         """
         self._state = _State.CLOSED
         tasks = self._tasks - {asyncio.current_task()}
@@ -133,21 +134,26 @@ class Session:
         try:
             late = (await asyncio.wait(tasks, timeout=END_S))[1] if tasks else ()
             for task in late:
-                _log.warning("%s: still runs after its cancellation: %s", self._owner, task)
+                _log.warning(
+                    "%s: a task still runs %g s after its cancellation: %s",
+                    self._owner,
+                    END_S,
+                    task,
+                )
         finally:
             await self._client.close()
 
     def check_open(self) -> None:
-        """ClientClosedError unless its user can use it."""
+        """Raise ClientClosedError unless the session is open."""
         if self._state is not _State.OPEN:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
 
     def _check_connected(self) -> None:
-        """As above, but it can also be in use by its own opening or closing."""
+        """Raise ClientClosedError unless the session is open, being opened or being closed."""
         if self._state in (_State.NEW, _State.CLOSED):
             self.check_open()
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -157,7 +163,7 @@ class Session:
         body: Bytes = b"",
         timeout_s: float = REQUEST_S,
     ) -> Command:
-        """The response of a broker; RequestError if it is not a success."""
+        """Return the response of a broker; raise RequestError if it is not a success."""
         response = await self.request(address, code, header, body, timeout_s)
         if response.code != ResponseCode.SUCCESS:
             raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
@@ -171,32 +177,33 @@ class Session:
         body: Bytes = b"",
         timeout_s: float = REQUEST_S,
     ) -> Command:
-        """The response of a broker, whatever its code."""
+        """Return the response of a broker, whatever its code."""
         self._check_connected()
         try:
             return await self._client.request(address, _command(code, header, body), timeout_s)
         except OSError as error:
-            raise self._closed_meanwhile(error) from error
+            raise self._error_of(error) from error
 
     async def tell(
         self, address: str, code: int, header: Header | None = None, body: Bytes = b""
     ) -> None:
-        """Ask a broker for something without an answer."""
+        """Send a one-way request to a broker."""
         self._check_connected()
         try:
             await self._client.tell(address, _command(code, header, body))
         except OSError as error:
-            raise self._closed_meanwhile(error) from error
+            raise self._error_of(error) from error
 
-    def _closed_meanwhile(self, error: OSError) -> Exception:
+    def _error_of(self, error: OSError) -> Exception:
+        """Return the error to raise for a failed request: a close also ends connections."""
         if self._state is _State.CLOSED:
-            return ClientClosedError(f"{self._owner} was closed meanwhile")
+            return ClientClosedError(f"{self._owner} was closed during the call")
         return error
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: Bytes = b""
     ) -> Command:
-        """The response of the first name server that gives one."""
+        """Return the response of the first name server that answers."""
         for attempt in range(len(self.name_servers)):
             try:
                 return await self.ask(self.name_servers[0], code, header, body)
@@ -223,7 +230,7 @@ class Session:
                 host = connection.local.rpartition(":")[0].strip("[]")
                 self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{time.time_ns():x}"
                 return
-        raise ConnectionError(f"no name server answers, check namesrv: {'; '.join(failures)}")
+        raise ConnectionError(f"no name server answers; check namesrv: {'; '.join(failures)}")
 
     def _next_name_server(self) -> None:
         self.name_servers.append(self.name_servers.pop(0))
@@ -231,9 +238,9 @@ class Session:
     # -- routes -------------------------------------------------------------------------------
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRouteData:
-        """Where the queues of a topic are; RequestError with TOPIC_NOT_EXIST if nowhere.
+        """Return the route of a topic; raise RequestError (TOPIC_NOT_EXIST) if there is none.
 
-        Unless it has to be ``fresh``, the last known route serves while no name server can tell.
+        Unless ``fresh`` is set, the last known route is used while no name server knows one.
         """
         self._check_connected()
         known = self._routes.get(topic)
@@ -245,17 +252,17 @@ class Session:
         except (OSError, NoRouteYetError) as error:
             if known is None or fresh:
                 raise
-            if topic not in self._unsure:  # once, though it is asked for every second
-                self._unsure.add(topic)
+            if topic not in self._stale:  # log it once, although it may recur every second
+                self._stale.add(topic)
                 _log.warning("%s; the last known route of %s remains in use", error, topic)
-            self._routes[topic] = (now - ROUTE_S + ROUTE_AGAIN_S, known[1])
+            self._routes[topic] = (now - ROUTE_S + ROUTE_RETRY_S, known[1])
             return known[1]
         self._routes[topic] = (now, route)
-        self._unsure.discard(topic)
+        self._stale.discard(topic)
         try:
             await self._greet_new_brokers()
         except BaseException:
-            self.forget_route(topic)  # so that the next one who needs it greets them
+            self.forget_route(topic)  # the next call that needs the route greets the brokers
             raise
         return route
 
@@ -268,26 +275,26 @@ class Session:
                 raise
             what = (
                 f"no route to the topic {topic} yet: no broker has registered at the name server "
-                f"{self.name_servers[0]}; if it has just started, try again in some seconds"
+                f"{self.name_servers[0]}; if it has just started, retry in a few seconds"
             )
             raise NoRouteYetError(error.code, what) from None
 
     async def brokers(self) -> dict[str, str]:
-        """Names and addresses of all masters that the name server knows."""
+        """Return the names and addresses of all masters that the name server knows."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         info = ClusterInfo.decode((await self.ask_name_server(code)).content)
         return {n: data.master for n, data in info.broker_addr_table.items() if data.master}
 
     def forget_route(self, topic: str) -> None:
-        """Ask anew when the route is needed next; until then brokers are where they were.
+        """Request the route again when it is needed next; until then addresses stay known.
 
-        A broker that is away for a moment is told how far its consumers are when it is back.
+        So consumers can still commit their offsets to a broker that was away for a moment.
         """
         if topic in self._routes:
             self._routes[topic] = (-math.inf, self._routes[topic][1])
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """The address of a broker in a route that was asked for."""
+        """Return the address of a broker in a route that was requested before."""
         self._check_connected()
         for _, route in self._routes.values():
             for data in route.broker_datas:
@@ -295,11 +302,12 @@ class Session:
                     first = min(data.broker_addrs)
                     return data.broker_addrs.get(broker_id, data.broker_addrs[first])
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"no route names the broker {broker_name}; ask for its topic"
+            ResponseCode.SYSTEM_ERROR,
+            f"no known route contains the broker {broker_name}; request a route of its topics first",
         )
 
     def masters(self) -> set[str]:
-        """The addresses of all masters in routes that were asked for."""
+        """Return the addresses of all masters in the routes that were requested."""
         return {
             data.master
             for _, route in self._routes.values()
@@ -307,15 +315,15 @@ class Session:
             if data.master
         }
 
-    # -- in the background --------------------------------------------------------------------
+    # -- background tasks ---------------------------------------------------------------------
 
     def beat(self, heartbeat: Callable[[], HeartbeatData]) -> None:
-        """Tell all brokers, now and every half minute, what this client is."""
+        """Send heartbeats to all brokers every half minute, and to new brokers at once."""
         self._heartbeat = heartbeat
         self.every(HEARTBEAT_S, self.beat_now)
 
     async def beat_now(self) -> None:
-        """Tell it to all brokers at once; one that is not there is told the next time."""
+        """Send a heartbeat to all brokers; one that does not answer gets the next one."""
         if self._heartbeat is None:
             return
         masters = self.masters()
@@ -323,13 +331,14 @@ class Session:
         beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in masters)
         for outcome in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _log.warning("heartbeat: %s", outcome)
-        self._told = masters  # not before: who is cancelled has told nobody
+                _log.warning("a heartbeat failed; the next one follows soon: %s", outcome)
+        self._greeted = masters  # only now: if this is cancelled, no broker may have got it
 
     def losses(self, address: str) -> int:
-        """How often the connection to a peer was lost.
+        """Return how often the connection to a peer was lost.
 
-        A broker that has restarted since the last loss knows neither this client nor its locks.
+        After a loss the broker may have restarted, and then knows neither this client nor its
+        locks.
         """
         return self._losses[address]
 
@@ -346,23 +355,28 @@ class Session:
         try:
             await connection.request(_command(RequestCode.HEART_BEAT, None, body), REQUEST_S)
         except OSError as error:
-            _log.warning("heartbeat: %s", error)
+            _log.warning("a heartbeat failed; the next one follows soon: %s", error)
 
     async def leave(self, group: str) -> None:
-        """Tell all brokers that this client has left a consumer group."""
+        """Unregister this client from a consumer group on all brokers."""
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
         code = RequestCode.UNREGISTER_CLIENT
-        told = (self.ask(address, code, header) for address in self.masters())
-        for outcome in await asyncio.gather(*told, return_exceptions=True):
+        requests = (self.ask(address, code, header) for address in self.masters())
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _log.warning("%s: leaving the group: %s", group, outcome)
+                _log.warning(
+                    "%s: unregistering from the group failed; the broker removes this client later:"
+                    " %s",
+                    group,
+                    outcome,
+                )
 
     async def _greet_new_brokers(self) -> None:
-        if self._heartbeat is not None and not self.masters() <= self._told:
+        if self._heartbeat is not None and not self.masters() <= self._greeted:
             await self.beat_now()
 
     def every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something again and again until the session is closed; failures are logged."""
+        """Repeat an action until the session is closed; failures are logged."""
 
         async def run() -> None:
             while True:
@@ -370,14 +384,16 @@ class Session:
                 try:
                     await action()
                 except Exception as error:
-                    _log.warning("%s: %s; tried again later", action.__qualname__, error)
+                    _log.warning(
+                        "%s failed; retrying in %g s: %s", action.__qualname__, seconds, error
+                    )
 
         self.spawn(run())
 
     def spawn(self, work: Coroutine[Any, Any, T], *, watched: bool = False) -> asyncio.Task[T]:
-        """Do something beside the rest; it ends with the session.
+        """Run a coroutine in a task that is cancelled when the session is closed.
 
-        A failure is logged, unless it is ``watched``: then somebody else takes care of that.
+        A failure is logged, unless ``watched`` is set: then the caller handles it.
         """
         if self._state is _State.CLOSED:
             work.close()
@@ -401,9 +417,9 @@ def _command(code: int, header: Header | None, body: Bytes) -> Command:
 
 
 def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list[MessageQueue]:
-    """The queues of a topic that clients may use so, in the order that all clients agree on.
+    """Return the queues of a topic with a permission, in the order that all clients agree on.
 
-    Those for writing are only those of brokers that have a master.
+    Queues for writing are only those of brokers that have a master.
     """
     writing = permission is Permission.WRITE
     masters = {data.broker_name for data in route.broker_datas if data.master is not None}

@@ -1,4 +1,4 @@
-"""The simple consumer: takes messages when its user asks for some, and acknowledges each."""
+"""The simple consumer: receives messages on request and acknowledges each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firetrail.client.failures import Failures
 from firetrail.client.pending_pops import Ask, PendingPops
 from firetrail.client.pop import Popped, Popper
 from firetrail.client.subscription import check_with_brokers, wanted_of
-from firetrail.client.topic_queues import TOPIC_S, TopicQueues
+from firetrail.client.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
 from firetrail.format.arguments import MS, instance, number, seconds
 from firetrail.remoting.bodies import (
@@ -26,27 +26,40 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import ResponseCode
 
 COUNT_MAX = 32
-"""Messages that a broker gives away at once."""
+"""The most messages that brokers return for one pop."""
 
 
 class _Source(NamedTuple):
-    """What is wanted of a topic, and a broker that has queues of it."""
+    """A subscription, and a broker that has queues of its topic."""
 
     wanted: SubscriptionData
     broker_name: str
 
 
 class SimpleConsumer(ClusterClient):
-    """Takes messages of topics as one of a group::
+    """Receives messages of topics as a member of a group, whenever the program asks for some::
 
         async with SimpleConsumer("127.0.0.1:9876", "billing", {"orders": "paid"}) as consumer:
             for message in await consumer.receive(invisible_s=30):
                 print(message.body)
                 await consumer.ack(message)
 
-    A message that is received is invisible to the rest of the group for ``invisible_s``. If it is
-    not acknowledged by then, somebody receives it again, with one more in its
-    ``reconsume_times``. Needs a broker with POP: Firetrail, or RocketMQ 5.x.
+    A received message is invisible to the other members for ``invisible_s``. If it is not
+    acknowledged by then, it is redelivered to any member, with its ``reconsume_times`` one higher.
+    The brokers must support POP: Firetrail, or RocketMQ 5.x.
+
+    Args:
+        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+            that separates them by ``;``.
+        group: the name of the consumer group.
+        topics: the subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
+            the result of :func:`by_sql`.
+        start: where a group without offsets starts: ``FIRST_OFFSET`` for the first message of each
+            queue, otherwise the end (``LAST_OFFSET``, the default). A topic that is created later
+            is always consumed from its first message.
+
+    Raises:
+        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -62,7 +75,7 @@ class SimpleConsumer(ClusterClient):
         self._start = one_of(ConsumeFromWhere, "start", start)
         self._wanted = list(wanted_of(topics).values())
         self._topics = TopicQueues(self._session, group)
-        self._popper = Popper(self._session, group, self._begins_at_first)
+        self._popper = Popper(self._session, group, self._starts_at_first)
         self._receiving: PendingPops
         self._turn = 0
 
@@ -82,7 +95,7 @@ class SimpleConsumer(ClusterClient):
         me = ConsumerData(self.group, ConsumeType.POP, model, self._start, self._wanted)
         return HeartbeatData(self._session.client_id, consumer_data_set=[me])
 
-    def _begins_at_first(self, topic: str) -> bool:
+    def _starts_at_first(self, topic: str) -> bool:
         return self._start is ConsumeFromWhere.FIRST_OFFSET or topic in self._topics.late
 
     # -- receiving ----------------------------------------------------------------------------
@@ -90,14 +103,25 @@ class SimpleConsumer(ClusterClient):
     async def receive(
         self, count: int = 16, *, invisible_s: float = 60.0, wait_s: float = 15.0
     ) -> list[Popped]:
-        """Up to ``count`` messages (32 at most) as soon as there are any, none after ``wait_s``.
+        """Return messages as soon as there are any, or an empty list after ``wait_s``.
 
-        A topic that does not exist yet is looked for every second, and gives all its messages.
-        If a broker does not answer, the others are asked all the same; its failure is raised only
-        if these have no messages.
-        If this is cancelled, messages that were on their way go to the next call with the same
-        ``count`` and ``invisible_s``; if there is none when they arrive, they are given back to the
-        broker, and are redelivered at once with one more in their ``reconsume_times``.
+        If a topic does not exist yet, this looks for it every second. If a broker does not answer,
+        the others are asked nevertheless; the failure is raised only if they have no messages.
+
+        If this call is cancelled, messages that arrive afterwards go to the next call with the
+        same ``count`` and ``invisible_s``. If no such call is waiting, they are returned to the
+        broker, which redelivers them at once, with their ``reconsume_times`` one higher.
+
+        Args:
+            count: the most messages to return, 1 to 32. Default: 16.
+            invisible_s: how long the messages are hidden from the other members, in seconds; they
+                have to be acknowledged within this time. Default: 60.
+            wait_s: how long to wait for the first message, in seconds. Default: 15.
+
+        Raises:
+            RequestError: a broker or name server answered with an error.
+            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+            ClientClosedError: the consumer is not open, or was closed during the call.
         """
         self._session.check_open()
         number("count", count, 1, COUNT_MAX)
@@ -107,15 +131,15 @@ class SimpleConsumer(ClusterClient):
         deadline = clock() + wait_s
         while True:
             sources = await self._sources()
-            step = min(deadline, clock() + TOPIC_S) if self._topics.missing else deadline
+            step = min(deadline, clock() + TOPIC_POLL_S) if self._topics.missing else deadline
             alone = len(sources) == 1
             failures = Failures()
             answered: list[_Source] = []
             for source in sources:
-                patience_s = max(step - clock(), 0.0) if alone else 0.0
+                poll_s = max(step - clock(), 0.0) if alone else 0.0
                 ask = Ask(*source, count, invisible_s)
                 with failures.noted():
-                    found = await self._receiving.messages(ask, patience_s)
+                    found = await self._receiving.messages(ask, poll_s)
                     if found:
                         return found
                     answered.append(source)
@@ -130,7 +154,7 @@ class SimpleConsumer(ClusterClient):
             await self._receiving.pause(max(step - clock(), 0.0))
 
     async def _sources(self) -> list[_Source]:
-        """Of the topics that exist, each time beginning with another."""
+        """Return the sources of all existing topics, each time starting with another one."""
         found = []
         for wanted in self._wanted:
             queues = await self._topics.find(wanted.topic)
@@ -144,11 +168,9 @@ class SimpleConsumer(ClusterClient):
         return found[first:] + found[:first]
 
     async def _wait(self, sources: Sequence[_Source], wait_s: float) -> bool:
-        """Wait until one of several brokers has something; False if none has in time."""
+        """Wait until one of several brokers has messages; return False if none has in time."""
         asked = [
-            asyncio.ensure_future(
-                self._popper.is_something_there(broker_name, wanted.topic, wait_s)
-            )
+            asyncio.ensure_future(self._popper.has_messages(broker_name, wanted.topic, wait_s))
             for wanted, broker_name in sources
         ]
         try:
@@ -161,14 +183,22 @@ class SimpleConsumer(ClusterClient):
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    # -- afterwards ---------------------------------------------------------------------------
+    # -- acknowledging ------------------------------------------------------------------------
 
     @finished_by_close
     async def ack(self, *messages: Popped) -> None:
         """Acknowledge messages, so that they are not redelivered.
 
-        A message whose time is over is redelivered anyway; that is not an error here. If the call
-        is cancelled, some may have been acknowledged; calling it again does no harm.
+        A message whose invisible time is over is redelivered anyway, without an error here. If the
+        call is cancelled, some messages may be acknowledged; repeating the call does no harm.
+
+        Args:
+            messages: messages that :meth:`receive` or :meth:`change_invisible` returned.
+
+        Raises:
+            RequestError: a broker rejected the acknowledgement.
+            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+            ClientClosedError: the consumer is not open, or was closed during the call.
         """
         self._session.check_open()
         for message in messages:
@@ -177,10 +207,20 @@ class SimpleConsumer(ClusterClient):
 
     @finished_by_close
     async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
-        """Have the message for so many seconds more, or let it come again soon.
+        """Change the invisible time of a message, to keep it longer or have it redelivered soon.
 
-        From then on only the message that this returns can be acknowledged. If this is cancelled,
-        it may have happened all the same, and the message is then redelivered after that time.
+        From then on, only the returned message can be acknowledged. If the call is cancelled, the
+        change may have taken effect, and the message is then redelivered after ``invisible_s``.
+
+        Args:
+            message: a message that was received and not acknowledged.
+            invisible_s: the new invisible time, in seconds from now; 0 redelivers at once.
+
+        Returns:
+            The message with a new receipt.
+
+        Raises:
+            The same errors as :meth:`ack`.
         """
         self._session.check_open()
         _check_popped(message)
@@ -190,5 +230,5 @@ class SimpleConsumer(ClusterClient):
 
 def _check_popped(message: object) -> None:
     if isinstance(message, list | tuple):
-        raise WrongTypeError("message", message, "give the messages one by one, as *messages")
+        raise WrongTypeError("message", message, "unpack the list: ack(*messages)")
     instance("message", message, Popped)

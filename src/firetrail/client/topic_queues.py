@@ -1,4 +1,4 @@
-"""The queues of the topics that a consumer wants, of which some may not exist yet."""
+"""The queues of the topics that a consumer subscribes to; some topics may not exist yet."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission, ResponseCode
 
-TOPIC_S = 1.0
-"""Between two looks for a topic that does not exist yet."""
+TOPIC_POLL_S = 1.0
+"""Interval at which a consumer looks for a topic that does not exist yet."""
 
 _log = logging.getLogger(__name__)
 
 
 class TopicQueues:
-    """Looks for queues; remembers which topics were not there."""
+    """Finds queues, and remembers which topics did not exist."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self.missing: set[str] = set()
-        """Topics that did not exist at the last look."""
+        """Topics that did not exist the last time they were looked up."""
         self.late: set[str] = set()
-        """Topics that are younger than the consumer, which gets all of their messages."""
+        """Topics created after the consumer started; it consumes them from their first message."""
 
     async def find(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read; none if there is no such topic yet."""
+        """Return the readable queues of a topic; none if the topic does not exist yet."""
         try:
             route = await self._session.route(topic)
         except RequestError as error:
@@ -40,14 +40,14 @@ class TopicQueues:
         return queues_of(topic, route, Permission.READ)
 
     def _miss(self, topic: str, error: RequestError) -> None:
-        if not isinstance(error, NoRouteYetError):  # then it may be an old one
+        if not isinstance(error, NoRouteYetError):  # otherwise the topic may exist already
             self.late.add(topic)
         if topic not in self.missing and not topic.startswith(RETRY_PREFIX):
             _log.warning(
-                "%s: there is no topic %s yet; it is looked for every %g s: %s",
+                "%s: topic %s does not exist yet; the consumer looks for it every %g s: %s",
                 self._group,
                 topic,
-                TOPIC_S,
+                TOPIC_POLL_S,
                 error.remark,
             )
         self.missing.add(topic)
