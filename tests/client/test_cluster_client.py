@@ -103,7 +103,7 @@ def test_a_client_that_is_not_open_says_so(kind: type[ClusterClient], name: str)
         with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is not open; use 'async"):
             await use(client, name)
         await client.close()
-        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; make a new"):
+        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; create a new"):
             await use(client, name)
 
     asyncio.run(test())

@@ -38,13 +38,16 @@ def test_the_time_of_birth() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"queue_id": 1}, "queue_id: 1 is for stores; give a producer queue="),
-        ({"queue_id": 1, "queue": QUEUE}, "queue_id: 1 is for stores"),
-        ({"queue": MessageQueue("U", "b", 0)}, "queue: is one of the topic U, but .* topic is T"),
-        ({"sys_flag": 1}, "sys_flag: is up to the broker"),
-        ({"reconsume_times": 1}, "reconsume_times: is up to the broker"),
-        ({"prepared_offset": 1}, "prepared_offset: is up to the broker"),
-        ({"born_host": Host("127.0.0.1", 1)}, "born_host: is up to the broker"),
+        ({"queue_id": 1}, "queue_id: 1 is only for embedded stores; pass queue="),
+        ({"queue_id": 1, "queue": QUEUE}, "queue_id: 1 is only for embedded stores"),
+        (
+            {"queue": MessageQueue("U", "b", 0)},
+            "queue: belongs to the topic U, but .* is T",
+        ),
+        ({"sys_flag": 1}, "sys_flag: is set by the broker"),
+        ({"reconsume_times": 1}, "reconsume_times: is set by the broker"),
+        ({"prepared_offset": 1}, "prepared_offset: is set by the broker"),
+        ({"born_host": Host("127.0.0.1", 1)}, "born_host: is set by the broker"),
         ({"body": "text"}, "body: is of type str, not bytes; encode it first"),
         ({"topic": "a b"}, "topic: 'a b' has a character other than"),
     ],
@@ -65,7 +68,7 @@ def test_the_queue_and_its_number_may_agree() -> None:
 
 def test_one_time_of_birth_for_a_batch() -> None:
     batch = [Message("T", b"", born_time=BORN), Message("T", b"")]
-    with pytest.raises(IllegalMessageError, match="born_time: of a batch is the same for all"):
+    with pytest.raises(IllegalMessageError, match="born_time: must be equal in all"):
         batch_of(batch, iter(["1", "2"]))
 
 
@@ -76,7 +79,7 @@ def test_a_queue_of_another_topic(how: str) -> None:
         async with Producer(namesrv) as producer:
             send = getattr(producer, how)
             what = {"send_batch": ([message],), "send_encoded": ("U", b"")}.get(how, (message,))
-            with pytest.raises(IllegalMessageError, match="is one of the topic T"):
+            with pytest.raises(IllegalMessageError, match="belongs to the topic T"):
                 await send(*what, queue=QUEUE)
 
     clustered(test)

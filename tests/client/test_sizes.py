@@ -54,7 +54,8 @@ class TestBodies:
         with pytest.raises(IllegalMessageError) as raised:
             drafted(bytes(100_001))
         assert str(raised.value) == (
-            "body: 100001 bytes; consumers inflate at most 100000, so send it in several messages"
+            "body: 100001 bytes; consumers decompress at most 100000, "
+            "so send it in several messages"
         )
 
 

@@ -38,7 +38,7 @@ class TestSubscriptions:
 
     @pytest.mark.parametrize("expression", ["||", " || || "])
     def test_no_tag(self, expression: str) -> None:
-        with pytest.raises(ConfigError, match=r"tags of T = .*: no tag is named; '\*' stands"):
+        with pytest.raises(ConfigError, match=r"tags of T = .*: contains no tag; use '\*' for"):
             by_tags("T", expression)
 
     def test_no_condition(self) -> None:
@@ -73,9 +73,9 @@ def test_what_nobody_can_want(topics: Any, error: type[Exception], message: str)
 @pytest.mark.parametrize(
     ("wanted", "allowed", "message"),
     [
-        (by_sql("T", "a >"), True, "broker-a refuses the condition 'a >' for T: "),
+        (by_sql("T", "a >"), True, "broker-a rejects the condition 'a >' for T: "),
         (by_sql("T", "a > 1"), False, "does not support consumer to filter message by SQL92"),
-        (SubscriptionData("T", "a", "XPATH", 1), False, "refuses the condition 'a' for T"),
+        (SubscriptionData("T", "a", "XPATH", 1), False, "rejects the condition 'a' for T"),
     ],
     ids=["no SQL", "switched off", "unknown"],
 )

@@ -408,7 +408,7 @@ class Producer(ClusterClient):
         self._session.check_open()
         function("decide", decide, "lambda message: Outcome.COMMIT")
         if instance("message", message, Message).delay_level:
-            what = "a message in a transaction cannot be delayed; set delay_level to 0"
+            what = "messages of a transaction cannot be delayed; set delay_level to 0"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}
         draft = draft_of(message, self._ids, more=half, half=True)

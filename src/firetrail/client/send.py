@@ -1,4 +1,4 @@
-"""How messages are sent: what goes into the request, and what becomes of the response."""
+"""Sending messages: building the request, and reading the response."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
 
 DEFAULT_QUEUES = 4
+"""The number of queues of a topic that a send creates, as in the Java client."""
 COMPRESS_OVER = 4096
-"""Larger bodies are compressed, as the Java client does, if that makes them smaller."""
+"""Bodies of more bytes are compressed, as in the Java client, if that makes them smaller."""
 
 
 class SendStatus(StrEnum):
-    """How safe a message is that was taken."""
+    """How safely a message is stored."""
 
     OK = "SEND_OK"
+    """The message is stored as the settings of the broker require."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    """The message is stored, but was not synced to disk in time."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    """The message is stored, but was not replicated to a slave in time (Java brokers)."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    """The message is stored, but there is no slave to replicate it to (Java brokers)."""
 
 
 _STATUSES = {
@@ -48,20 +53,24 @@ _STATUSES = {
 
 
 class SendResult(NamedTuple):
-    """Where a message is, or the first of several."""
+    """Where a message, or the first message of a batch, is stored."""
 
     status: SendStatus
+    """How safely it is stored."""
     message_id: str
-    """The id that this client gave it."""
+    """The id that this client assigned; for a batch, all ids, separated by commas."""
     offset_message_id: str
-    """The broker's id; of a batch, all of them, separated by commas."""
+    """The id that the broker assigned; for a batch, all ids, separated by commas."""
     queue: MessageQueue
+    """The queue that it is stored in."""
     queue_offset: int
+    """Its number within the queue."""
     transaction_id: str | None = None
+    """The id of its transaction, if the broker assigned one."""
 
 
 class OutgoingMessage(NamedTuple):
-    """A message made ready to be sent, to any queue."""
+    """An encoded message that is ready to be sent to any queue."""
 
     topic: str
     message_id: str
@@ -71,10 +80,10 @@ class OutgoingMessage(NamedTuple):
     sys_flag: int
     batch: bool
     born_ms: int | None = None
-    """When the message was made; if None, when it is sent."""
+    """When the message was created, in ms since 1970; None for the time of the send."""
 
     def header(self, group: str, queue_id: int) -> SendHeaderV2:
-        """The header with which it goes to a queue."""
+        """Return the header of the request that sends the message to a queue."""
         return SendHeaderV2(
             producer_group=group,
             topic=self.topic,
@@ -99,12 +108,16 @@ def draft_of(
     *,
     half: bool = False,
 ) -> OutgoingMessage:
-    """One message for a queue or for any, with ``more`` properties; ``half`` of a transaction."""
+    """Encode a message, after checking it.
+
+    ``queue`` is the queue that it is sent to, or None for any. ``more`` are additional properties.
+    ``half`` marks the half message of a transaction.
+    """
     _check(message, queue)
     raw, message_id = _properties(message, ids)
     raw += b"".join(_property(name, value) for name, value in (more or {}).items())
     _check_properties(raw)
-    body, sys_flag = _as_sent(bytes(message.body))
+    body, sys_flag = _compressed(bytes(message.body))
     sys_flag |= TRANSACTION_PREPARED if half else 0
     properties, born = raw.decode(), message.born_time
     return OutgoingMessage(
@@ -112,12 +125,12 @@ def draft_of(
     )
 
 
-def _as_sent(body: bytes) -> tuple[bytes, int]:
-    """A body in the smaller of its two forms, and the flag of that form."""
+def _compressed(body: bytes) -> tuple[bytes, int]:
+    """Return a body, compressed if that makes it smaller, and the flag that says so."""
     if len(body) <= COMPRESS_OVER:
         return body, 0
     if len(body) > compression.INFLATED_MAX:
-        most = f"consumers inflate at most {compression.INFLATED_MAX}"
+        most = f"consumers decompress at most {compression.INFLATED_MAX}"
         what = f"{len(body)} bytes; {most}, so send it in several messages"
         raise IllegalMessageError("body", what)
     compressed = zlib.compress(body, 5)
@@ -127,7 +140,7 @@ def _as_sent(body: bytes) -> tuple[bytes, int]:
 def batch_of(
     messages: Sequence[Message], ids: Iterator[str], queue: MessageQueue | None = None
 ) -> OutgoingMessage:
-    """Several messages that are sent, and stored, as one."""
+    """Encode several messages that are sent and stored together, after checking them."""
     if not several("messages", messages, Message):
         raise IllegalMessageError("batch", "is empty")
     topic, born = messages[0].topic, messages[0].born_time
@@ -135,7 +148,7 @@ def batch_of(
     for message in messages:
         _check(message, queue)
         if message.born_time != born:
-            what = f"of a batch is the same for all, not {born} and {message.born_time}"
+            what = f"must be equal in all messages of a batch, not {born} and {message.born_time}"
             raise IllegalMessageError("born_time", what)
         if message.topic != topic:
             raise IllegalMessageError("batch", f"has the topics {topic} and {message.topic}")
@@ -153,9 +166,9 @@ def batch_of(
 
 
 def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
-    """IllegalMessageError if the request is so long that a broker would end the connection.
+    """Raise IllegalMessageError if the request is so long that a broker would close the connection.
 
-    Its number is not known yet; one that takes the most room is assumed.
+    The number of the request is not known yet, so the longest possible one is assumed.
     """
     if len(body) <= FRAME_MAX - HEADER_MAX:
         return
@@ -167,43 +180,46 @@ def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
 
 
 def check_queue(queue: MessageQueue | None, topic: str) -> None:
-    """IllegalMessageError if a message of the topic cannot go to the queue."""
+    """Raise IllegalMessageError unless the queue belongs to the topic."""
     if queue is not None and checked_queue(queue).topic != topic:
-        what = f"is one of the topic {queue.topic}, but the message's topic is {topic}"
+        what = f"belongs to the topic {queue.topic}, but the topic of the message is {topic}"
         raise IllegalMessageError("queue", what)
 
 
 def check_body(body: object) -> None:
-    """IllegalMessageError unless it is bytes."""
+    """Raise IllegalMessageError unless the body is bytes."""
     if not isinstance(body, bytes | bytearray | memoryview):
         kind = type(body).__name__
         raise IllegalMessageError("body", f"is of type {kind}, not bytes; encode it first")
 
 
 def _check(message: Message, queue: MessageQueue | None) -> None:
-    """IllegalMessageError for what a broker would not get, or would not take."""
+    """Raise IllegalMessageError for fields that cannot be sent, or that a broker would reject."""
     check_topic(instance("message", message, Message).topic)
     check_queue(queue, message.topic)
     check_body(message.body)
     if message.queue_id and (queue is None or queue.queue_id != message.queue_id):
-        what = f"{message.queue_id} is for stores; give a producer queue=MessageQueue(...) instead"
+        what = (
+            f"{message.queue_id} is only for embedded stores; "
+            "pass queue=MessageQueue(...) to the producer instead"
+        )
         raise IllegalMessageError("queue_id", what)
     for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
         if getattr(message, name):
-            raise IllegalMessageError(name, "is up to the broker; a producer cannot send it")
+            raise IllegalMessageError(name, "is set by the broker; a producer cannot send it")
     if not -INT32_MAX - 1 <= message.flag <= INT32_MAX:
         raise IllegalMessageError("flag", f"{message.flag} is not a signed number of 32 bits")
 
 
 def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
-    """Messages that are the items of a batch already (:mod:`firetrail.format.batch`).
+    """Wrap messages that are already encoded as a batch (:mod:`firetrail.format.batch`).
 
-    They get no ids. One alone goes as itself, which brokers take larger than a batch; only such a
-    one can be compressed.
+    The messages get no ids. A single message is sent as such, not as a batch, because brokers
+    accept it up to a larger size; only a single message can be compressed.
     """
     number("sys_flag", sys_flag, most=INT32_MAX)
     if len(instance("items", items, bytes)) < BATCH_ITEM.size:
-        raise IllegalMessageError("items", "hold no message")
+        raise IllegalMessageError("items", "contain no message")
     (size,) = BATCH_ITEM.struct.unpack_from(items)[:1]
     if size < len(items):
         return OutgoingMessage(topic, "", "", items, 0, sys_flag, True)
@@ -213,7 +229,7 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
 
 
 def result_of(draft: OutgoingMessage, queue: MessageQueue, response: Command) -> SendResult:
-    """What a broker said; RequestError if it did not take the message."""
+    """Return the result of a send; raise RequestError if the broker did not store the message."""
     status = _STATUSES.get(ResponseCode(response.code)) if response.code in _KNOWN else None
     if status is None:
         remark = f"{queue.broker_name}: {response.remark or 'no reason given'}"
@@ -233,7 +249,7 @@ _KNOWN = frozenset(ResponseCode)
 
 
 def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
-    """The stored form with an id, and the id."""
+    """Return the encoded properties, with an id, and the id."""
     raw = message.encode_properties()
     if raw and not raw.endswith(b"\x02"):
         raw += b"\x02"
@@ -260,7 +276,7 @@ def _property(name: str, value: str) -> bytes:
 
 
 def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
-    """Ids as Java's clients make them: no two alike in a month of one process."""
+    """Yield ids in the form of the Java client, unique within a month of one process."""
     start = time.localtime()
     month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     for counter in count():

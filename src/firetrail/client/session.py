@@ -303,7 +303,7 @@ class Session:
                     return data.broker_addrs.get(broker_id, data.broker_addrs[first])
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"no known route contains the broker {broker_name}; request a route of its topics first",
+            f"no known route contains the broker {broker_name}; request the route of a topic first",
         )
 
     def masters(self) -> set[str]:

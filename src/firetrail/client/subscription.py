@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic."""
+"""Subscriptions: the messages of a topic that a consumer wants."""
 
 from __future__ import annotations
 
@@ -26,14 +26,22 @@ _log = logging.getLogger(__name__)
 
 
 def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
-    """Messages with one of the tags, such as ``"a || b"``; all with ``"*"``."""
+    """Return a subscription to the messages of a topic that have one of some tags.
+
+    Args:
+        topic: the name of the topic.
+        expression: the tags, such as ``"a || b"``. Default: ``"*"``, all messages.
+
+    Raises:
+        ConfigError: the expression contains no tag.
+    """
     check_topic(text("topic", topic))
     instance("expression", expression, str)
     version = time.time_ns() // 1_000_000
     tags = [tag.strip() for tag in expression.split("||")]
     wanted = [tag for tag in tags if tag]
     if not wanted and expression.strip():
-        allowed = "no tag is named; '*' stands for all messages"
+        allowed = "contains no tag; use '*' for all messages"
         raise ConfigError(f"tags of {topic}", expression, allowed)
     if not wanted or ALL_TAGS in wanted:
         return SubscriptionData(topic, ALL_TAGS, BY_TAG, version)
@@ -42,7 +50,17 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
 
 
 def by_sql(topic: str, expression: str) -> SubscriptionData:
-    """Messages whose properties meet a condition, such as ``"price > 10 AND TAGS = 'a'"``."""
+    """Return a subscription to the messages of a topic whose properties meet an SQL92 condition.
+
+    The broker evaluates the condition, and has to allow that (``enablePropertyFilter``).
+
+    Args:
+        topic: the name of the topic.
+        expression: the condition, such as ``"price > 10 AND TAGS = 'a'"``.
+
+    Raises:
+        ConfigError: the condition is empty.
+    """
     check_topic(text("topic", topic))
     if not instance("expression", expression, str).strip():
         raise ConfigError(f"condition for {topic}", expression, "is empty")
@@ -50,7 +68,7 @@ def by_sql(topic: str, expression: str) -> SubscriptionData:
 
 
 def wanted_by(subscription: SubscriptionData) -> Callable[[Received], bool]:
-    """Whether a message is wanted: brokers compare only the hashes of tags."""
+    """Return a function that compares the tags of a message; brokers compare only their hashes."""
     tags = frozenset(subscription.tags_set)
     if not tags:
         return lambda message: True
@@ -58,7 +76,7 @@ def wanted_by(subscription: SubscriptionData) -> Callable[[Received], bool]:
 
 
 def wanted_of(topics: Mapping[str, str | SubscriptionData]) -> dict[str, SubscriptionData]:
-    """What a consumer wants, by topic. ConfigError if that is nothing, or contradicts itself."""
+    """Return subscriptions by topic; raise ConfigError if there are none, or one is invalid."""
     example = """expected topics and tags, such as {"orders": "*"}"""
     if not isinstance(topics, Mapping):
         raise WrongTypeError("topics", topics, example)
@@ -76,7 +94,7 @@ def wanted_of(topics: Mapping[str, str | SubscriptionData]) -> dict[str, Subscri
 async def check_with_brokers(
     session: Session, group: str, subscriptions: Iterable[SubscriptionData]
 ) -> None:
-    """RequestError if a broker does not take one of the subscriptions, which tags never are.
+    """Raise RequestError if a broker rejects one of the SQL conditions; tags are never rejected.
 
     Every broker is asked, because each has its own settings, and the topic may not exist yet.
     """
@@ -90,8 +108,8 @@ async def check_with_brokers(
             try:
                 answer = await session.request(address, code, body=body)
             except OSError as error:
-                _log.warning("%s: the subscriptions were not checked: %s", name, error)
+                _log.warning("the subscriptions were not checked by %s: %s", name, error)
                 break
             if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-                what = f"{name} refuses the condition {wanted.sub_string!r} for {wanted.topic}"
+                what = f"{name} rejects the condition {wanted.sub_string!r} for {wanted.topic}"
                 raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
