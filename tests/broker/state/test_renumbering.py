@@ -116,7 +116,7 @@ def test_files_of_the_broker(tmp_path: Path) -> None:
     order = {"popTime": 1, "i": 1000, "o": [8], "l": 1, "cm": 0}
     write(ORDERS, {"table": {"T@G": {0: order}, "U@G": {0: order | {"o": [-1]}}}})
     with StoreView.open(tmp_path) as view:
-        broker.finish(view, Salvaged(5, 3, [], 0, numbering))
+        broker.finish(view, Salvaged(5, 3, 0, [], 0, numbering))
     assert broker.done == [
         "group G: offset 9 of T/0 is now 7",
         "group Popper: offset 11 of T/0 is now 6",

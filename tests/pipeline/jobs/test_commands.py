@@ -34,7 +34,8 @@ class TestRebuild:
         flip(root / "consumequeue" / "T1" / "0" / f"{0:020}", 3)
         told = firetrail("pipeline", "rebuild", root, "--json")
         assert (told.code, told.err) == (0, "")
-        assert told.json == {"into": str(root), "messages": 21, "queues": 7, "index_files": 1}
+        counts = {"messages": 21, "queues": 7, "index_files": 1}
+        assert told.json == {"into": str(root), **counts, "left_out": []}
         assert derived(root) == before
 
     def test_a_damaged_log(self, tmp_path: Path, firetrail: Firetrail) -> None:
@@ -75,7 +76,7 @@ class TestAudit:
         page = tmp_path / "page.html"
         told = firetrail("pipeline", "audit", root, "--html", page, "--work", tmp_path)
         assert told.code == 1
-        kind, heads, row, blank, verdict = told.out.splitlines()
+        kind, heads, row, blank, verdict, advice = told.out.splitlines()
         assert (kind, heads.split(), blank) == (
             "body-crc: 1 finding",
             ["file", "at", "record", "detail"],
@@ -83,6 +84,7 @@ class TestAudit:
         )
         assert row.startswith(f"commitlog/{0:020}  332     332  body CRC")
         assert "1 problem" in verdict
+        assert advice.startswith("to repair it: ")
         assert "body-crc" in page.read_text(encoding="utf-8")
         told = firetrail("pipeline", "audit", root, "--json")
         assert told.code == 1

@@ -120,7 +120,7 @@ class TestWhatIsArchived:
         with StoreView.open(root) as view:
             parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", Layout.TOPIC, False)
         with Lake(str(lake)).locked("x"):
-            written = module.archive_part(module.Part(str(root), *parts))
+            written = module.archive_part(module.ArchivePart(str(root), *parts))
         assert written.messages == 60 == sum(file.messages for file in written.files)
         assert len(written.files) > 3
         found = sorted(
