@@ -1,4 +1,7 @@
-"""Fixtures for pytest: ``from firetrail.testing import rocketmq`` in a ``conftest.py``."""
+"""Fixtures for pytest. To use them, write in your ``conftest.py``::
+
+from firetrail.testing import rocketmq
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,11 @@ from firetrail.broker.background import BackgroundBroker
 
 @pytest.fixture
 def rocketmq() -> Iterator[BackgroundBroker]:
-    """A broker and a name server on free ports, with an empty store, for one test."""
+    """Start a broker and a name server on free ports, with an empty store, for one test.
+
+    Yields:
+        The running broker. Point your clients at its ``namesrv``; look at what they stored
+        through its ``store``. The broker stops and its store is deleted after the test.
+    """
     with BackgroundBroker() as broker:
         yield broker

@@ -100,7 +100,10 @@ def test_a_file_of_the_broker(
             assert await committed(talk) in (None, 0)
 
     running(look, store)
-    warning = f"{path} is missing, and there is no {name}.bak: {MEANINGS[name]}; to go on as before"
+    warning = (
+        f"{path} is missing, and there is no {name}.bak: {MEANINGS[name]}; "
+        "to restore the previous state"
+    )
     assert warning in caplog.text
     caplog.clear()
     running(look, store)

@@ -61,7 +61,7 @@ def test_what_is_not_acknowledged_comes_again() -> None:
             assert fourth.reconsume_times == 2
             longer = await consumer.change_invisible(fourth, 60)
             await consumer.ack(longer)
-            with pytest.raises(RequestError, match="good for nothing more"):
+            with pytest.raises(RequestError, match="this receipt is no longer valid"):
                 await consumer.change_invisible(fourth, 60)
             assert await consumer.receive(wait_s=0.1) == []
 

@@ -1,4 +1,4 @@
-"""A RocketMQ broker: for programs with an event loop, and for those without one."""
+"""A RocketMQ broker, for programs with an event loop (``Broker``) and without one."""
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker

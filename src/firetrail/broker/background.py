@@ -1,4 +1,4 @@
-"""A broker for programs without an event loop: it runs in a thread of its own.
+"""A broker for programs without an event loop. It runs in its own thread.
 
 ::
 
@@ -21,7 +21,17 @@ from firetrail.store.config import StoreConfig
 
 
 class BackgroundBroker:
-    """``Broker.running()`` in a thread, from the beginning of a ``with`` to its end."""
+    """A broker and a name server on free ports of the loopback interface, in a thread.
+
+    They run from the beginning of a ``with`` block to its end. An error of the start, and one of
+    the stop, is raised in the thread that uses the ``with`` block.
+
+    Attributes:
+        namesrv: Address of the name server as ``ip:port``.
+        address: Address of the broker as ``ip:port``.
+        store: The broker's store, to look at what has arrived:
+            ``broker.store.read(topic, queue_id)``.
+    """
 
     def __init__(
         self,
@@ -29,18 +39,23 @@ class BackgroundBroker:
         config: BrokerConfig | None = None,
         store: StoreConfig | None = None,
     ) -> None:
-        self._what = folder, config, store
+        """Prepare a broker; entering the ``with`` block starts it.
+
+        Args:
+            folder: Folder of the store. Default: a temporary folder that is deleted afterwards.
+            config: Settings of the broker. Default: ``BrokerConfig()``.
+            store: Settings of the store. Its port is ignored: the broker listens on a free one.
+                Default: ``StoreConfig()``.
+        """
+        self._arguments = folder, config, store
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="firetrail-broker", daemon=True)
         self.namesrv = ""
-        """Address of the name server, ``ip:port``."""
         self.address = ""
-        """The same of the broker."""
         self.store: BrokerStore
-        """Its store, to see what has arrived: ``broker.store.read(topic, queue_id)``."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -74,7 +89,7 @@ class BackgroundBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        async with Broker.running(*self._what) as broker:
+        async with Broker.running(*self._arguments) as broker:
             self.namesrv, self.address = broker.namesrv, broker.address
             self.store = broker.store
             self._started.set()

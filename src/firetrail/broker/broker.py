@@ -1,4 +1,4 @@
-"""The broker: its parts, their start and their stop.
+"""The broker: its parts, the order in which they start, and the order in which they stop.
 
 ::
 
@@ -69,19 +69,33 @@ from firetrail.store.lifecycle.inventory import CONFIG_FILES
 from firetrail.system import System
 
 STOP_S = 2.0
-"""How long a stop goes on with queues and index, which the next start can derive as well: grace
-periods are short."""
+"""How long a stop may spend on dispatching queues and index. Service managers give a process little
+time to stop, and the next start can derive what is left."""
 SWEEP_S = 10.0
-"""Pause between two looks for clients and locks that are gone."""
+"""Pause between two searches for expired clients and locks."""
 
 VIP_BELOW = 2
-"""The port for senders in a hurry is so far below the other."""
+"""The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
 
 _log = logging.getLogger(__name__)
 
 
 class Broker:
-    """A broker with its store and, unless it is told not to, a name server."""
+    """A RocketMQ broker with its store and, on request, a name server in the same process.
+
+    Attributes:
+        config: The settings of the broker. Administrators can change some of them at run time.
+        address: ``ip:port`` that clients connect to; empty before the start.
+        namesrv: ``ip:port`` of the name server; empty before the start and without one.
+        listens: Addresses that the broker listens on. Clients are sent to ``address``, which may
+            be another one.
+        namesrv_listens: Addresses that the name server listens on.
+        store: The open store, after the start.
+        topics: The table of topics, after the start.
+        groups: The table of consumer groups, after the start.
+        offsets: The consumer offsets, after the start.
+        clients: The connected clients, after the start.
+    """
 
     def __init__(
         self,
@@ -95,15 +109,27 @@ class Broker:
         ignore_unsupported: Collection[str] = (),
         system: System | None = None,
     ) -> None:
-        """A broker on the store in ``folder``; ``name_server`` None for one without.
+        """Prepare a broker; :meth:`start` opens the store and listens.
 
-        Port and advertised address are those of the store's ``store_host``, port 0 for a free one.
-        Into the file ``conf``, where the settings come from, go changes that are made to them.
-        ``ignore_unsupported`` names what of a Java broker's folder may be passed over, though it is
-        not supported (:mod:`firetrail.broker.takeover.unsupported`).
+        Args:
+            folder: Folder of the store. A new store is created if there is none.
+            config: Settings of the broker. Default: ``BrokerConfig()``.
+            store: Settings of the store. Its ``store_host`` is the address that clients are sent
+                to and the port to listen on; port 0 picks a free one. Default: ``StoreConfig()``.
+            name_server: Settings of the name server to run in this process. Default: none is run.
+            limits: Limits on connections and waiting requests. Default: ``ServerLimits()``.
+            conf: The file that the settings come from. Changes that administrators make at run time
+                are written to it. Default: such changes are lost when the broker stops.
+            ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
+                keep the broker from starting (:mod:`firetrail.broker.takeover.unsupported`).
+                Default: none.
+            system: Files and clock to use; tests replace them. Default: those of the machine.
+
+        Raises:
+            ConfigError: The broker id is not that of a master.
         """
         self._folder = Path(folder)
-        self.config = (config or BrokerConfig()).replace()  # ours to change
+        self.config = (config or BrokerConfig()).replace()  # a copy, because it can change
         check_id(self.config, store or StoreConfig())
         self._conf = conf
         self._ignored = ignore_unsupported
@@ -116,13 +142,9 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
         self.address = ""
-        """``ip:port`` that clients connect to, after the start."""
         self.namesrv = ""
-        """The same of the name server."""
         self.listens: Sequence[str] = ()
-        """Where the broker listens; clients are sent to its address, wherever that leads."""
         self.namesrv_listens: Sequence[str] = ()
-        """The same of the name server."""
 
     @classmethod
     @asynccontextmanager
@@ -132,9 +154,15 @@ class Broker:
         config: BrokerConfig | None = None,
         store: StoreConfig | None = None,
     ) -> AsyncIterator[Self]:
-        """A broker with a name server on free ports of loopback, for tests.
+        """Run a broker with a name server on free ports of the loopback interface, for tests.
 
-        Without a ``folder``, its store is gone afterwards.
+        Args:
+            folder: Folder of the store. Default: a temporary folder that is deleted afterwards.
+            config: Settings of the broker. Default: ``BrokerConfig()``.
+            store: Settings of the store. Its port is ignored. Default: ``StoreConfig()``.
+
+        Yields:
+            The running broker. It stops at the end of the ``async with`` block.
         """
         with tempfile.TemporaryDirectory(prefix="firetrail-") as temporary:
             settings = store or StoreConfig()
@@ -153,12 +181,21 @@ class Broker:
     # -- start and stop -----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store and serve it. What cannot be opened or bound is raised."""
-        async with AsyncExitStack() as resources:  # given back here if the start fails
+        """Open the store and serve it.
+
+        If the start fails, everything that it has opened is closed again.
+
+        Raises:
+            AddressInUseError: A port is in use.
+            OSError: An address cannot be bound, or a file cannot be read.
+            StoreError: The store cannot be opened.
+            UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
+        """
+        async with AsyncExitStack() as resources:  # closes them if the start fails
             asked = self._store_config.store_host
             port = await self._server.start(self.config.bind, asked.port)
             resources.push_async_callback(self._server.stop)
-            # Nothing is awaited before all handlers are there: nobody finds a broker without them.
+            # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
             config = self._store_config.replace(store_host=host)
@@ -167,12 +204,12 @@ class Broker:
             )
             self.store = BrokerStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close, STOP_S)
-            self._say_what_is_missing()
+            self._log_missing_files()
             self._build()
-            self._say_what_is_left_alone()
+            self._log_unsupported()
             resources.callback(self._traffic.stop)
-            parts = (self.groups, self.topics, self._assigning, self.offsets, self._schedule)
-            for part in (*parts, self._orders, self._reviving):
+            parts = (self.groups, self.topics, self._assignment, self.offsets, self._schedule)
+            for part in (*parts, self._orders, self._revive_service):
                 resources.push_async_callback(part.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
@@ -182,31 +219,31 @@ class Broker:
             resources.push_async_callback(self._server.stop)
             await self._listen_for_vips(asked.port)
             self.listens = self._server.listens
-            await self._registering.start()
-            resources.push_async_callback(self._registering.stop)
-            resources.callback(self._holding.stop)
-            self.topics.on_change = self._registering.changed
+            await self._registration.start()
+            resources.push_async_callback(self._registration.stop)
+            resources.callback(self._long_polling.stop)
+            self.topics.on_change = self._registration.changed
             self._schedule.start()
-            self._reviving.start()
+            self._revive_service.start()
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
 
-    def _say_what_is_missing(self) -> None:
-        """Of the broker's own files, which come back only from a backup."""
+    def _log_missing_files(self) -> None:
+        """Warn about missing files of the broker that nothing but a backup can restore."""
         for name in self.store.missing_config:
             path = self._folder / CONFIG / name
-            if not path.with_name(f"{name}.bak").exists():  # else that is used, and reported
+            if not path.with_name(f"{name}.bak").exists():  # if it does, loading it is logged
                 _log.warning(
-                    "%s is missing, and there is no %s.bak: %s; to go on as before, stop the "
-                    "broker and put the file back from a backup",
+                    "%s is missing, and there is no %s.bak: %s; to restore the previous state, "
+                    "stop the broker and copy the file back from a backup",
                     path,
                     name,
                     CONFIG_FILES[name],
                 )
 
-    def _say_what_is_left_alone(self) -> None:
-        """Of a folder that was a Java broker's."""
+    def _log_unsupported(self) -> None:
+        """Warn about data of a Java broker in the folder that this broker does not use."""
         found = unsupported.remarks(
             self._system.files, self._folder, self.topics.content().topic_config_table.values()
         )
@@ -216,7 +253,7 @@ class Broker:
             _log.warning("found in %s: %s", self._folder, self._timers)
 
     async def _listen_for_vips(self, port: int) -> None:
-        """Listen on the port two below as well: clients with ``vipChannelEnabled`` go there."""
+        """Listen on the VIP port as well, which clients with ``vipChannelEnabled`` connect to."""
         if not self.config.vip_channel or port <= VIP_BELOW:
             return
         try:
@@ -253,7 +290,10 @@ class Broker:
             return ConfigFile(system, self._folder, name)
 
         def progress(name: str) -> ConfigFile:
-            """What was popped or delivered is noted in the log: it has to be on disk before."""
+            """Return a file that is saved only after the log is flushed.
+
+            It says how far messages were popped or delivered, which the log must show as well.
+            """
             return ConfigFile(system, self._folder, name, store.flush)
 
         self.topics = TopicTable(file(TOPICS_JSON), config, levels.max_level, now_ms)
@@ -272,7 +312,7 @@ class Broker:
         overshoot = overshoot_in(store, is_unread)
         overruns = self.offsets.set_back(overshoot)
         self.clients = Clients(self.topics, self.groups, loop.time, config)
-        self._holding = LongPolling(store, loop)
+        self._long_polling = LongPolling(store, loop)
         self._traffic = Traffic(store, loop.time)
         self._locks = QueueLocks(loop.time)
         self._schedule = Schedule(progress(DELAY_OFFSETS), store, levels, now_ms)
@@ -281,11 +321,11 @@ class Broker:
             store, self.topics, self.offsets, self.clients, config, now_ms
         )
         self._transactions.load()
-        self._registering = Registration(
+        self._registration = Registration(
             config, self.address, self.topics.offered, self._name_server
         )
-        self._assigning = AssignmentProcessor(
-            file("messageRequestMode.json"), self.clients, self._registering.route
+        self._assignment = AssignmentProcessor(
+            file("messageRequestMode.json"), self.clients, self._registration.route
         )
         checkpoints = PopCheckpoints(store, self.topics, self.offsets, config.name, now_ms)
         checkpoints.load()
@@ -294,7 +334,7 @@ class Broker:
         take_over(store, self.topics, self.offsets, checkpoints, self._system.files, self._folder)
         self._orders = PopOrders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
         log_overruns(overruns + self._orders.set_back(overshoot))
-        self._reviving = ReviveService(store, self.topics, self.groups, checkpoints, now_ms)
+        self._revive_service = ReviveService(store, self.topics, self.groups, checkpoints, now_ms)
         self._statistics = StatsProcessor(
             store,
             self.topics,
@@ -310,22 +350,22 @@ class Broker:
         self._take_requests(system, checkpoints)
 
     def _take_requests(self, system: System, checkpoints: PopCheckpoints) -> None:
-        """Let the parts answer requests, each those of its codes."""
+        """Create the processors, and register the handlers of all parts by request code."""
         store, config = self.store, self.config
         now_ms = system.clock.now_ms
-        selecting = MessageSelector(store, config)
+        selector = MessageSelector(store, config)
         sending = SendProcessor(store, self.topics, self.groups, self._transactions, config)
         parts = (
             sending,
             ReplyProcessor(sending, self.clients, system.clock, self.address),
             PullProcessor(
                 store,
-                selecting,
+                selector,
                 self.topics,
                 self.groups,
                 self.clients,
                 self.offsets,
-                self._holding,
+                self._long_polling,
                 config,
                 self._traffic,
             ),
@@ -334,8 +374,8 @@ class Broker:
                 self.topics,
                 self.groups,
                 self.offsets,
-                selecting,
-                self._holding,
+                selector,
+                self._long_polling,
                 checkpoints,
                 self._orders,
                 config,
@@ -347,11 +387,11 @@ class Broker:
                 self.topics,
                 checkpoints,
                 self._orders,
-                self._holding,
+                self._long_polling,
                 config.name,
                 now_ms,
             ),
-            self._assigning,
+            self._assignment,
             SendBackProcessor(store, self.topics, self.groups, self._traffic),
             QueryProcessor(store, self.topics),
             self.offsets,
@@ -376,7 +416,7 @@ class Broker:
                 self.groups,
                 self.offsets,
                 self.clients,
-                self._holding,
+                self._long_polling,
                 config,
             ),
         )
@@ -384,24 +424,29 @@ class Broker:
             self._handlers.update(part.handlers)
 
     async def stop(self) -> None:
-        """Answer what was asked, save everything, close the store."""
+        """Answer the requests received so far, save everything and close the store.
+
+        Raises:
+            OSError: A file cannot be saved.
+            StoreError: The store cannot be closed cleanly.
+        """
         await self._resources.aclose()
 
     @property
     def answered_codes(self) -> tuple[set[int], set[int]]:
-        """The request codes that the broker, and its name server, have an answer to."""
+        """The request codes that the broker handles, and those that its name server handles."""
         names = self._name_server.handlers if self._name_server is not None else {}
         return set(self._handlers), set(names)
 
     async def check_transactions(self) -> None:
-        """Ask producers about half messages now."""
+        """Check half messages now: ask their producers for the outcome of the transactions."""
         await self._transactions.check()
 
     def _closed(self, connection: Connection) -> None:
-        self._holding.closed(connection)
+        self._long_polling.closed(connection)
         self.clients.closed(connection)
 
-    # -- what happens by itself ---------------------------------------------------------------
+    # -- periodic tasks -----------------------------------------------------------------------
 
     async def _save_regularly(self) -> None:
         while True:
@@ -410,7 +455,7 @@ class Broker:
                 self.offsets.saver.save_changes()
                 self._orders.saver.save_changes()
             except Exception:
-                _log.exception("how far consumers are is saved later")
+                _log.exception("consumer offsets could not be saved; will retry")
 
     async def _save_delays_regularly(self) -> None:
         while True:
@@ -418,7 +463,7 @@ class Broker:
             try:
                 self._schedule.saver.save_changes()
             except Exception:
-                _log.exception("how far delayed messages went out is saved later")
+                _log.exception("offsets of delayed messages could not be saved; will retry")
 
     async def _sweep_regularly(self) -> None:
         while True:
@@ -429,7 +474,7 @@ class Broker:
                 self._runtime.sample()
                 await asyncio.to_thread(self._traffic.sample)
             except Exception:
-                _log.exception("who is gone, and what went in and out, is looked for again later")
+                _log.exception("client expiry and statistics sampling failed; will retry")
 
     async def _check_regularly(self) -> None:
         while True:
@@ -437,4 +482,4 @@ class Broker:
             try:
                 await self.check_transactions()
             except Exception:
-                _log.exception("half messages could not be checked; tried again")
+                _log.exception("half messages could not be checked; will retry")

@@ -1,8 +1,8 @@
-"""The broker's own settings, and the reading of a whole ``broker.conf``.
+"""The settings of a broker, and the reader of a whole ``broker.conf``.
 
-The table follows the store's (:mod:`firetrail.store.config`): Python name, default, key in
-``broker.conf``, kind, explanation. One file fills both tables; a key that belongs to neither is
-reported.
+The table has the same form as the store's (:mod:`firetrail.store.config`): Python name, default,
+key in ``broker.conf``, kind, explanation. One file fills both tables. A key that belongs to neither
+is reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
 
-NOTHING_TO_SET = "the broker has one way of doing this, or does not do it"
+NOTHING_TO_SET = "the broker does this in one fixed way, or not at all"
 
 FLAG = Flag()
 MS = Whole(1, unit="ms")
@@ -30,33 +30,37 @@ NAME = Text(TOPIC_PATTERN, "letters, digits and % | _ -")
 ADDRESSES = Text(r"[^\s]*", "host:port, several separated by ';', or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
 
-IDENTITY = Group("Broker: who it is", "What clients and name servers know the broker by.")
-TOPICS = Group("Broker: topics and groups", "What clients may bring into being by using it.")
+IDENTITY = Group("Broker: identity", "How clients and name servers identify the broker.")
+TOPICS = Group("Broker: topics and groups", "What is created when a client first uses it.")
 CONSUMING = Group("Broker: consuming", "How long pulls wait, and how often offsets are saved.")
 TRANSACTIONS = Group("Broker: transactions", "When producers are asked about half messages.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Every setting of a broker beyond those of its store."""
+    """Every setting of a broker that is not a setting of its store.
+
+    ``docs/configuration.md`` lists the settings with their keys, defaults and meanings. All are
+    keyword arguments. A value that is not allowed raises ConfigError.
+    """
 
     cluster: str = IDENTITY("DefaultCluster", "brokerClusterName", NAME, "Name of the cluster.")
     name: str = IDENTITY("broker-a", "brokerName", NAME, "Name; RocketMQ's default is the host's.")
     broker_id: int = IDENTITY(
-        0, "brokerId", Whole(0), "The id of a master is 0; others are refused with its role."
+        0, "brokerId", Whole(0), "The id of a master is 0; a master with another id is refused."
     )
     bind: str = IDENTITY(
-        "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all of the machine's."
+        "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all addresses."
     )
     vip_channel: bool = IDENTITY(
         True,
         "",
         FLAG,
-        "Listen on the port two below as well, unless the port is a free one: clients with"
-        " `vipChannelEnabled` connect there.",
+        "Also listen on the port two below the main port, which clients with `vipChannelEnabled`"
+        " connect to. There is no such port if the main port is 0 (any free port).",
     )
     namesrv: str = IDENTITY(
-        "", "namesrvAddr", ADDRESSES, "Name servers to register with, beside the broker's own."
+        "", "namesrvAddr", ADDRESSES, "Name servers to register with, besides the broker's own."
     )
     register_interval_ms: int = IDENTITY(
         30_000, "registerNameServerPeriod", MS, "Pause between registrations."
@@ -71,74 +75,101 @@ class BrokerConfig:
         "Stored with every message as MSG_REGION.",
     )
     trace_on: bool = IDENTITY(
-        True, "traceOn", FLAG, "Stored as TRACE_ON: whether clients are to trace it."
+        True,
+        "traceOn",
+        FLAG,
+        "Stored with every message as TRACE_ON: whether clients trace the message.",
     )
 
     auto_create_topics: bool = TOPICS(
-        True, "autoCreateTopicEnable", FLAG, "Make a topic when the first message for it comes."
+        True, "autoCreateTopicEnable", FLAG, "Create a topic when its first message arrives."
     )
     auto_create_groups: bool = TOPICS(
-        True, "autoCreateSubscriptionGroup", FLAG, "Take consumer groups that nobody has made."
+        True,
+        "autoCreateSubscriptionGroup",
+        FLAG,
+        "Create a consumer group when its first consumer connects.",
     )
     default_topic_queues: int = TOPICS(
-        8, "defaultTopicQueueNums", Whole(1, 10_000), "Most queues of a topic made that way."
+        8,
+        "defaultTopicQueueNums",
+        Whole(1, 10_000),
+        "Upper limit of the number of queues of a topic that is created automatically.",
     )
     trace_topic: bool = TOPICS(
-        False, "traceTopicEnable", FLAG, "Make the topic for message traces at the start."
+        False, "traceTopicEnable", FLAG, "Create the topic for message traces at startup."
     )
-    trace_topic_name: str = TOPICS("RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", NAME, "Its name.")
+    trace_topic_name: str = TOPICS(
+        "RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", NAME, "Name of the topic for message traces."
+    )
 
     long_polling: bool = CONSUMING(
-        True, "longPollingEnable", FLAG, "Hold a pull that finds nothing as long as it asks for."
+        True,
+        "longPollingEnable",
+        FLAG,
+        "Hold a pull that finds no message for as long as the consumer asks.",
     )
     short_polling_ms: int = CONSUMING(
-        1_000, "shortPollingTimeMills", MS, "How long it is held otherwise."
+        1_000,
+        "shortPollingTimeMills",
+        MS,
+        "How long a pull that finds no message is held without long polling.",
     )
     client_expiry_ms: int = CONSUMING(
-        120_000, "channelExpiredTimeout", MS, "A client without heartbeats for so long is gone."
+        120_000,
+        "channelExpiredTimeout",
+        MS,
+        "A client that has sent no heartbeat for this long is disconnected.",
     )
     offsets_interval_ms: int = CONSUMING(
         1_000,
         "flushConsumerOffsetInterval",
         MS,
-        "Pause between savings of consumer offsets, longer if they take long: at least ten times"
-        " that, up to 5 s. RocketMQ's default is 5000.",
+        "Pause between two saves of the consumer offsets. If a save takes long, the pause is at"
+        " least ten times as long as the save, up to 5 s. RocketMQ's default is 5000.",
     )
     delay_interval_ms: int = CONSUMING(
         500,
         "flushDelayOffsetInterval",
         MS,
-        "The same for how far delayed messages went out. RocketMQ's default is 10000.",
+        "Pause between two saves of how far delayed messages were delivered. RocketMQ's default is"
+        " 10000.",
     )
     property_filter: bool = CONSUMING(
         True,
         "enablePropertyFilter",
         FLAG,
-        "Let consumers choose messages by SQL92. RocketMQ's default is false.",
+        "Let consumers filter messages by SQL92 expressions. RocketMQ's default is false.",
     )
 
     server_side_reset: bool = CONSUMING(
         True,
         "useServerSideResetOffset",
         FLAG,
-        "Tell a group of a reset of its offsets in the answers to its pulls; false to push it to"
-        " its members, as RocketMQ before 5.3 does. Broadcast groups always get it pushed.",
+        "Announce an offset reset to a group in the responses to its pulls. If false, push it to"
+        " the members, as RocketMQ before 5.3 does. Broadcast groups always get it pushed.",
     )
     revive_queues: int = CONSUMING(
-        8, "reviveQueueNum", Whole(1, 1024), "Queues of the topic that keeps what was popped."
+        8,
+        "reviveQueueNum",
+        Whole(1, 1024),
+        "Number of queues of the internal topic that records pops and their acknowledgements.",
     )
 
     reject_transactions: bool = TRANSACTIONS(
-        False, "rejectTransactionMessage", FLAG, "Take no half messages."
+        False, "rejectTransactionMessage", FLAG, "Refuse half messages."
     )
     transaction_timeout_ms: int = TRANSACTIONS(
-        6_000, "transactionTimeOut", MS, "Age at which a producer is asked for the first time."
+        6_000,
+        "transactionTimeOut",
+        MS,
+        "Age of a half message at which its producer is first asked for the outcome.",
     )
     transaction_check_interval_ms: int = TRANSACTIONS(
-        30_000, "transactionCheckInterval", MS, "Pause between two rounds of asking."
+        30_000, "transactionCheckInterval", MS, "Pause between two rounds of checks."
     )
     transaction_check_max: int = TRANSACTIONS(
-        15, "transactionCheckMax", Whole(1), "After so many questions the message is given up."
+        15, "transactionCheckMax", Whole(1), "A half message is given up after this many checks."
     )
 
     def __post_init__(self) -> None:
@@ -151,7 +182,14 @@ class BrokerConfig:
         return [address for address in self.namesrv.split(";") if address]
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed."""
+        """Return a copy with some settings changed.
+
+        Args:
+            changes: The new values by the Python names of the settings.
+
+        Raises:
+            ConfigError: A setting does not exist, or a value is not allowed.
+        """
         for name, value in changes.items():
             if name not in SETTINGS:
                 raise ConfigError(name, value, f"no such setting{did_you_mean(name, SETTINGS)}")
@@ -186,17 +224,17 @@ LIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LoadedBroker:
-    """The settings in a ``broker.conf``, and what to know about the rest of it."""
+    """The settings in a ``broker.conf``, and remarks about its other keys."""
 
     broker: BrokerConfig
     store: StoreConfig
     remarks: tuple[Remark, ...]
     refused: tuple[Unsupported, ...] = ()
-    """What asks for something that the broker does not do, and should not be passed over."""
+    """Settings that ask for an unsupported feature and must not be ignored silently."""
 
 
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
-    """The settings in a ``broker.conf``; ConfigError for a value that cannot be understood."""
+    """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value."""
     names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
     store_names = {name for line in STORE_SETTINGS.values() for name in line.names_in_file}
     reading = read_settings(SETTINGS, {k: v for k, v in entries.items() if k in names})
@@ -207,11 +245,11 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
         replace(remark, detail=f"{NO_KEY}{_hint(remark.key, known)}") for remark in store.unknown
     )
     refused = tuple(refused_settings(entries))
-    said = {each.name for each in refused}
+    refused_keys = {each.name for each in refused}
     ignored = tuple(
         replace(remark, detail=remark.detail.replace(BROKERS, NOTHING_TO_SET))
         for remark in store.ignored
-        if remark.key not in said
+        if remark.key not in refused_keys
     )
     broker = BrokerConfig(**reading.values)
     check_id(broker, store.config, entries["brokerId"].place if "brokerId" in entries else "")
@@ -233,11 +271,11 @@ def _hint(key: str, known: Iterable[str]) -> str:
 
 
 def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
-    """ConfigError for a master that nobody could send to: clients look for it under id 0."""
+    """Raise ConfigError for a master with another id than 0, which clients would not find."""
     if broker.broker_id != MASTER_ID and store.role is not BrokerRole.SLAVE:
         raise ConfigError(
             "brokerId",
             broker.broker_id,
-            f"{place}the id of a master is {MASTER_ID}, and clients send to no other; remove the "
-            "key, and give brokers different names by brokerName",
+            f"{place}the id of a master is {MASTER_ID}, and clients send only to masters; remove "
+            "the key, and give each broker its own brokerName",
         )

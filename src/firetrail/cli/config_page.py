@@ -27,7 +27,7 @@ INTRO = """\
      src/firetrail/store/config.py, broker/config.py and namesrv/config.py. Change the tables, not
      this page. -->
 
-Settings of the [store](#files), the [broker](#broker-who-it-is) and the
+Settings of the [store](#files), the [broker](#broker-identity) and the
 [name server](#name-server). Every setting has its default. `firetrail up -c broker.conf` and
 `firetrail broker -c broker.conf` take those that differ from RocketMQ's file, for broker and store
 alike; `firetrail namesrv -c namesrv.conf` does the same for a name server.

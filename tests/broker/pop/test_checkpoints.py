@@ -232,7 +232,7 @@ def test_notes_that_make_no_sense_are_left_out(
 def test_the_order_of_times_does_not_grow_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "IDLE_MAX", 10)
+    monkeypatch.setattr(checkpoints, "CLOSED_MAX", 10)
 
     def test(parts: Parts) -> None:
         parts.put(1)
@@ -274,7 +274,7 @@ def test_a_damaged_message_holds_up_no_other(
         assert [record.body for record in parts.revive()] == [b"good"]
 
     on(tmp_path, test)
-    assert "a popped message is damaged and does not come again" in caplog.text
+    assert "a popped message of group G is damaged and not redelivered" in caplog.text
 
 
 def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_puts_are_counted_with_their_bytes(store: BrokerStore) -> None:
 def test_figures_of_minute_hour_and_day(store: BrokerStore) -> None:
     clock = Clock()
     traffic = Traffic(store, clock)
-    traffic.note_get("T", "G", 30, 3000)
+    traffic.count_get("T", "G", 30, 3000)
     pass_time(clock, traffic, 3)
     count = traffic.groups["T", "G"]
     minute = traffic.messages(count, MINUTE)
@@ -63,7 +63,7 @@ def test_figures_of_minute_hour_and_day(store: BrokerStore) -> None:
     pass_time(clock, traffic, 6)
     assert traffic.messages(count, MINUTE).sum == 0
     assert traffic.messages(count, HOUR).sum == 30
-    traffic.note_get("T", "G", 6, 600)
+    traffic.count_get("T", "G", 6, 600)
     assert traffic.messages(count, MINUTE).sum == 6
     pass_time(clock, traffic, 7 * 60)
     assert [traffic.messages(count, span).sum for span in SPANS] == [0, 0, 36]
@@ -73,10 +73,10 @@ def test_figures_of_minute_hour_and_day(store: BrokerStore) -> None:
 def test_what_rests_for_a_day_is_forgotten(store: BrokerStore) -> None:
     clock = Clock()
     traffic = Traffic(store, clock)
-    traffic.note_back("T", "G", 10)
-    traffic.note_get("T", "G", 1, 10)
+    traffic.count_sent_back("T", "G", 10)
+    traffic.count_get("T", "G", 1, 10)
     pass_time(clock, traffic, 24 * 360)
-    traffic.note_get("T", "G", 1, 10)
+    traffic.count_get("T", "G", 1, 10)
     assert traffic.messages(traffic.sent_back["T", "G"], DAY).sum == 1
     pass_time(clock, traffic, 2 * 360)
     assert ("T", "G") not in traffic.sent_back

@@ -90,8 +90,8 @@ def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_entries(conf)
     assert str(caught.value) == (
-        "brokerId = 1: b.conf line 2: the id of a master is 0, and clients send to no other; "
-        "remove the key, and give brokers different names by brokerName"
+        "brokerId = 1: b.conf line 2: the id of a master is 0, and clients send only to masters; "
+        "remove the key, and give each broker its own brokerName"
     )
     with pytest.raises(ConfigError, match="the id of a master is 0"):
         Broker(tmp_path, BrokerConfig(broker_id=1))

@@ -38,7 +38,7 @@ STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 
 class AssignmentProcessor:
-    """Answers QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
+    """Handles QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
 
     def __init__(
         self,

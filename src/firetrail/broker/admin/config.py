@@ -58,7 +58,7 @@ class Changes(NamedTuple):
 
 
 class ConfigProcessor:
-    """Answers GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
+    """Handles GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumerProcessor:
-    """Answers INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and what consumers are asked."""
+    """Handles INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and what consumers are asked."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ConsumerProcessor:
         groups: GroupTable,
         offsets: OffsetTable,
         clients: Clients,
-        holding: LongPolling,
+        long_polling: LongPolling,
         config: BrokerConfig,
     ) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class ConsumerProcessor:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
-        self._holding = holding
+        self._long_polling = long_polling
         self._config = config
         self.handlers: dict[int, Handler] = {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
@@ -100,7 +100,7 @@ class ConsumerProcessor:
         if group is not None and not self._is_pushed(group):
             for queue, offset in table.items():
                 self._offsets.reset(header.group, header.topic, queue.queue_id, offset)
-                self._holding.wake((header.topic, queue.queue_id))
+                self._long_polling.wake((header.topic, queue.queue_id))
             return request.answer(body=ResetOffsets(table).encode())
         for queue, offset in table.items():
             self._offsets.commit(header.group, header.topic, queue.queue_id, offset)

@@ -34,7 +34,7 @@ _SEPARATOR = "@"
 
 
 class InspectionProcessor:
-    """Answers VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and the like."""
+    """Handles VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and the like."""
 
     def __init__(
         self,

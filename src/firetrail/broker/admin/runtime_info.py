@@ -42,7 +42,7 @@ ZEROS = (
 
 
 class RuntimeInfo:
-    """Answers GET_BROKER_RUNTIME_INFO."""
+    """Handles GET_BROKER_RUNTIME_INFO."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ from firetrail.store.broker_store import BrokerStore
 
 
 class StatsProcessor:
-    """Answers who looks."""
+    """Handles who looks."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ REMOVAL_PAUSE_S = 0.02
 
 
 class TopicGroupProcessor:
-    """Answers who makes, changes and removes things."""
+    """Handles who makes, changes and removes things."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""POP consumption: messages that are invisible to others until they are acknowledged."""
+"""POP consumption: a popped message is invisible to others until its time is over."""

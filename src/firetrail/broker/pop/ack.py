@@ -1,11 +1,15 @@
-"""Popped messages that are done with, or need more time."""
+"""Acknowledgements of popped messages, and changes of their invisible time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
-from firetrail.broker.pop.checkpoints import Key, Pending, PopCheckpoint, PopCheckpoints
+from firetrail.broker.pop.checkpoints import (
+    Key,
+    PopCheckpoint,
+    PopCheckpoints,
+    answer_when_stored,
+)
 from firetrail.broker.pop.orders import PopOrders
 from firetrail.broker.services.long_polling import LongPolling, Queue
 from firetrail.broker.state.topics import TopicTable
@@ -25,10 +29,10 @@ from firetrail.store.broker_store import BrokerStore
 
 
 class AckProcessor:
-    """Answers ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
+    """Handles ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
 
-    Who acknowledges a message that is visible again, or that is acknowledged already, gets a
-    success as from RocketMQ: nothing is left to be done.
+    Acknowledging a message that is visible again, or that was acknowledged before, succeeds without
+    any effect, as in RocketMQ.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class AckProcessor:
         topics: TopicTable,
         checkpoints: PopCheckpoints,
         orders: PopOrders,
-        holding: LongPolling,
+        long_polling: LongPolling,
         name: str,
         now_ms: Callable[[], int],
     ) -> None:
@@ -45,7 +49,7 @@ class AckProcessor:
         self._topics = topics
         self._checkpoints = checkpoints
         self._orders = orders
-        self._holding = holding
+        self._long_polling = long_polling
         self._name = name
         self._now_ms = now_ms
         self.handlers: dict[int, Handler] = {
@@ -64,7 +68,7 @@ class AckProcessor:
             return request.answer()
         point = self._checkpoints.find(_key(header, receipt))
         pending = point and self._checkpoints.ack(point, [header.offset])
-        return settled([pending] if pending else [], request.answer())
+        return answer_when_stored([pending] if pending else [], request.answer())
 
     def _ack_all(self, connection: Connection, request: Command) -> Answer:
         body = BatchAckBody.decode(request.content)
@@ -83,7 +87,7 @@ class AckProcessor:
             point = self._checkpoints.find(key)
             if point is not None:
                 pending.append(self._checkpoints.ack(point, ack.among(point.open)))
-        return settled([each for each in pending if each is not None], request.answer())
+        return answer_when_stored([each for each in pending if each is not None], request.answer())
 
     def _change(self, connection: Connection, request: Command) -> Answer:
         header = ChangeInvisibleTimeHeader.decode(request.fields)
@@ -99,17 +103,17 @@ class AckProcessor:
             old.group,
             old.queue_id,
             header.offset,
-            max(self._now_ms(), old.pop_time + 1),  # the same time would be the same check-point
+            max(self._now_ms(), old.pop_time + 1),  # an equal time would give an equal key
             max(header.invisible_time, 0),
             old.broker_name,
             {header.offset},
-            old.queue,
+            old.revive_queue,
         )
         added = self._checkpoints.add(new)
         acked = self._checkpoints.ack(old, [header.offset])
-        response = ChangeInvisibleTimeResponse(new.pop_time, new.invisible_ms, new.queue)
+        response = ChangeInvisibleTimeResponse(new.pop_time, new.invisible_ms, new.revive_queue)
         pending = [each for each in (added, acked) if each is not None]
-        return settled(pending, request.answer(fields=response.encode()))
+        return answer_when_stored(pending, request.answer(fields=response.encode()))
 
     # -- in order -----------------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ class AckProcessor:
     ) -> None:
         opened = [self._orders.ack(group, queue, offset, pop_time) for offset in offsets]
         if any(opened):
-            self._holding.look(group, queue)
+            self._long_polling.wake_later(group, queue)
 
     def _change_in_order(
         self, request: Command, header: ChangeInvisibleTimeHeader, receipt: Receipt
@@ -130,7 +134,7 @@ class AckProcessor:
         free_at = self._orders.change(*where, until)
         if free_at is None:
             raise _too_late(header)
-        self._holding.look(where[0], queue, max(free_at - self._now_ms(), 0) / 1000)
+        self._long_polling.wake_later(where[0], queue, max(free_at - self._now_ms(), 0) / 1000)
         time = receipt.pop_time
         response = ChangeInvisibleTimeResponse(time, until - time, ORDERED)
         return request.answer(fields=response.encode())
@@ -159,7 +163,7 @@ def _too_late(header: ChangeInvisibleTimeHeader) -> RequestError:
     return RequestError(
         ResponseCode.NO_MESSAGE,
         f"the message at {header.topic} queue {header.queue_id} offset {header.offset} "
-        "is acknowledged or visible again: this receipt is good for nothing more",
+        "was acknowledged or is visible again: this receipt is no longer valid",
     )
 
 
@@ -172,15 +176,3 @@ def _key(header: AckHeader | ChangeInvisibleTimeHeader, receipt: Receipt) -> Key
         receipt.pop_time,
         receipt.broker_name,
     )
-
-
-def settled(pending: Sequence[Pending], answer: Command) -> Answer:
-    """The answer, as soon as what it says is on the disk."""
-    if not pending:
-        return answer
-
-    async def settle() -> Command:
-        await asyncio.gather(*pending)
-        return answer
-
-    return settle()

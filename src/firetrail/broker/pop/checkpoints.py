@@ -1,20 +1,22 @@
-"""What was popped and is not acknowledged yet: check-points, kept in a topic of the broker's own.
+"""Checkpoints of pops whose messages are not all acknowledged, kept in an internal topic.
 
-A pop is noted as a message ``ck`` of the topic ``rmq_sys_REVIVE_LOG_<cluster>``, an acknowledgement
-as a message ``ack`` or ``bAck`` behind it in the same queue. The committed offset of the group
-``CID_RMQ_SYS_REVIVE_GROUP`` is the last up to which nothing is open. What is behind it is read at
-the start, so nothing is forgotten, neither by a crash nor by a change to a Java broker.
+A pop is recorded as a message with the tag ``ck`` in the topic ``rmq_sys_REVIVE_LOG_<cluster>``. An
+acknowledgement is recorded as a message with the tag ``ack`` or ``bAck`` after it in the same
+queue. The committed offset of the group ``CID_RMQ_SYS_REVIVE_GROUP`` is the last one up to which
+nothing is open. A start reads everything after it, so nothing is forgotten, neither after a crash
+nor when a Java broker takes over.
 
-Java writes the same messages when they are due, by a timer, and so never sees one before its time.
-It understands them earlier as well, as long as their delivery time (``TIMER_DELIVER_MS``) is not
-later than their being there.
+A Java broker writes the same messages by its timer when they are due, and so never sees one early.
+It accepts them early as well, provided that their delivery time (``TIMER_DELIVER_MS``) is not later
+than the time at which they are stored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -26,51 +28,54 @@ from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
 from firetrail.format.record import Record
+from firetrail.remoting.command import Command
+from firetrail.remoting.handlers import Answer
 from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult
 
 GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 SEEN = "CID_RMQ_SYS_FIRETRAIL_POPS"
-"""The group whose offsets in the broker's own topic say which pops are in the offsets beside them.
+"""The group whose offsets in the internal topic say which pops the saved offset file includes.
 
-Of later ones a start takes over how far they went: the log is newer than the file.
+A start advances the group offsets by the later pops, because the log is newer than the file.
 """
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
 """The tags of the three kinds of messages."""
 OPEN_MAX = 200_000
-"""So many pops may be open; each takes about half a KiB of memory."""
-IDLE_MAX = 10_000
-"""Closed pops that may stand in the order of times until their time has come."""
+"""Maximum number of open pops; each takes about half a KiB of memory."""
+CLOSED_MAX = 10_000
+"""Closed pops that may stay in the heap of revive times before it is rebuilt."""
 
 Key = tuple[str, str, int, int, int, str]
 Pending = Coroutine[None, None, None]
-"""What to await until something noted is on the disk."""
+"""Completes when a record of a pop or acknowledgement is on disk."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class PopCheckpoint:
-    """Messages of a queue that were popped together, and those of them that are still open."""
+    """Messages of a queue that were popped together, and which of them are still open."""
 
     topic: str
     group: str
     queue_id: int
     start: int
-    """The offset that the pop began at; the first message can be behind it."""
+    """The offset at which the pop began reading; the first message may have a later one."""
     pop_time: int
     invisible_ms: int
     broker_name: str
     open: set[int]
-    queue: int
-    """The queue of the broker's own topic that it is noted in."""
-    place: int = -1
-    """Its offset there, or one before it."""
+    """Queue offsets of the messages that are not acknowledged."""
+    revive_queue: int
+    """The queue of the internal topic that holds the record of the pop."""
+    revive_offset: int = -1
+    """The offset of that record, or an earlier one."""
 
     @property
     def key(self) -> Key:
-        """What acknowledgements name it by."""
+        """The fields by which acknowledgements refer to the checkpoint."""
         return (
             self.topic,
             self.group,
@@ -81,21 +86,21 @@ class PopCheckpoint:
         )
 
     revive_time: int = field(init=False)
-    """When what is open becomes visible again."""
+    """When the open messages become visible again."""
 
     def __post_init__(self) -> None:
         self.revive_time = self.pop_time + self.invisible_ms
 
 
 class _Ack(NamedTuple):
-    """Messages of a check-point that are done with."""
+    """Acknowledged messages of a checkpoint."""
 
     key: Key
     offsets: list[int]
 
 
 class PopCheckpoints:
-    """All open check-points. ``name`` is the broker's."""
+    """All open checkpoints. ``name`` is the name of the broker."""
 
     def __init__(
         self,
@@ -119,26 +124,26 @@ class PopCheckpoints:
 
     @property
     def queues(self) -> int:
-        """How many queues the topic has."""
+        """The number of queues of the internal topic."""
         return self._topics.require(self._topics.revive).write_queue_nums
 
     @property
     def is_full(self) -> bool:
-        """Whether no more pops can be noted."""
+        """Whether the limit of open pops is reached."""
         return len(self._open) >= OPEN_MAX
 
     def find(self, key: Key) -> PopCheckpoint | None:
-        """The check-point, None if all of it is acknowledged, or visible again."""
+        """Return the checkpoint; None if all its messages are acknowledged or visible again."""
         return self._open.get(key)
 
     def pops(self) -> Iterable[tuple[str, int]]:
-        """The group and the time of each pop that is open."""
+        """Return the group and the time of each open pop."""
         return ((point.group, point.pop_time) for point in self._open.values())
 
     # -- changes ------------------------------------------------------------------------------
 
     def add(self, point: PopCheckpoint, *, wait: bool = True) -> Pending | None:
-        """Note a pop. Its time is moved if there is one that would be taken for the same."""
+        """Record a pop. Its time is moved if an open checkpoint has the same key."""
         while point.key in self._open:
             point.pop_time += 1
             point.revive_time += 1
@@ -154,15 +159,15 @@ class PopCheckpoints:
             differences=[offset - point.start for offset in offsets],
             broker_name=point.broker_name,
         )
-        point.place = self._last.get(point.queue, -1) + 1
-        pending = self._write(CHECKPOINT, body, point.queue, point, wait=wait)
+        point.revive_offset = self._last.get(point.revive_queue, -1) + 1
+        pending = self._write(CHECKPOINT, body, point.revive_queue, point, wait=wait)
         self._remember(point)
         return pending
 
     def ack(
         self, point: PopCheckpoint, offsets: Iterable[int], *, wait: bool = True
     ) -> Pending | None:
-        """Note that messages are done with, as far as they are open."""
+        """Record the acknowledgement of those messages that are open."""
         done = point.open.intersection(offsets)
         if not done:
             return None
@@ -177,12 +182,12 @@ class PopCheckpoints:
             several,
             point.broker_name,
         )
-        pending = self._write(ACKS if several else ACK, body, point.queue, wait=wait)
+        pending = self._write(ACKS if several else ACK, body, point.revive_queue, wait=wait)
         self._close(point, done)
         return pending
 
     def drop(self, point: PopCheckpoint) -> None:
-        """Nobody can have its messages any more."""
+        """Close a checkpoint whose messages no consumer can receive any more."""
         self._close(point, set(point.open))
 
     def _write(
@@ -214,22 +219,22 @@ class PopCheckpoints:
         self._written(await result, queue, point)
 
     def _written(self, result: PutResult, queue: int, point: PopCheckpoint | None) -> None:
-        place = result.require_ok().queue_offset
-        self._last[queue] = max(self._last.get(queue, -1), place)
+        offset = result.require_ok().queue_offset
+        self._last[queue] = max(self._last.get(queue, -1), offset)
         if point is not None:
-            point.place = place
+            point.revive_offset = offset
 
     def _remember(self, point: PopCheckpoint) -> None:
         key = point.key
-        self._open[key] = self._by_queue.setdefault(point.queue, {})[key] = point
+        self._open[key] = self._by_queue.setdefault(point.revive_queue, {})[key] = point
         heapq.heappush(self._times, (point.revive_time, next(self._numbers), point))
 
     def _close(self, point: PopCheckpoint, done: Collection[int]) -> None:
         point.open.difference_update(done)
         if point.open or self._open.pop(point.key, None) is None:
             return
-        del self._by_queue[point.queue][point.key]
-        if len(self._times) > 2 * len(self._open) + IDLE_MAX:
+        del self._by_queue[point.revive_queue][point.key]
+        if len(self._times) > 2 * len(self._open) + CLOSED_MAX:
             self._sort_times()
 
     def _sort_times(self) -> None:
@@ -241,7 +246,7 @@ class PopCheckpoints:
     # -- time ---------------------------------------------------------------------------------
 
     def earliest(self) -> PopCheckpoint | None:
-        """The open check-point whose messages become visible first."""
+        """Return the open checkpoint whose messages become visible first."""
         while self._times:
             point = self._times[0][2]
             if point.open:
@@ -250,17 +255,17 @@ class PopCheckpoints:
         return None
 
     def clock_set_back(self) -> None:
-        """Let nothing wait longer from now on than was asked for."""
+        """Limit the remaining wait of every checkpoint to its invisible time."""
         now = self._now_ms()
         for point in self._open.values():
             point.revive_time = min(point.revive_time, now + point.invisible_ms)
         self._sort_times()
 
     def save_progress(self) -> None:
-        """Let a start read no more than is needed."""
+        """Commit up to where nothing is open, so that a start reads no more than necessary."""
         for queue, last in self._last.items():
             oldest = next(iter(self._by_queue.get(queue, {}).values()), None)
-            done = last if oldest is None else min(oldest.place - 1, last)
+            done = last if oldest is None else min(oldest.revive_offset - 1, last)
             self._offsets.commit(GROUP, self._topics.revive, queue, done)
 
     def _save_seen(self) -> None:
@@ -271,57 +276,58 @@ class PopCheckpoints:
     # -- start --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find what is open, after a start, and how far pops went that no saved offset knows of."""
+        """Read the open checkpoints at the start, and advance offsets that were not saved."""
         for queue in range(self.queues):
             done = self._offsets.get(GROUP, self._topics.revive, queue)
             first = self._store.min_offset(self._topics.revive, queue)
             self._read(queue, max((-1 if done is None else done) + 1, first))
-        self.clock_set_back()  # perhaps, while nobody was looking
+        self.clock_set_back()  # this may have happened while the broker was stopped
 
     def _read(self, queue: int, offset: int) -> None:
         self._last[queue] = offset - 1
         seen = self._offsets.get(SEEN, self._topics.revive, queue)
-        # Offsets that a Java broker has saved may be newer than its notes, and groups set back.
-        is_behind = self._offsets.is_ours and not self._store.recovery.clean
+        # Not for files of a Java broker: its offsets may be newer than its records of pops, and
+        # its groups may have been reset.
+        catches_up = self._offsets.is_ours and not self._store.recovery.clean
         for record in internal_records(self._store, self._topics.revive, queue, offset):
-            note = self._note(record, queue)
-            if isinstance(note, PopCheckpoint):
-                note.place = record.queue_offset
-                if is_behind and note.place > (-1 if seen is None else seen):
-                    self._catch_up(note)
-                self._remember(note)
-            elif note is not None and note.key in self._open:
-                self._close(self._open[note.key], note.offsets)
+            entry = self._decode(record, queue)
+            if isinstance(entry, PopCheckpoint):
+                entry.revive_offset = record.queue_offset
+                if catches_up and entry.revive_offset > (-1 if seen is None else seen):
+                    self._catch_up(entry)
+                self._remember(entry)
+            elif entry is not None and entry.key in self._open:
+                self._close(self._open[entry.key], entry.offsets)
             self._last[queue] = record.queue_offset
 
     def _catch_up(self, point: PopCheckpoint) -> None:
-        """Let a group not begin before what was popped already."""
-        behind = max(point.open, default=-1) + 1
+        """Advance the offset of a group past the messages of a pop, which it has received."""
+        end = max(point.open, default=-1) + 1
         known = self._offsets.get(point.group, point.topic, point.queue_id) or 0
-        if known < behind <= self._store.max_offset(point.topic, point.queue_id):
-            self._offsets.commit(point.group, point.topic, point.queue_id, behind)
+        if known < end <= self._store.max_offset(point.topic, point.queue_id):
+            self._offsets.commit(point.group, point.topic, point.queue_id, end)
 
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
-        """Note anew what a Java broker has noted elsewhere, as far as it is open.
+        """Record the open pops that a Java broker has recorded in another topic.
 
-        With each record comes the queue that it is for.
+        Each record comes with the id of the queue that it is for.
         """
         taken: dict[Key, PopCheckpoint] = {}
         for record, queue in records:
-            note = self._note(record, queue % self.queues)
-            if isinstance(note, PopCheckpoint):
-                if note.key not in self._open:
-                    taken[note.key] = note
-            elif note is not None and note.key in self._open:
-                self.ack(self._open[note.key], note.offsets, wait=False)
-            elif note is not None and note.key in taken:
-                taken[note.key].open.difference_update(note.offsets)
+            entry = self._decode(record, queue % self.queues)
+            if isinstance(entry, PopCheckpoint):
+                if entry.key not in self._open:
+                    taken[entry.key] = entry
+            elif entry is not None and entry.key in self._open:
+                self.ack(self._open[entry.key], entry.offsets, wait=False)
+            elif entry is not None and entry.key in taken:
+                taken[entry.key].open.difference_update(entry.offsets)
         for point in taken.values():
             if point.open:
                 self.add(point, wait=False)
 
-    def _note(self, record: Record, queue: int) -> PopCheckpoint | _Ack | None:
-        """What a message of the broker's own topic says; what makes no sense is left out."""
+    def _decode(self, record: Record, queue: int) -> PopCheckpoint | _Ack | None:
+        """Decode a record of the internal topic; log one that cannot be decoded, and skip it."""
         try:
             if record.tags == CHECKPOINT:
                 body = CheckpointBody.decode(record.body)
@@ -343,10 +349,23 @@ class PopCheckpoints:
                 return _Ack((*where, name), ack.offsets or [ack.offset])
         except ProtocolError as error:
             _log.error(
-                "%s queue %d offset %d: %s; left out",
+                "%s queue %d offset %d: this record of a pop or an acknowledgement cannot be "
+                "decoded and is skipped: %s",
                 record.topic,
                 queue,
                 record.queue_offset,
                 error,
             )
         return None
+
+
+def answer_when_stored(pending: Sequence[Pending], answer: Command) -> Answer:
+    """Return the answer, or a coroutine that returns it once all its records are on disk."""
+    if not pending:
+        return answer
+
+    async def wait() -> Command:
+        await asyncio.gather(*pending)
+        return answer
+
+    return wait()

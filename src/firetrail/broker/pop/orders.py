@@ -1,8 +1,8 @@
-"""Pops in order: a queue is closed for its group until what was popped last is acknowledged.
+"""Pops in order: a queue is closed for its group until the last pop is acknowledged.
 
-The group's offset stays at the first message that is not acknowledged. When the time of all such
-messages is over, the queue is open again, and the next pop begins there. The state is kept as in
-RocketMQ's ``consumerOrderInfo.json``.
+The offset of the group stays at the first message that is not acknowledged. When the invisible time
+of all such messages is over, the queue opens again, and the next pop begins there. The state is
+kept in RocketMQ's ``consumerOrderInfo.json``.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
 
 IDLE_MAX_MS = 24 * 3600 * 1000
-"""A group that has not popped for so long may as well not have popped at all."""
+"""The state of a group that has not popped for this long is dropped."""
 
 
 @dataclass(slots=True)
 class OrderedPop:
-    """Messages of a queue that were popped together, in their order."""
+    """Messages of a queue that were popped together, in order."""
 
     pop_time: int
     invisible_ms: int
     offsets: Sequence[int]
     attempt: str | None = None
-    """Who asks again with the same one has not got the answer."""
+    """The id of the attempt. A pop with the same id is a retry whose answer got lost."""
     visible: dict[int, int] = field(default_factory=dict)
-    """Times at which single ones become visible, where they were changed."""
+    """By offset: the time at which a message becomes visible, if a consumer changed it."""
     counts: dict[int, int] = field(default_factory=dict)
-    """How often each was popped before."""
+    """By offset: how often the message was popped before."""
     done: set[int] = field(default_factory=set)
     began: int = field(init=False)
-    """From when the time counts: the pop, unless the clock was set back behind it."""
+    """The start of the invisible time: the pop, or later a clock that was set back before it."""
 
     def __post_init__(self) -> None:
         self.began = self.pop_time
 
     @property
     def next(self) -> int:
-        """Where the group is: at the first message that is not done with, or behind all."""
+        """The group's offset: the first message that is not acknowledged, or the end."""
         left = (offset for offset in self.offsets if offset not in self.done)
         return next(left, self.offsets[-1] + 1)
 
     def free_at(self) -> int:
-        """When the last of what is open becomes visible; 0 if nothing is open."""
+        """Return when the last open message becomes visible; 0 if none is open."""
         end = self.began + self.invisible_ms
         return max(
             (self.visible.get(o, end) for o in self.offsets if o not in self.done), default=0
         )
 
-    def clock_shows(self, now: int) -> None:
-        """If the clock was set back behind the pop, let all times begin anew, and be as long."""
+    def adjust_to_clock(self, now: int) -> None:
+        """If the clock was set back to before the pop, restart all times with equal length."""
         late = self.began - now
         if late > 0:
             self.began = now
@@ -88,22 +88,22 @@ class PopOrders:
         }
 
     def is_closed(self, group: str, queue: Queue, attempt: str | None) -> bool:
-        """Whether a pop has to wait for acknowledgements, or for the time to be over."""
+        """Whether a pop has to wait for acknowledgements or the end of the invisible time."""
         batch = self._find(group, queue)
         if batch is None or (attempt and attempt == batch.attempt):
             return False
         now = self._now_ms()
-        batch.clock_shows(now)
+        batch.adjust_to_clock(now)
         return now < batch.free_at()
 
-    def note(self, group: str, queue: Queue, batch: OrderedPop) -> None:
-        """Messages are popped: the queue is closed."""
+    def add(self, group: str, queue: Queue, batch: OrderedPop) -> None:
+        """Record a pop, which closes the queue."""
         topic, queue_id = queue
         before = self._find(group, queue)
         if before is not None:
-            again = 0 if batch.attempt and batch.attempt == before.attempt else 1
+            more = 0 if batch.attempt and batch.attempt == before.attempt else 1
             batch.counts = {
-                offset: before.counts.get(offset, 0) + again
+                offset: before.counts.get(offset, 0) + more
                 for offset in batch.offsets
                 if offset in before.offsets
             }
@@ -112,26 +112,27 @@ class PopOrders:
         self.saver.note_change()
 
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:
-        """Forget pops of messages that their queues no longer have."""
+        """Drop pops of messages that their queues no longer have."""
         overruns = drop_orders(self._batches, lambda batch: max(batch.offsets), overshoot)
         if overruns:
             self.saver.note_change()
         return overruns
 
     def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
-        """The offsets of a pop, none if it was not the last one."""
-        batch = self._of(group, queue, pop_time)
+        """Return the offsets of a pop, none if it was not the last one."""
+        batch = self._find_popped(group, queue, pop_time)
         return batch.offsets if batch is not None else ()
 
     def ack(self, group: str, queue: Queue, offset: int, pop_time: int) -> bool:
-        """A message is done with; whether this opens the queue."""
-        batch = self._of(group, queue, pop_time)
+        """Acknowledge a message; return whether this opens the queue."""
+        batch = self._find_popped(group, queue, pop_time)
         if batch is None or offset < batch.next:
             return False
         if offset not in batch.offsets:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the message at {queue[0]} queue {queue[1]} offset {offset} was not popped then",
+                f"the message at {queue[0]} queue {queue[1]} offset {offset} is not part of the "
+                f"pop at {pop_time} that the receipt names",
             )
         batch.done.add(offset)
         self._offsets.commit(group, *queue, batch.next)
@@ -141,11 +142,11 @@ class PopOrders:
     def change(
         self, group: str, queue: Queue, offset: int, pop_time: int, until: int
     ) -> int | None:
-        """Let a message be invisible until another time; when the queue is open then.
+        """Change until when a message is invisible; return when the queue opens then.
 
-        None if the message is not popped any more.
+        Return None if the message is acknowledged or visible again.
         """
-        batch = self._of(group, queue, pop_time)
+        batch = self._find_popped(group, queue, pop_time)
         if batch is None or offset not in batch.offsets or offset in batch.done:
             return None
         batch.visible[offset] = until
@@ -153,21 +154,21 @@ class PopOrders:
         return batch.free_at()
 
     def _find(self, group: str, queue: Queue) -> OrderedPop | None:
-        """The last pop, if the group is where that has left it and was not set elsewhere."""
+        """Return the last pop, None if the group's offset was reset after it."""
         topic, queue_id = queue
         batch = self._batches.get(f"{topic}@{group}", {}).get(queue_id)
         if batch is None or self._offsets.get(group, *queue) != batch.next:
             return None
         return batch
 
-    def _of(self, group: str, queue: Queue, pop_time: int) -> OrderedPop | None:
+    def _find_popped(self, group: str, queue: Queue, pop_time: int) -> OrderedPop | None:
         batch = self._find(group, queue)
         return batch if batch is not None and batch.pop_time == pop_time else None
 
     # -- the file -----------------------------------------------------------------------------
 
     def content(self) -> OrderInfos:
-        """All of it, but for topics and groups that are gone, and those that rest for long."""
+        """Return the table without deleted topics, deleted groups and pops long ago."""
         oldest = self._now_ms() - IDLE_MAX_MS
         table = {}
         for key, queues in self._batches.items():
@@ -177,7 +178,7 @@ class PopOrders:
         return OrderInfos(table)
 
     async def stop(self) -> None:
-        """Save what is not saved."""
+        """Save unsaved changes."""
         await self.saver.stop()
 
 

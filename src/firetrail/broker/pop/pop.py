@@ -1,8 +1,8 @@
-"""Messages that are handed out for a while: who pops one acknowledges it, or it comes again.
+"""Pops: messages that are handed out for a while, and redelivered if not acknowledged.
 
-Consumers share queues without an agreement among them: the broker keeps where the group is, and
-moves it on with each pop. All of a pop up to its answer happens in one step of the event loop, so
-no other pop of the same queue can come between.
+Consumers share queues without coordination among them: the broker keeps the offset of the group,
+and advances it with each pop. A pop runs up to its answer in one step of the event loop, so that no
+other pop of the same queue can interleave.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from itertools import count
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.selection import ALL, MessageSelector, Selection
-from firetrail.broker.pop.ack import settled
-from firetrail.broker.pop.checkpoints import Pending, PopCheckpoint, PopCheckpoints
+from firetrail.broker.pop.checkpoints import (
+    Pending,
+    PopCheckpoint,
+    PopCheckpoints,
+    answer_when_stored,
+)
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
-from firetrail.broker.services.long_polling import WHATEVER, HeldRequest, LongPolling, Queue
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, Queue
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
@@ -48,18 +52,18 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetStatus
 
 MESSAGES_MAX = 32
-"""Messages of one pop: as many as a check-point of Java's has bits."""
+"""Maximum number of messages of one pop: a checkpoint in Java's format has this many bits."""
 POLL_MAX_S = 300.0
-"""A pop waits no longer, whatever it asks for."""
+"""Longest time that a pop waits, even if it asks for more."""
 
-_AT = RECORD_HEAD.offsets["queue_offset"]
+_QUEUE_OFFSET_AT = RECORD_HEAD.offsets["queue_offset"]
 Part = Sequence[bytes | memoryview]
 _Header = PopHeader | PeekHeader | NotificationHeader
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a pop has got so far."""
+    """The messages that a pop has taken so far."""
 
     pop_time: int
     revive_queue: int = 0
@@ -70,21 +74,21 @@ class Taken:
     places: list[tuple[bool, int, list[int]]] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     counts: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of pops in order: queue id, offset, and how often it was popped before."""
+    """For pops in order: queue id, offset, and how often the message was popped before."""
     is_cut: bool = False
-    """Whether there may be wanted messages behind very many that nobody wants."""
+    """Whether there may be matching messages after a long run of others that was not finished."""
 
     def add(
-        self, again: bool, queue_id: int, start: int, offsets: list[int], messages: Part
+        self, is_retry: bool, queue_id: int, start: int, offsets: list[int], messages: Part
     ) -> None:
-        """Messages of a queue, of the retry topic if they come again."""
-        self.starts.append((again, queue_id, [start]))
-        self.places.append((again, queue_id, offsets))
+        """Add messages of a queue of the topic, or of its retry topic."""
+        self.starts.append((is_retry, queue_id, [start]))
+        self.places.append((is_retry, queue_id, offsets))
         self.messages += messages
 
 
 class PopProcessor:
-    """Answers POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
+    """Handles POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
 
     def __init__(
         self,
@@ -92,8 +96,8 @@ class PopProcessor:
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
-        selecting: MessageSelector,
-        holding: LongPolling,
+        selector: MessageSelector,
+        long_polling: LongPolling,
         checkpoints: PopCheckpoints,
         orders: PopOrders,
         config: BrokerConfig,
@@ -104,15 +108,15 @@ class PopProcessor:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._selecting = selecting
-        self._holding = holding
+        self._selector = selector
+        self._long_polling = long_polling
         self._checkpoints = checkpoints
         self._orders = orders
         self._config = config
         self._traffic = traffic
         self._now_ms = now_ms
         self._numbers = count()
-        self._queues = PopQueues(store, topics, offsets, selecting)
+        self._queues = PopQueues(store, topics, offsets, selector)
         self._replies: set[asyncio.Task[None]] = set()
         self.handlers: dict[int, Handler] = {
             RequestCode.POP_MESSAGE: self._pop,
@@ -127,27 +131,27 @@ class PopProcessor:
         header = PopHeader.decode(request.fields)
         self._check(header)
         _check_pop(header)
-        wanted = self._selecting.parsed(header.exp or "", header.exp_type)
+        selection = self._selector.parsed(header.exp or "", header.exp_type)
 
-        def look(is_over: bool) -> Answer:
+        def attempt(is_over: bool) -> Answer:
             if self._checkpoints.is_full:
                 return _answer(request, header, Taken(self._now_ms()), ResponseCode.POLLING_FULL)
-            taken = (self._take_in_order if header.order else self._take)(header, wanted)
+            taken = (self._take_in_order if header.order else self._take)(header, selection)
             if taken.messages:
-                return settled(taken.pending, _answer(request, header, taken))
-            if self._holding.is_full:
+                return answer_when_stored(taken.pending, _answer(request, header, taken))
+            if self._long_polling.is_full:
                 return _answer(request, header, taken, ResponseCode.POLLING_FULL)
             if is_over or taken.is_cut:
                 return _answer(request, header, taken, ResponseCode.POLLING_TIMEOUT)
             return None
 
-        return self._now_or_later(connection, request, header, look)
+        return self._answer_or_hold(connection, request, header, attempt)
 
     def _notify(self, connection: Connection, request: Command) -> Answer:
         header = NotificationHeader.decode(request.fields)
         self._check(header)
 
-        def look(is_over: bool) -> Answer:
+        def attempt(is_over: bool) -> Answer:
             group = header.consumer_group
             queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
             has = any(
@@ -158,7 +162,7 @@ class PopProcessor:
             response = NotificationResponse(has)
             return request.answer(fields=response.encode()) if has or is_over else None
 
-        return self._now_or_later(connection, request, header, look)
+        return self._answer_or_hold(connection, request, header, attempt)
 
     def _peek(self, connection: Connection, request: Command) -> Command:
         header = PeekHeader.decode(request.fields)
@@ -181,7 +185,7 @@ class PopProcessor:
     def _polling_info(self, connection: Connection, request: Command) -> Command:
         header = PollingInfoHeader.decode(request.fields)
         queue = (header.topic, max(header.queue_id, ANY_QUEUE))
-        waiting = self._holding.waiting(queue, header.consumer_group)
+        waiting = self._long_polling.waiting(queue, header.consumer_group)
         return request.answer(fields=PollingInfoResponse(waiting).encode())
 
     # -- checks -------------------------------------------------------------------------------
@@ -193,7 +197,8 @@ class PopProcessor:
         if not readable or not group.consume_enable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"topic {header.topic} may not be read here, or not by {header.consumer_group}",
+                f"topic {header.topic} may not be read on this broker, or group "
+                f"{header.consumer_group} may not consume",
             )
         if header.queue_id >= topic.read_queue_nums:
             raise RequestError(
@@ -204,17 +209,17 @@ class PopProcessor:
 
     # -- taking -------------------------------------------------------------------------------
 
-    def _take(self, header: PopHeader, wanted: Selection) -> Taken:
+    def _take(self, header: PopHeader, selection: Selection) -> Taken:
         taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
         for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
             offset = self._queues.begin(header.consumer_group, queue, header.init_mode)
             left = header.max_msg_nums - len(taken.messages)
             if left > 0 and self._store.max_offset(*queue) != offset:
-                offset = self._take_from(queue, offset, left, wanted, header, taken)
+                offset = self._take_from(queue, offset, left, selection, header, taken)
             taken.rest += max(self._store.max_offset(*queue) - offset, 0)
         return taken
 
-    def _take_in_order(self, header: PopHeader, wanted: Selection) -> Taken:
+    def _take_in_order(self, header: PopHeader, selection: Selection) -> Taken:
         taken = Taken(self._now_ms(), ORDERED)
         group = header.consumer_group
         for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
@@ -222,7 +227,7 @@ class PopProcessor:
             left = header.max_msg_nums - len(taken.messages)
             if left <= 0 or self._orders.is_closed(group, queue, header.attempt_id):
                 continue
-            offset, result = self._queues.read(queue, offset, left, wanted)
+            offset, result = self._queues.read(queue, offset, left, selection)
             taken.rest += max(result.max_offset - result.next_offset, 0)
             if not result.buffers:
                 taken.is_cut |= offset < result.max_offset
@@ -230,9 +235,9 @@ class PopProcessor:
                 continue
             offsets = _offsets_of(result.buffers)
             batch = OrderedPop(taken.pop_time, header.invisible_time, offsets, header.attempt_id)
-            self._orders.note(group, queue, batch)
-            self._traffic.note_get(queue[0], group, result.count, result.size)
-            self._holding.look(group, queue, header.invisible_time / 1000)
+            self._orders.add(group, queue, batch)
+            self._traffic.count_get(queue[0], group, result.count, result.size)
+            self._long_polling.wake_later(group, queue, header.invisible_time / 1000)
             taken.add(False, queue[1], offset, offsets, result.buffers)
             taken.counts += [(queue[1], o, batch.counts.get(o, 0)) for o in offsets]
         return taken
@@ -241,14 +246,14 @@ class PopProcessor:
         self,
         queue: Queue,
         offset: int,
-        most: int,
-        wanted: Selection,
+        count: int,
+        selection: Selection,
         header: PopHeader,
         taken: Taken,
     ) -> int:
-        """Take messages of a queue; where the group is then."""
+        """Take at most ``count`` messages of a queue; return the new offset of the group."""
         topic, queue_id = queue
-        offset, result = self._queues.read(queue, offset, most, wanted)
+        offset, result = self._queues.read(queue, offset, count, selection)
         if result.buffers:
             offsets = _offsets_of(result.buffers)
             point = PopCheckpoint(
@@ -263,14 +268,14 @@ class PopProcessor:
                 taken.revive_queue,
             )
             if self._checkpoints.find(point.key) is not None:
-                return offset  # the group was set back; receipts would be the same for both
+                return offset  # the group was reset; both pops would have the same receipts
             pending = self._checkpoints.add(point)
             if pending is not None:
                 taken.pending.append(pending)
-            self._traffic.note_get(topic, header.consumer_group, result.count, result.size)
-            again = topic != header.topic
-            found = list(_renamed(result.buffers, point, header)) if again else result.buffers
-            taken.add(again, queue_id, offset, offsets, found)
+            self._traffic.count_get(topic, header.consumer_group, result.count, result.size)
+            is_retry = topic != header.topic
+            found = list(_renamed(result.buffers, point, header)) if is_retry else result.buffers
+            taken.add(is_retry, queue_id, offset, offsets, found)
             offset = result.next_offset
         elif offset < result.max_offset:
             taken.is_cut = True
@@ -279,22 +284,22 @@ class PopProcessor:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _now_or_later(
+    def _answer_or_hold(
         self,
         connection: Connection,
         request: Command,
         header: PopHeader | NotificationHeader,
-        look: Callable[[bool], Answer],
+        attempt: Callable[[bool], Answer],
     ) -> Answer:
-        """What a look finds, or what later looks find while it waits for messages."""
+        """Return the answer of an attempt; if there is none, hold the request for later ones."""
         wait_s = min(header.poll_time / 1000, POLL_MAX_S)
-        answer = look(wait_s <= 0)
+        answer = attempt(wait_s <= 0)
         if answer is not None:
             return answer
 
         def wake(is_over: bool) -> bool:
             try:
-                answer = look(is_over)
+                answer = attempt(is_over)
             except Exception as error:
                 answer = failure(request, error)
             if answer is None:
@@ -305,9 +310,9 @@ class PopProcessor:
         retry = pop_retry_topic(header.topic, header.consumer_group)
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE)), (retry, ANY_QUEUE)]
         held = HeldRequest(
-            connection, queues, WHATEVER, wake, header.consumer_group, _alike(header)
+            connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
         )
-        self._holding.hold(held, wait_s)
+        self._long_polling.hold(held, wait_s)
         return None
 
     def _reply(
@@ -327,8 +332,8 @@ class PopProcessor:
         task.add_done_callback(self._replies.discard)
 
 
-def _alike(header: PopHeader | NotificationHeader) -> object:
-    """What decides whether there is something for a request: of equal ones, one need look."""
+def _poll_key(header: PopHeader | NotificationHeader) -> object:
+    """Return the key of equivalent waiting requests: if one finds nothing, none does."""
     where = (header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
     return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
 
@@ -337,32 +342,32 @@ def _check_pop(header: PopHeader) -> None:
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"maxMsgNums is {header.max_msg_nums}, 1 to {MESSAGES_MAX} are allowed",
+            f"maxMsgNums is {header.max_msg_nums}, it must be from 1 to {MESSAGES_MAX}",
         )
     if header.invisible_time <= 0:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime is {header.invisible_time}, it has to be more than 0",
+            f"invisibleTime is {header.invisible_time}, it must be greater than 0",
         )
 
 
 def _offsets_of(buffers: Part) -> list[int]:
-    return [int.from_bytes(raw[_AT : _AT + 8], "big") for raw in buffers]
+    return [int.from_bytes(raw[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8], "big") for raw in buffers]
 
 
 def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator[bytes]:
-    """Messages that come again, under the topic that the consumer knows, with their receipts."""
+    """Yield redelivered messages under the topic that the consumer pops, with their receipts."""
     for buffer in buffers:
         try:
             record = decode_message(buffer)
-        except FormatError:  # who decodes it finds out, as with any other damaged message
+        except FormatError:  # the consumer reports it, as it does with any other damaged message
             yield bytes(buffer)
             continue
         receipt = Receipt(
             point.start,
             point.pop_time,
             point.invisible_ms,
-            point.queue,
+            point.revive_queue,
             RETRY,
             point.broker_name,
             point.queue_id,

@@ -1,4 +1,4 @@
-"""The queues that pops of a group take from: which, in which order, and where each goes on."""
+"""The queues that a pop takes from: which ones, in which order, and from which offsets."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetResult, GetStatus
 
 RETRY_FIRST = 5
-"""Every fifth pop looks first for messages that come again; the others if there is room left."""
+"""Every fifth pop takes redelivered messages first; the others take them if there is room left."""
 FROM_FIRST = 0
-"""The ``initMode`` of who wants a new group to begin with the oldest message."""
-LOOKS_MAX = 4
-"""How often one pop goes on in a queue behind messages that nobody wants."""
+"""The ``initMode`` with which a new group begins at the oldest message."""
+READS_MAX = 4
+"""How often one pop reads a queue to get past messages that do not match."""
 
-_GO_ON = (
+_CONTINUE = (
     GetStatus.NO_MATCHED_MESSAGE,
     GetStatus.MESSAGE_WAS_REMOVING,
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_BADLY,
     GetStatus.OFFSET_FOUND_NULL,
 )
-"""There may be something at the next offset."""
+"""Statuses after which there may be a message at the next offset."""
 
 
 class PopQueues:
-    """Reads queues for groups whose offsets the broker keeps."""
+    """Reads queues for pops, from the offsets that the broker keeps for a group."""
 
     def __init__(
         self,
         store: BrokerStore,
         topics: TopicTable,
         offsets: OffsetTable,
-        selecting: MessageSelector,
+        selector: MessageSelector,
     ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
-        self._selecting = selecting
+        self._selector = selector
         self._turn = 0
 
     def of(
         self, group: str, topic: str, queue_id: int, *, in_order: bool = False
     ) -> Iterator[Queue]:
-        """The queues to look at, in an order in which each has its turn.
+        """Yield the queues to read, beginning with another one each time.
 
-        Messages of pops in order come again where they are, not in another topic.
+        Pops in order have no retry topic: their messages are redelivered from the same queue.
         """
         self._turn += 1
         if in_order:
             yield from self._queues_of(topic, queue_id)
             return
-        again = self._queues_of(pop_retry_topic(topic, group), ANY_QUEUE)
+        retries = self._queues_of(pop_retry_topic(topic, group), ANY_QUEUE)
         if self._turn % RETRY_FIRST == 0:
-            yield from again
+            yield from retries
         yield from self._queues_of(topic, queue_id)
-        yield from again
+        yield from retries
 
     def _queues_of(self, name: str, queue_id: int) -> Iterator[Queue]:
         topic = self._topics.get(name)
@@ -74,13 +74,17 @@ class PopQueues:
             yield name, (number + self._turn) % topic.read_queue_nums
 
     def at(self, group: str, queue: Queue) -> int:
-        """Where the group is; a new one at the first message."""
+        """Return the offset of the group; a new one is at the first message."""
         offset = self._offsets.get(group, *queue)
         return self._store.min_offset(*queue) if offset is None else offset
 
     def begin(self, group: str, queue: Queue, mode: int) -> int:
-        """Where the group is; a new one begins as it wants, or with all that is recent."""
-        self._offsets.take_reset(group, *queue)  # whoever pops begins there in any case
+        """Return the offset of the group, after choosing one for a new group.
+
+        A new group begins at the first message if ``mode`` says so or if all messages are recent,
+        else at the last one.
+        """
+        self._offsets.take_reset(group, *queue)  # pops use the new offset without a notice
         offset = self._offsets.get(group, *queue)
         if offset is not None:
             return offset
@@ -92,12 +96,15 @@ class PopQueues:
         return offset
 
     def read(
-        self, queue: Queue, offset: int, count: int, wanted: Selection
+        self, queue: Queue, offset: int, count: int, selection: Selection
     ) -> tuple[int, GetResult]:
-        """Up to so many wanted messages, and the offset behind all before that nobody wants."""
-        for _ in range(LOOKS_MAX):
-            result = self._selecting.get(*queue, offset, count, wanted)
-            if result.status not in _GO_ON or result.next_offset == offset:
+        """Read at most ``count`` matching messages; return the offset read from, and the result.
+
+        The offset is after the messages before them that do not match.
+        """
+        for _ in range(READS_MAX):
+            result = self._selector.get(*queue, offset, count, selection)
+            if result.status not in _CONTINUE or result.next_offset == offset:
                 break
             offset = result.next_offset
         return offset, result

@@ -1,7 +1,8 @@
-"""Popped messages that nobody has acknowledged in time: they come again, in a topic of their own.
+"""Redelivery of popped messages that were not acknowledged in time.
 
-Each goes to ``%RETRY%<group>_<topic>``, where the next pops of the group find it, and counts one
-more try. What came again and is not acknowledged again goes to the end of that topic.
+Each is copied to ``%RETRY%<group>_<topic>``, where the next pops of the group find it, with one
+more attempt counted. If it is popped from there and not acknowledged either, it goes to the end of
+that topic.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from firetrail.format.properties import (
 from firetrail.format.record import Record
 from firetrail.store.broker_store import BrokerStore
 
-LOOK_S = 0.1
-"""Longest pause between two looks for what is due."""
-AT_ONCE = 32
-"""Check-points that are revived before others get their turn; each may have 32 messages."""
+POLL_S = 0.1
+"""Longest pause between two searches for due checkpoints."""
+BATCH_SIZE = 32
+"""Checkpoints that are revived before the event loop runs other tasks; each may have 32
+messages."""
 PROPERTIES_MAX = MAX_PROPERTIES - 512
-"""Bytes of properties beside which a pop still has room for its receipt."""
+"""Most bytes of properties that leave room for the receipt of the next pop."""
 
 _log = logging.getLogger(__name__)
 
 
 class ReviveService:
-    """Lets messages come again whose time is over."""
+    """Redelivers popped messages whose invisible time is over."""
 
     def __init__(
         self,
@@ -55,35 +57,39 @@ class ReviveService:
         self._checkpoints = checkpoints
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
-        self._looked_ms = 0
+        self._last_ms = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start redelivering."""
         self._task = asyncio.get_running_loop().create_task(
-            repeat(self.revive, "messages that were not acknowledged have to wait", _log)
+            repeat(
+                self.revive,
+                "unacknowledged messages cannot be redelivered now; will retry",
+                _log,
+            )
         )
 
     async def stop(self) -> None:
-        """Revive no more, and note how far all is done."""
+        """Stop redelivering, and commit up to where no pop is open."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._checkpoints.save_progress()
 
     def revive(self) -> float:
-        """Revive what is due; in how many seconds to look again."""
+        """Revive some due checkpoints; return the seconds until the next call."""
         now = self._now_ms()
-        if now < self._looked_ms:
+        if now < self._last_ms:
             self._checkpoints.clock_set_back()
-        self._looked_ms = now
-        for revived in range(AT_ONCE):
+        self._last_ms = now
+        for revived in range(BATCH_SIZE):
             point = self._checkpoints.earliest()
             wait_ms = None if point is None else point.revive_time - self._now_ms()
             if point is None or wait_ms is None or wait_ms > 0:
                 if revived:
                     self._store.push()
                 self._checkpoints.save_progress()
-                return LOOK_S if wait_ms is None else min(wait_ms / 1000, LOOK_S)
+                return POLL_S if wait_ms is None else min(wait_ms / 1000, POLL_S)
             self._revive(point)
         return 0.0
 
@@ -96,19 +102,23 @@ class ReviveService:
         for offset in offsets:
             record = self._message(point, offset)
             if record is not None:
-                self._again(point, record)
+                self._redeliver(point, record)
         self._checkpoints.ack(point, offsets, wait=False)
 
     def _message(self, point: PopCheckpoint, offset: int) -> Record | None:
-        """A message, None if retention has deleted it or, which is reported, it is damaged."""
+        """Return a message, None if it is deleted, or damaged, which is logged."""
         unit = self._store.unit(point.topic, point.queue_id, offset)
         try:
             return self._store.stored(unit.physical_offset) if unit is not None else None
         except StoreDamagedError as error:
-            _log.error("a popped message is damaged and does not come again: %s", error)
+            _log.error(
+                "a popped message of group %s is damaged and not redelivered: %s",
+                point.group,
+                error,
+            )
             return None
 
-    def _again(self, point: PopCheckpoint, record: Record) -> None:
+    def _redeliver(self, point: PopCheckpoint, record: Record) -> None:
         name = point.topic
         if not name.startswith(RETRY_PREFIX):
             name = pop_retry_topic(name, point.group)
@@ -123,13 +133,15 @@ class ReviveService:
         raw = replace_properties(record.raw_properties, changes)
         try:
             if len(raw) > PROPERTIES_MAX:
-                raise IllegalMessageError("properties", f"{len(raw)} bytes leave no room")
+                raise IllegalMessageError(
+                    "properties", f"{len(raw)} bytes leave no room for a receipt"
+                )
             self._store.put(
                 copy_record(record, name, 0, raw, more_attempts=1, wait_for_flush=False)
             )
-        except IllegalMessageError as error:  # it will not become legal; others have their turn
+        except IllegalMessageError as error:  # retrying would never help, and block later messages
             _log.error(
-                "the popped message at %d cannot come again for %s: %s; left out",
+                "the popped message at %d cannot be redelivered to group %s: %s; skipped",
                 record.physical_offset,
                 point.group,
                 error,

@@ -1,4 +1,4 @@
-"""Messages to consumers: slices of the log as they are, now or when there are some."""
+"""Pulls: messages for consumers, sent as slices of the log, at once or when some arrive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
-# Plain numbers: an enum's operators show in every pull.
+# Plain numbers, because the operators of an enum would cost measurable time in every pull.
 _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 _READ = int(Permission.READ)
@@ -42,29 +42,29 @@ _RESPONSE = int(CommandFlag.RESPONSE)
 
 
 class PullProcessor:
-    """Answers PULL_MESSAGE and LITE_PULL_MESSAGE."""
+    """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
         store: BrokerStore,
-        selecting: MessageSelector,
+        selector: MessageSelector,
         topics: TopicTable,
         groups: GroupTable,
         clients: Clients,
         offsets: OffsetTable,
-        holding: LongPolling,
+        long_polling: LongPolling,
         config: BrokerConfig,
         traffic: Traffic,
     ) -> None:
         self._store = store
-        self._selecting = selecting
+        self._selector = selector
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
-        self._holding = holding
+        self._long_polling = long_polling
         self._config = config
-        self._note_get = traffic.note_get
+        self._count_get = traffic.count_get
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,
@@ -73,18 +73,18 @@ class PullProcessor:
     def _pull(self, connection: Connection, request: Command) -> Command | None:
         header = PullHeader.decode(request.fields)
         self._check(header)
-        wanted = self._wanted(header)
+        selection = self._selection(header)
         if header.sys_flag & _COMMIT:
             self._offsets.confirm(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        if (moved := self._moved(request, header)) is not None:
-            return moved
+        if (reset := self._reset_answer(request, header)) is not None:
+            return reset
         offset = header.queue_offset
-        result = self._get(header, offset, wanted)
+        result = self._get(header, offset, selection)
         code = _code(result.status, offset)
-        if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._holding.is_full:
-            self._hold(connection, request, header, wanted)
+        if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._long_polling.is_full:
+            self._hold(connection, request, header, selection)
             return None
         return _answer(request, code, result)
 
@@ -117,10 +117,10 @@ class PullProcessor:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
 
-    def _wanted(self, header: PullHeader) -> Selection:
-        """What the pull itself says, or the last heartbeat of its group."""
+    def _selection(self, header: PullHeader) -> Selection:
+        """Return the filter that the pull itself, or else the last heartbeat of its group, has."""
         if header.sys_flag & _SUBSCRIPTION:
-            return self._selecting.parsed(header.subscription or "", header.expression_type)
+            return self._selector.parsed(header.subscription or "", header.expression_type)
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -137,7 +137,7 @@ class PullProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return self._selecting.parsed(subscription.sub_string, subscription.expression_type)
+        return self._selector.parsed(subscription.sub_string, subscription.expression_type)
 
     def _check_broadcast(self, group: str) -> None:
         config = self._groups.get(group)
@@ -148,8 +148,8 @@ class PullProcessor:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _moved(self, request: Command, header: PullHeader) -> Command | None:
-        """The answer if an administrator has set the group elsewhere: where it goes on."""
+    def _reset_answer(self, request: Command, header: PullHeader) -> Command | None:
+        """Return the answer with the new offset if an administrator has reset the group."""
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
         if offset is None or offset == header.queue_offset:
@@ -159,18 +159,18 @@ class PullProcessor:
         response = PullResponse(0, offset, first, end)
         return request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", response.encode())
 
-    def _get(self, header: PullHeader, offset: int, wanted: Selection) -> GetResult:
+    def _get(self, header: PullHeader, offset: int, selection: Selection) -> GetResult:
         count = max(header.max_msg_nums, 1)
         topic = header.topic
-        result = self._selecting.get(topic, header.queue_id, offset, count, wanted)
+        result = self._selector.get(topic, header.queue_id, offset, count, selection)
         if result.count:
-            self._note_get(topic, header.consumer_group, result.count, result.size)
+            self._count_get(topic, header.consumer_group, result.count, result.size)
         return result
 
     # -- waiting ------------------------------------------------------------------------------
 
     def _hold(
-        self, connection: Connection, request: Command, header: PullHeader, wanted: Selection
+        self, connection: Connection, request: Command, header: PullHeader, selection: Selection
     ) -> None:
         milliseconds = (
             header.suspend_timeout_millis
@@ -180,7 +180,7 @@ class PullProcessor:
 
         def wake(is_over: bool) -> bool:
             try:
-                answer = self._look_again(request, header, held, wanted, is_over)
+                answer = self._retry(request, header, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)
             if answer is None:
@@ -190,24 +190,25 @@ class PullProcessor:
 
         queues = [(header.topic, header.queue_id)]
         held = HeldRequest(connection, queues, header.queue_offset, wake)
-        self._holding.hold(held, max(milliseconds, 0) / 1000)
+        self._long_polling.hold(held, max(milliseconds, 0) / 1000)
 
-    def _look_again(
+    def _retry(
         self,
         request: Command,
         header: PullHeader,
         held: HeldRequest,
-        wanted: Selection,
+        selection: Selection,
         is_over: bool,
     ) -> Command | None:
-        """The answer of a pull that waits, None if it goes on waiting.
+        """Return the answer of a held pull, None if it keeps waiting.
 
-        Messages that it does not want are passed over: it need not look at them again.
+        The offset of the held pull moves past messages that do not match, so that the next retry
+        does not read them again.
         """
-        if (moved := self._moved(request, header)) is not None:
-            return moved
+        if (reset := self._reset_answer(request, header)) is not None:
+            return reset
         while True:
-            result = self._get(header, held.offset, wanted)
+            result = self._get(header, held.offset, selection)
             code = _code(result.status, held.offset)
             if result.status is _NO_MATCH and result.next_offset > held.offset:
                 held.offset = result.next_offset

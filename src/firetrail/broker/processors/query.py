@@ -1,4 +1,4 @@
-"""Questions about messages and queues: by key, by place, by time."""
+"""Queries for messages and queue offsets: by key, by position, by time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from firetrail.store.log.records import record_offset
 from firetrail.store.reader import Boundary
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field that says that the key is a unique one."""
+"""The request field that says that the key is a unique key."""
 
 
 class QueryProcessor:
-    """Answers the queries of clients and tools."""
+    """Handles QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and the requests for offsets and store times."""
 
     def __init__(self, store: BrokerStore, topics: TopicTable) -> None:
         self._store = store
         self._topics = topics
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: self._by_key,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._by_place,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._by_position,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._by_time,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: self._min_offset,
@@ -56,7 +56,7 @@ class QueryProcessor:
         records = sorted(found.buffers, key=record_offset)
         return request.answer(fields=fields, body=records)
 
-    def _by_place(self, connection: Connection, request: Command) -> Command:
+    def _by_position(self, connection: Connection, request: Command) -> Command:
         offset = ViewMessageHeader.decode(request.fields).offset
         record = self._store.buffer_at(offset)
         if record is None:
@@ -68,7 +68,7 @@ class QueryProcessor:
     def _by_time(self, connection: Connection, request: Command) -> Command:
         header = SearchOffsetHeader.decode(request.fields)
         upper = (header.boundary_type or "").lower() == Boundary.UPPER.value
-        boundary = Boundary.UPPER if upper else Boundary.LOWER  # without one, too, as 5.x does
+        boundary = Boundary.UPPER if upper else Boundary.LOWER  # the default, as in RocketMQ 5.x
         offset = self._store.offset_at(header.topic, header.queue_id, header.timestamp, boundary)
         return request.answer(fields=OffsetResponse(offset).encode())
 

@@ -1,7 +1,8 @@
-"""Replies: messages that answer a request, given to the producer that waits for them.
+"""Replies: messages that answer a request, pushed to the producer that waits for them.
 
-A producer sends a request as an ordinary message, and waits. Who consumes it sends the reply to the
-broker with the id of that producer, to whom the broker passes it on. The reply is stored as well.
+A producer sends a request as an ordinary message, and waits. The consumer of the request sends the
+reply to the broker with the client id of that producer, and the broker pushes it there. The reply
+is stored as well.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
 from firetrail.system import Clock
 
 PUSH_S = 3.0
-"""How long the producer may take to confirm that it has the reply."""
+"""How long the producer may take to confirm that it has received the reply."""
 
 
 class ReplyProcessor:
-    """Answers SEND_REPLY_MESSAGE."""
+    """Handles SEND_REPLY_MESSAGE."""
 
     def __init__(
         self, sending: SendProcessor, clients: Clients, clock: Clock, address: str
@@ -58,7 +59,8 @@ class ReplyProcessor:
                 if client.client_id == client_id:
                     return client
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"the producer {client_id:.255} that asked is gone"
+            ResponseCode.SYSTEM_ERROR,
+            f"the producer {client_id:.255} that sent the request is not connected any more",
         )
 
     async def _push(

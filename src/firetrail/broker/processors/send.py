@@ -1,6 +1,7 @@
-"""Messages from producers: the checks of RocketMQ's broker, then the store.
+"""Sends: messages from producers go through the checks of RocketMQ's broker into the store.
 
-A send is one plain function from the request to the response, unless the disk has to be waited for.
+A send is one plain function from the request to the response. It becomes a coroutine only if the
+response has to wait for the disk.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ from firetrail.store.results import PutResult, PutStatus
 
 _WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
 _WAITS = "\x02WAIT\x01true\x02"
-"""How it stands where nearly every producer has it."""
+"""The property as nearly every producer writes it: with this value, between two others."""
 _TRANSACTION = "TRAN_MSG\x01true"
 _TIMER = "TIMER_DEL"
-"""The three properties that ask for a time of delivery begin so."""
+"""The common prefix of the three properties that ask for delivery at a time."""
 _ADDED = re.compile("(?:^|(?<=\x02))(?:MSG_REGION|TRACE_ON|CLUSTER)\x01[^\x02]*\x02")
-"""Properties that the broker sets; those of a message that was stored before give way."""
+"""Properties that the broker sets. A message that was stored before has them, and they are
+replaced."""
 _OFFSET_DIGITS = 16
-# Plain numbers: what an enum does with its operators and hashes shows in every send.
+# Plain numbers, because operators and hashes of an enum would cost measurable time in every send.
 _WRITE = int(Permission.WRITE)
 _RESPONSE = int(CommandFlag.RESPONSE)
 _STORED = int(ResponseCode.SUCCESS)
@@ -69,7 +71,7 @@ _CODES = {
 
 
 class SendProcessor:
-    """Answers SEND_MESSAGE and its variants."""
+    """Handles SEND_MESSAGE and its variants."""
 
     def __init__(
         self,
@@ -100,20 +102,20 @@ class SendProcessor:
         return self.send(connection, request, SendHeaderV2.decode(request.fields))
 
     def send(self, connection: Connection, request: Command, header: SendHeader) -> Answer:
-        """Store what the request holds."""
+        """Store the message or the batch of a request."""
         topic = self._topics.get(header.topic)
         if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
-            topic = self._admitted(header)
+            topic = self._writable_topic(header)
         if topic.attributes and (unsupported := unsupported_value(topic.attributes)):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden: it has "
                 f"{unsupported}, which Firetrail does not support, and RocketMQ could not read "
-                "what is stored here; send to another topic, or to a broker of RocketMQ",
+                "messages that are stored here; send to another topic or to a RocketMQ broker",
             )
         queue_id = header.queue_id
         reconsume_times = header.reconsume_times or 0
-        if reconsume_times and self._is_given_up(header, request.version):
+        if reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)
             topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
         if queue_id < 0:
@@ -158,8 +160,8 @@ class SendProcessor:
 
     # -- checks -------------------------------------------------------------------------------
 
-    def _admitted(self, header: SendHeader) -> TopicConfig:
-        """The topic, perhaps a new one; RequestError if it takes no messages from clients."""
+    def _writable_topic(self, header: SendHeader) -> TopicConfig:
+        """Return or create the topic; raise RequestError if clients may not send to it."""
         name = header.topic
         if name in NOT_FOR_CLIENTS:
             raise RequestError(
@@ -172,8 +174,8 @@ class SendProcessor:
             )
         return topic
 
-    def _is_given_up(self, header: SendHeader, version: int) -> bool:
-        """Whether a message that a consumer sends to its retry topic was tried too often."""
+    def _is_dead_letter(self, header: SendHeader, version: int) -> bool:
+        """Whether a message that a consumer sends to its retry topic was retried too often."""
         if not header.topic.startswith(RETRY_PREFIX):
             return False
         group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
@@ -183,7 +185,7 @@ class SendProcessor:
         return (header.reconsume_times or 0) > most
 
     def _properties(self, text: str | None) -> tuple[str, bool]:
-        """The properties as they are stored, and whether the producer waits for the disk."""
+        """Return the properties to store, and whether the producer waits for the disk."""
         if not text:
             return self._added, True
         if not text.endswith("\x02"):
@@ -240,9 +242,10 @@ class SendProcessor:
 
 
 def _refuse_timer(properties: str) -> None:
-    """RequestError, as of a broker without timer wheel, for what its timer would take.
+    """Raise RequestError for a message to be delivered at a time, as RocketMQ without a timer does.
 
-    A delay level wins over the time, and what a timer has delivered is not for it again.
+    Two kinds of message pass: one with a delay level, which takes precedence over the time, and
+    one that a timer has delivered already.
     """
     found = decode_properties(properties.encode("utf-8", "replace"))
     level = found.get(DELAY, "")
@@ -264,7 +267,7 @@ def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
 
 @lru_cache(maxsize=4096)
 def _host(peer: str) -> Host | None:
-    """The producer's address, None (the store's own) if it has none that a record can hold."""
+    """Return the producer's address; None, for the store's own, if a record cannot hold it."""
     try:
         return parse_host(peer)
     except FormatError:

@@ -1,7 +1,7 @@
-"""Messages that a consumer could not consume: tried again later, and given up in the end.
+"""Messages that a consumer could not consume. They are retried later and end as dead letters.
 
-They go to the topic ``%RETRY%<group>`` after a delay that grows with each time, and to
-``%DLQ%<group>`` when they were tried too often.
+A message goes to the topic ``%RETRY%<group>`` after a delay that grows with each attempt, and to
+``%DLQ%<group>`` once it was retried too often.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST_RETRY_LEVEL = 3
 
 
 class SendBackProcessor:
-    """Answers CONSUMER_SEND_MSG_BACK."""
+    """Handles CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self, store: BrokerStore, topics: TopicTable, groups: GroupTable, traffic: Traffic
@@ -70,11 +70,11 @@ class SendBackProcessor:
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
             )
         if record.reconsume_times >= most or header.delay_level < 0:
-            message = self._dead(record, header.group)
+            message = self._dead_letter(record, header.group)
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
-            message = self._again(record, header.group, group.retry_queue_nums, level)
-        self._traffic.note_back(record.topic, header.group, record.size)
+            message = self._retry(record, header.group, group.retry_queue_nums, level)
+        self._traffic.count_sent_back(record.topic, header.group, record.size)
         result = self._store.begin_put(message)
         if isinstance(result, PutResult):
             result.require_ok()
@@ -87,7 +87,7 @@ class SendBackProcessor:
         (await result).require_ok()
         return request.answer()
 
-    def _again(self, record: Record, group: str, queues: int, level: int) -> Message:
+    def _retry(self, record: Record, group: str, queues: int, level: int) -> Message:
         topic = self._topics.ensure(f"{RETRY_PREFIX}{group}", queues)
         if not topic.perm & Permission.WRITE:
             raise RequestError(
@@ -96,7 +96,7 @@ class SendBackProcessor:
         queue_id = randrange(max(topic.write_queue_nums, 1))
         return self._copy(record, topic.topic_name, queue_id, {DELAY: str(level)})
 
-    def _dead(self, record: Record, group: str) -> Message:
+    def _dead_letter(self, record: Record, group: str) -> Message:
         topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
         properties = record.properties
         origin = {
@@ -109,7 +109,7 @@ class SendBackProcessor:
     def _copy(
         self, record: Record, topic: str, queue_id: int, changes: dict[str, str | None]
     ) -> Message:
-        """The same message, one time older, for another topic."""
+        """Copy the message to another topic, with one more attempt counted."""
         properties = record.properties
         changes |= {
             RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),

@@ -1,7 +1,7 @@
-"""Who is connected: producers and consumers by group, as their heartbeats say.
+"""The connected producers and consumers by group, as their heartbeats describe them.
 
-A client is gone when it says so, when its connection is closed, or when no heartbeat of it came for
-too long. The other consumers of its groups are told, and share the queues anew.
+A client leaves when it unregisters, when its connection is closed, or when it has sent no heartbeat
+for too long. The other consumers of its groups are notified, and rebalance.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The consumers of a group that are connected, and what they want."""
+    """The connected consumers of a group, and their subscriptions."""
 
     name: str
     clients: dict[Connection, Client] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    """By topic. All consumers of a group want the same; the newest heartbeat counts."""
+    """By topic. All consumers of a group must subscribe alike; the newest heartbeat counts."""
     consume_type: ConsumeType = ConsumeType.PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
 
     @property
     def client_ids(self) -> list[str]:
-        """The ids, each once."""
+        """The client ids, each once."""
         return list(dict.fromkeys(client.client_id for client in self.clients.values()))
 
     def find(self, client_id: str) -> Client | None:
-        """The consumer with this id."""
+        """Return the consumer with this client id, None if it is not connected."""
         return next((c for c in self.clients.values() if c.client_id == client_id), None)
 
     def describe(self, data: ConsumerData) -> bool:
-        """Take over what a consumer says of its group; whether it wants other messages now."""
+        """Adopt a heartbeat's description of the group; return whether subscriptions changed."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.from_where = data.consume_from_where
@@ -84,7 +84,7 @@ class ConsumerGroup:
 
 
 class Clients:
-    """All clients. ``now`` is the event loop's clock."""
+    """The table of all connected clients. ``now`` is the event loop's clock."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Clients:
         self._config = config
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
-        self._groups_on: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
+        self._groups_by_connection: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
         self.handlers: dict[int, Handler] = {
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
@@ -108,16 +108,16 @@ class Clients:
         }
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What the consumers of a group want of a topic."""
+        """Return the subscription of a group's consumers to a topic, None if there is none."""
         consumers = self.consumers.get(group)
         return None if consumers is None else consumers.subscriptions.get(topic)
 
     def producers_of(self, group: str) -> Iterator[Client]:
-        """The connected producers of a group."""
+        """Yield the connected producers of a group."""
         yield from self.producers.get(group, {}).values()
 
     def silent_ms(self, client: Client) -> int:
-        """How long ago the client's last heartbeat came."""
+        """Return how long ago the client sent its last heartbeat."""
         return int((self._now() - client.last_seen) * 1000)
 
     # -- requests -----------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Clients:
         for producer in beat.producer_data_set:
             check_group(producer.group_name)
             self.producers.setdefault(producer.group_name, {})[connection] = client
-            self._on(connection).add(("producer", producer.group_name))
+            self._groups_of(connection).add(("producer", producer.group_name))
         for consumer in beat.consumer_data_set:
             self._consumer_beat(client, consumer)
         return request.answer()
@@ -143,13 +143,13 @@ class Clients:
         known = group.clients.get(client.connection)
         joined = known is None or known.client_id != client.client_id
         group.clients[client.connection] = client
-        self._on(client.connection).add(("consumer", name))
+        self._groups_of(client.connection).add(("consumer", name))
         changed = group.describe(data)
         if joined or changed:
-            self._tell(group)
+            self._notify(group)
 
-    def _on(self, connection: Connection) -> set[tuple[str, str]]:
-        return self._groups_on.setdefault(connection, set())
+    def _groups_of(self, connection: Connection) -> set[tuple[str, str]]:
+        return self._groups_by_connection.setdefault(connection, set())
 
     def _unregister(self, connection: Connection, request: Command) -> Command:
         header = UnregisterClientHeader.decode(request.fields)
@@ -169,7 +169,7 @@ class Clients:
         return request.answer(body=ConsumerIdList(group.client_ids).encode(standard=True))
 
     def _check(self, connection: Connection, request: Command) -> Command:
-        """Whether a consumer may choose its messages so."""
+        """Check whether the broker supports the filter expression of a consumer."""
         wanted = CheckClientBody.decode(request.content).subscription_data
         parsed(self._config, wanted.sub_string, wanted.expression_type)
         return request.answer()
@@ -177,8 +177,8 @@ class Clients:
     # -- leaving ------------------------------------------------------------------------------
 
     def closed(self, connection: Connection) -> None:
-        """The connection is gone, and with it all who used it."""
-        for kind, name in self._groups_on.pop(connection, ()):
+        """Remove all clients of a closed connection."""
+        for kind, name in self._groups_by_connection.pop(connection, ()):
             self._drop(connection, kind, name)
 
     def expire(self) -> None:
@@ -194,7 +194,7 @@ class Clients:
             connection.close()
 
     def _drop(self, connection: Connection, kind: str, name: str) -> None:
-        self._groups_on.get(connection, set()).discard((kind, name))
+        self._groups_by_connection.get(connection, set()).discard((kind, name))
         if kind == "producer":
             producers = self.producers.get(name, {})
             producers.pop(connection, None)
@@ -205,10 +205,10 @@ class Clients:
         if group is not None and group.clients.pop(connection, None) is not None:
             if not group.clients:
                 del self.consumers[name]
-            self._tell(group)
+            self._notify(group)
 
-    def _tell(self, group: ConsumerGroup) -> None:
-        """Let the consumers of a group share its queues anew."""
+    def _notify(self, group: ConsumerGroup) -> None:
+        """Tell the consumers of a group to rebalance."""
         config = self._groups.get(group.name)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return

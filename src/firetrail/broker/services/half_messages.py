@@ -1,4 +1,4 @@
-"""Half messages: what a broker keeps of each in memory, and what it makes of their records."""
+"""Half messages: their state in memory, and the messages and checks derived from their records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from firetrail.remoting.headers import CheckTransactionHeader
 from firetrail.store.results import PutResult
 
 QUEUE = 0
-"""Of the broker's own topics for half messages."""
+"""The only queue of the broker's internal topics for half messages."""
 Identity = tuple[str, str]
 """Producer group and unique key."""
 _NUMBER = re.compile("[0-9]{1,9}")
@@ -37,64 +37,64 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 @dataclass(slots=True)
 class Half:
-    """A half message that is open."""
+    """A half message whose transaction has not ended."""
 
     offset: int
     physical_offset: int
     store_time: int
-    """When it was stored, or its producer was asked last."""
+    """When it was stored, or when its producer was last asked."""
     group: str
-    """Of its producers."""
+    """The producer group."""
     immunity_ms: int | None
-    """How long its producer wants to be left alone; None if it has not said."""
+    """How long its producer does not want to be asked; None if the producer did not specify it."""
     checks: int = 0
     """How often a producer was asked."""
     is_known: bool = True
-    """Whether its producer knows it by its offset, or may do so."""
+    """Whether its producer knows it by its current offset, or may do so."""
     earlier: list[int] = field(default_factory=list)
-    """Offsets that its producer knows it by, of when it was stored before."""
+    """Offsets of earlier copies of it that its producer may refer to."""
     ending: asyncio.Task[None] | None = None
-    """What stores its end at the moment."""
+    """The task that is storing its end, None if there is none."""
 
 
 def half_at(place: PutResult | Record, properties: bytes, checks: int = 0) -> Half:
-    """A half message that was just stored, or found in the log."""
+    """Return the state of a half message that was just stored or found in the log."""
     seconds = _number(properties, CHECK_IMMUNITY_TIME)
     return Half(
         place.queue_offset,
         place.physical_offset,
         place.store_time,
-        sys.intern(get_property(properties, PGROUP) or ""),  # one string for all of a group
+        sys.intern(get_property(properties, PGROUP) or ""),  # one string per group
         None if seconds is None else seconds * 1000,
         checks,
     )
 
 
 def checks_of(properties: bytes) -> int | None:
-    """How often the producer was asked before it was stored; None if it is the first copy."""
+    """Return how often the producer was asked before this copy; None for the first copy."""
     return _number(properties, TRANSACTION_CHECK_TIMES)
 
 
 def _number(properties: bytes, name: str) -> int | None:
-    """The number in a property, None if there is none: producers may write anything there."""
+    """Return the number in a property, None if it is not one: producers may write anything."""
     text = get_property(properties, name) or ""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def identity_of(record: Record) -> Identity | None:
-    """What a half message has in common with what is stored of it again."""
+    """Return what all copies of a half message have in common, None if it has no unique key."""
     properties = record.properties
     unique = properties.get(UNIQ_KEY)
     return (properties.get(PGROUP, ""), unique) if unique else None
 
 
 def copy_of(record: Record, topic: str, properties: bytes) -> Message:
-    """A half message as it is to be stored in one of the broker's own topics."""
+    """Return a copy of a half message for one of the broker's internal topics."""
     return copy_record(record, topic, QUEUE, properties, wait_for_flush=False)
 
 
 def committed_from(record: Record) -> Message:
-    """The message that consumers get."""
+    """Return the message that consumers get once the half message is committed."""
     properties = record.properties
     return copy_record(
         record,
@@ -107,7 +107,7 @@ def committed_from(record: Record) -> Message:
 
 
 def ask(producer: Client, record: Record) -> None:
-    """CHECK_TRANSACTION_STATE, with the message as its producer knows it."""
+    """Send CHECK_TRANSACTION_STATE with the message in the form in which its producer sent it."""
     properties = record.properties
     unique = properties.get(UNIQ_KEY)
     header = CheckTransactionHeader(

@@ -1,8 +1,8 @@
-"""Pulls and pops that found nothing and wait for messages: long polling.
+"""Long polling: pulls and pops that found no message and wait for one in the broker.
 
-A held one is woken when messages arrive in one of its queues, and answered when one of them is
-wanted, or when its time is over. Arrivals are told by the store's dispatching thread; everything
-else happens in the event loop.
+A held request is woken when messages arrive in one of its queues. It is answered when one of them
+matches, or when its time is over. The store's dispatch thread announces arrivals; everything else
+happens in the event loop.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.deriver import Arrival
 
 HELD_MAX = 100_000
-"""So many pulls are held at most; more are answered at once."""
+"""Maximum number of held requests; further ones are answered at once."""
 
 Queue = tuple[str, int]
 """Topic and queue id, or ANY_QUEUE for all queues of the topic."""
-WHATEVER = -1
-"""The offset of who has to look for itself whether there is something new."""
+ANY_OFFSET = -1
+"""The offset of a request that every arrival wakes, because it has to look for itself."""
 
 
 class HeldRequest:
-    """A request that waits. ``wake`` answers it if it can, and says whether it has."""
+    """A waiting request. ``wake`` answers it if possible, and returns whether it did."""
 
-    __slots__ = ("alike", "connection", "group", "offset", "queues", "timer", "wake")
+    __slots__ = ("connection", "group", "key", "offset", "queues", "timer", "wake")
 
     def __init__(
         self,
@@ -36,86 +36,92 @@ class HeldRequest:
         offset: int,
         wake: Callable[[bool], bool],
         group: str = "",
-        alike: object = None,
+        key: object = None,
     ) -> None:
         self.connection = connection
         self.queues = queues
         self.offset = offset
-        """It waits for a message with this queue offset or a later one."""
+        """The request waits for a message with this queue offset or a later one."""
         self.group = group
-        """The consumer group of a pop, for who asks how many of them wait."""
-        self.alike = alike
-        """Where one finds nothing, all with the same find nothing. None is the same as no other."""
+        """The consumer group of a pop; POLLING_INFO counts waiting pops by it."""
+        self.key = key
+        """If a request finds nothing, all others with an equal key find nothing either. None is
+        equal to no other key."""
         self.wake = wake
-        """Called with whether its time is over, in which case it has to answer."""
+        """Called with True when the time is over, in which case it has to answer."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class LongPolling:
-    """All that wait, by queue."""
+    """All held requests, by queue."""
 
     def __init__(self, store: BrokerStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
-        self._held: dict[Queue, dict[HeldRequest, None]] = {}  # in the order in which they came
-        self._on: dict[Connection, set[HeldRequest]] = {}
+        self._held: dict[Queue, dict[HeldRequest, None]] = {}  # in the order of arrival
+        self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._count = 0
-        self._looks: dict[tuple[str, Queue], asyncio.TimerHandle] = {}
-        store.on_arrival(self._heard)
+        self._planned: dict[tuple[str, Queue], asyncio.TimerHandle] = {}
+        store.on_arrival(self._announced)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more pulls can wait."""
+        """Whether no more requests can be held."""
         return self._count >= HELD_MAX
 
     def hold(self, held: HeldRequest, seconds: float) -> None:
-        """Wake it when something arrives, or after some seconds."""
+        """Wake the request when a message arrives, or after ``seconds``."""
         for queue in held.queues:
             self._held.setdefault(queue, {})[held] = None
-        self._on.setdefault(held.connection, set()).add(held)
+        self._by_connection.setdefault(held.connection, set()).add(held)
         self._count += 1
         held.timer = self._loop.call_later(seconds, self._time_out, held)
-        # What arrived since it looked was not announced to it.
+        # Messages that arrived after the request looked were announced before it was held.
         news = [queue for queue in held.queues if self._newest(queue) > held.offset]
         if news:
             self._loop.call_soon(self._arrived, news)
 
     def waiting(self, queue: Queue, group: str) -> int:
-        """How many pops of a group wait for the queue."""
+        """Return how many pops of a group wait for the queue."""
         return sum(held.group == group for held in self._held.get(queue, ()))
 
-    def look(self, group: str, queue: Queue, after_s: float = 0.0) -> None:
-        """Wake who waits for the queue: it may be open for the group then, and not before."""
-        planned = self._looks.pop((group, queue), None)
+    def wake_later(self, group: str, queue: Queue, after_s: float = 0.0) -> None:
+        """Wake the requests for the queue after some seconds, when it opens for the group.
+
+        This replaces the time that was planned for the same group and queue before.
+        """
+        planned = self._planned.pop((group, queue), None)
         if planned is not None:
             planned.cancel()
-        self._looks[group, queue] = self._loop.call_later(after_s, self._look, group, queue)
+        self._planned[group, queue] = self._loop.call_later(
+            after_s, self._wake_planned, group, queue
+        )
 
     def wake(self, queue: Queue) -> None:
-        """Wake who waits for the queue, whether or not something has arrived."""
+        """Wake the requests for the queue, whether or not a message has arrived."""
         for held in list(self._held.get(queue, ())):
             if held.wake(False):
                 self._drop(held)
 
-    def _look(self, group: str, queue: Queue) -> None:
-        del self._looks[group, queue]
+    def _wake_planned(self, group: str, queue: Queue) -> None:
+        del self._planned[group, queue]
         self._arrived([queue, (queue[0], ANY_QUEUE)])
 
     def closed(self, connection: Connection) -> None:
-        """Nobody waits there any more."""
-        for held in list(self._on.get(connection, ())):
+        """Drop the requests of a closed connection."""
+        for held in list(self._by_connection.get(connection, ())):
             self._drop(held)
 
     def stop(self) -> None:
-        """Forget all."""
-        for connection in list(self._on):
+        """Drop all requests and cancel all timers."""
+        for connection in list(self._by_connection):
             self.closed(connection)
-        for planned in self._looks.values():
+        for planned in self._planned.values():
             planned.cancel()
-        self._looks.clear()
+        self._planned.clear()
 
-    def _heard(self, arrivals: Sequence[Arrival]) -> None:
-        """In the dispatching thread: pass on what somebody waits for."""
+    def _announced(self, arrivals: Sequence[Arrival]) -> None:
+        """Pass on the arrivals that a request waits for. Runs in the dispatch thread."""
         held = self._held
         queues = [(topic, number) for topic, number, *_ in arrivals if (topic, number) in held]
         queues += {(topic, ANY_QUEUE) for topic, *_ in arrivals if (topic, ANY_QUEUE) in held}
@@ -123,19 +129,19 @@ class LongPolling:
             self._loop.call_soon_threadsafe(self._arrived, queues)
 
     def _arrived(self, queues: Sequence[Queue]) -> None:
-        in_vain: set[object] = set()
+        unsuccessful: set[object] = set()
         for queue in queues:
             newest = self._newest(queue)
             for held in list(self._held.get(queue, ())):
-                if newest <= held.offset or held.timer is None or held.alike in in_vain:
+                if newest <= held.offset or held.timer is None or held.key in unsuccessful:
                     continue
                 if held.wake(False):
                     self._drop(held)
-                elif held.alike is not None:
-                    in_vain.add(held.alike)
+                elif held.key is not None:
+                    unsuccessful.add(held.key)
 
     def _newest(self, queue: Queue) -> int:
-        return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else WHATEVER + 1
+        return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
 
     def _time_out(self, held: HeldRequest) -> None:
         self._drop(held)
@@ -152,7 +158,7 @@ class LongPolling:
             del waiting[held]
             if not waiting:
                 del self._held[queue]
-        others = self._on[held.connection]
+        others = self._by_connection[held.connection]
         others.discard(held)
         if not others:
-            del self._on[held.connection]
+            del self._by_connection[held.connection]

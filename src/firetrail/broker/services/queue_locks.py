@@ -1,6 +1,6 @@
-"""Locks on queues, for consumers that take messages in order: one client a queue and group.
+"""Locks on queues for consumers in order: one client per queue and group.
 
-A client renews its locks; those that it does not renew become free after a minute.
+A client renews its locks. A lock that is not renewed expires after a minute.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
-LOCK_S = 60.0
+LOCK_EXPIRY_S = 60.0
 
 
 class QueueLocks:
-    """Who has which queue. ``now`` is the event loop's clock."""
+    """The owners of locked queues. ``now`` is the event loop's clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -34,7 +34,7 @@ class QueueLocks:
         locked = []
         for queue in wanted.mq_set:
             owner, since = held.get(queue, ("", 0.0))
-            if owner in ("", wanted.client_id) or now - since > LOCK_S:
+            if owner in ("", wanted.client_id) or now - since > LOCK_EXPIRY_S:
                 held[queue] = wanted.client_id, now
                 locked.append(queue)
         return request.answer(body=LockedBody(locked).encode(standard=True))
@@ -48,8 +48,8 @@ class QueueLocks:
         return request.answer()
 
     def expire(self) -> None:
-        """Forget the locks that nobody has renewed."""
-        oldest = self._now() - LOCK_S
+        """Remove the locks that were not renewed in time."""
+        oldest = self._now() - LOCK_EXPIRY_S
         for group, held in list(self._held.items()):
             kept = {queue: lock for queue, lock in held.items() if lock[1] >= oldest}
             if kept:

@@ -1,4 +1,4 @@
-"""What name servers are told: that the broker is there, and which topics it has."""
+"""Registration of the broker and its topics with name servers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
 
-REST = 10
-"""How many times longer than it takes to write all topics down the pause behind it is."""
-ROUTE_S = 30.0
-"""How long a route of another name server is taken for current."""
+PAUSE_FACTOR = 10
+"""The pause after a registration is this many times as long as encoding all topics took."""
+ROUTE_EXPIRY_S = 30.0
+"""How long a route from another name server is considered current."""
 ROUTES_MAX = 10_000
-"""So many of them are kept."""
+"""Maximum number of cached routes."""
 RETRY_S = 1.0
-"""A name server that was not reached, or is gone, is tried again after so long."""
+"""Pause before the next attempt to reach a name server that was not reached or has left."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,42 +49,45 @@ class Registration:
         self._topics = topics
         self._name_server = name_server
         self._client = Client(on_closed=self._disconnected)
-        self._absent: set[str] = set()  # name servers that do not know all
-        self._remarks: dict[str, str] = {}  # what they have said last
-        self._again = asyncio.Event()
+        self._absent: set[str] = set()  # name servers that may not know all topics
+        self._remarks: dict[str, str] = {}  # their last remarks
+        self._has_changes = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._news: dict[str, TopicConfig] | None = None  # None: there may be less than before
+        self._changes: dict[str, TopicConfig] | None = None  # None: topics may be missing
         self._scheduled = False
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
 
     async def start(self) -> None:
-        """Register everywhere; a name server that cannot be reached is tried again later."""
+        """Register with all name servers; retry later with those that cannot be reached."""
         self._register_here()
         if self._config.name_servers:
             await self._register_all()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def changed(self, topics: Iterable[TopicConfig] | None = None) -> None:
-        """These topics have changed, None for any: who asks for a route now has to find them."""
-        self._again.set()
+        """Register changed topics soon, so that their routes can be found.
+
+        ``topics`` is None if any topic may have changed or was deleted.
+        """
+        self._has_changes.set()
         if self._name_server is None:
             return
         if not self._scheduled:
             self._scheduled = True
-            self._news = {}
+            self._changes = {}
             asyncio.get_running_loop().call_soon(self._register_here)
         if topics is None:
-            self._news = None
-        elif self._news is not None:
-            self._news.update((topic.topic_name, topic) for topic in topics)
+            self._changes = None
+        elif self._changes is not None:
+            self._changes.update((topic.topic_name, topic) for topic in topics)
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Where the queues of a topic are, on all brokers; None if nobody knows."""
+        """Return where the queues of a topic are, on all brokers; None if no name server knows."""
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
-        if known is not None and now - known[0] < ROUTE_S:
+        if known is not None and now - known[0] < ROUTE_EXPIRY_S:
             return known[1]
-        # Others may know brokers that are not registered here.
+        # Other name servers may know brokers that are not registered here.
         route = await self._ask_route(topic)
         if route is None:
             return self._name_server.routes.route(topic) if self._name_server is not None else None
@@ -101,15 +104,17 @@ class Registration:
                 answer = await self._client.ask(address, command)
                 return TopicRouteData.decode(answer.content)
             except (OSError, TimeoutError, FiretrailError) as error:
-                _log.info("route of %s from name server %s: %s", topic, address, error)
+                _log.info(
+                    "name server %s did not return the route of topic %s: %s", address, topic, error
+                )
         return None
 
     async def stop(self) -> None:
-        """Take leave."""
+        """Unregister from all name servers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self._tell_all(RequestCode.UNREGISTER_BROKER, b"")
+            await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
         if self._name_server is not None:
             self._name_server.unregister_local(
                 name=self._config.name, address=self._address, broker_id=self._config.broker_id
@@ -123,48 +128,48 @@ class Registration:
                 cluster=self._config.cluster,
                 name=self._config.name,
                 address=self._address,
-                topics=self._topics(self._news.values() if self._news is not None else None),
+                topics=self._topics(self._changes.values() if self._changes is not None else None),
                 broker_id=self._config.broker_id,
-                complete=self._news is None,
+                complete=self._changes is None,
             )
 
     def _disconnected(self, address: str) -> None:
-        """A name server is gone; if it starts again, it knows nothing."""
+        """Note that a name server has left; it knows nothing when it starts again."""
         self._absent.add(address)
 
     async def _run(self) -> None:
-        due = self._in_time()
+        due = self._next_due()
         while True:
             now = asyncio.get_running_loop().time()
             try:
                 async with asyncio.timeout(min(max(due - now, 0), RETRY_S)):
-                    await self._again.wait()
+                    await self._has_changes.wait()
             except TimeoutError:
                 pass
-            changed = self._again.is_set()
-            self._again.clear()
+            changed = self._has_changes.is_set()
+            self._has_changes.clear()
             if changed or asyncio.get_running_loop().time() >= due:
-                due = self._in_time()
-                await asyncio.sleep(REST * await self._register_all())
+                due = self._next_due()
+                await asyncio.sleep(PAUSE_FACTOR * await self._register_all())
             elif self._absent:
-                await asyncio.sleep(REST * await self._register_all(self._absent))
+                await asyncio.sleep(PAUSE_FACTOR * await self._register_all(self._absent))
 
-    def _in_time(self) -> float:
+    def _next_due(self) -> float:
         return asyncio.get_running_loop().time() + self._config.register_interval_ms / 1000
 
     async def _register_all(self, addresses: Iterable[str] | None = None) -> float:
-        """Tell all topics; the seconds it took to write them down.
+        """Register all topics; return how many seconds encoding them took.
 
-        What an absent name server makes the others wait for does not count.
+        The time spent waiting for an absent name server is not included.
         """
         began = time.monotonic()
         content = RegisterBrokerBody(self._topics(None))
         body = await asyncio.to_thread(encode_registration, content)
         took = time.monotonic() - began
-        await self._tell_all(RequestCode.REGISTER_BROKER, body, addresses)
+        await self._send_to_all(RequestCode.REGISTER_BROKER, body, addresses)
         return took
 
-    async def _tell_all(
+    async def _send_to_all(
         self, code: RequestCode, body: bytes, addresses: Iterable[str] | None = None
     ) -> None:
         header = RegisterBrokerHeader(
@@ -177,12 +182,12 @@ class Registration:
         )
         await asyncio.gather(
             *(
-                self._tell(address, Command(code, header.encode(), body))
+                self._send(address, Command(code, header.encode(), body))
                 for address in list(self._config.name_servers if addresses is None else addresses)
             )
         )
 
-    async def _tell(self, address: str, command: Command) -> None:
+    async def _send(self, address: str, command: Command) -> None:
         try:
             answer = await self._client.ask(address, command)
             self._absent.discard(address)
@@ -190,6 +195,6 @@ class Registration:
         except (OSError, TimeoutError, FiretrailError) as error:
             self._absent.add(address)
             remark = str(error).removeprefix(f"{address}: ") or type(error).__name__
-        if remark != self._remarks.get(address, ""):  # once, though it is tried every second
+        if remark != self._remarks.get(address, ""):  # log it once, not with every retry
             self._remarks[address] = remark
-            _log.warning("name server %s: %s", address, remark or "it knows this broker again")
+            _log.warning("name server %s: %s", address, remark or "the broker is registered again")

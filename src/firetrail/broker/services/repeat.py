@@ -1,4 +1,4 @@
-"""Work that is done again and again, whatever becomes of it once."""
+"""A loop that repeats a step forever and survives its failures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ AFTER_ERROR_S = 1.0
 
 
 async def repeat(step: Callable[[], float], trouble: str, log: logging.Logger) -> None:
-    """Take ``step``, which says after how many seconds it wants to be taken again, for ever.
+    """Call ``step`` forever; it returns how many seconds to wait before the next call.
 
-    If it fails, ``trouble`` and why is logged, and it is tried again.
+    If it fails, the error is logged after the words of ``trouble``, and the step is retried.
     """
     while True:
         try:
@@ -22,7 +22,7 @@ async def repeat(step: Callable[[], float], trouble: str, log: logging.Logger) -
         except FiretrailError as error:
             log.error("%s: %s", trouble, error)
             pause = AFTER_ERROR_S
-        except Exception:  # nobody has foreseen it
+        except Exception:  # unexpected, so the traceback is logged
             log.exception("%s", trouble)
             pause = AFTER_ERROR_S
         await asyncio.sleep(pause)

@@ -1,7 +1,7 @@
-"""Delayed messages: each level has a queue, in which messages wait in the order of their time.
+"""Delayed messages. Each level has a queue, in which messages wait in the order of delivery.
 
-How far each queue has been delivered is kept in ``delayOffset.json``. What was delivered after the
-last save is delivered again after a crash: at least once, as all else.
+``delayOffset.json`` says how far each queue has been delivered. After a crash, messages that were
+delivered after the last save are delivered again: delivery is at least once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from firetrail.remoting.bodies import DelayOffsets
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.draft import DELAY_ELAPSED
 
-LOOK_S = 0.1
-"""Longest pause between two looks at the queues."""
-AT_ONCE = 256
-"""Messages of a level that are delivered before others get their turn."""
+POLL_S = 0.1
+"""Longest pause between two polls of the queues."""
+BATCH_SIZE = 256
+"""Messages of one level that are delivered before the event loop runs other tasks."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,32 +48,32 @@ class Schedule:
         self._task: asyncio.Task[None] | None = None
 
     def content(self) -> DelayOffsets:
-        """The next queue offset of each level."""
+        """Return the next queue offset of each level."""
         return DelayOffsets(dict(sorted(self._next.items())))
 
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:
-        """Set levels back that are beyond the end of their queues."""
+        """Set the levels back whose offsets are beyond the end of their queues."""
         overruns = set_back_delays(self._next, overshoot)
         if overruns:
             self.saver.note_change()
         return overruns
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
         self._task = asyncio.get_running_loop().create_task(
-            repeat(self.deliver, "delayed messages have to wait", _log)
+            repeat(self.deliver, "delayed messages cannot be delivered now; will retry", _log)
         )
 
     async def stop(self) -> None:
-        """Deliver no more, and save how far it went."""
+        """Stop delivering, and save how far it went."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.saver.stop()
 
     def deliver(self) -> float:
-        """Deliver what is due, some messages of each level; in how many seconds to look again."""
-        pause = LOOK_S
+        """Deliver some due messages of each level; return the seconds until the next call."""
+        pause = POLL_S
         for level in range(1, self._levels.max_level + 1):
             pause = min(pause, self._deliver_level(level))
         if self._delivered:
@@ -85,20 +85,20 @@ class Schedule:
         queue_id = level - 1
         end = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
         if not end:
-            return LOOK_S
+            return POLL_S
         first = self._store.min_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._next.get(level, 0), first), end)
-        for _ in range(AT_ONCE):
+        for _ in range(BATCH_SIZE):
             unit = self._store.unit(SCHEDULE_TOPIC, queue_id, offset)
             if unit is None:
                 self._advance(level, offset)
-                return LOOK_S
+                return POLL_S
             now = self._now_ms()
             wait_ms = unit.tags_code - now
             # A clock that was set back must not make messages wait longer than their level.
             if 0 < wait_ms <= self._levels.wait_ms(level):
                 self._advance(level, offset)
-                return min(wait_ms / 1000, LOOK_S)
+                return min(wait_ms / 1000, POLL_S)
             self._delivered |= self._put_stored(unit.physical_offset)
             offset += 1
             self._advance(level, offset)
@@ -110,7 +110,7 @@ class Schedule:
             self.saver.note_change()
 
     def _put_stored(self, physical_offset: int) -> bool:
-        """Whether the message was there and could be read; all behind a damaged one are."""
+        """Deliver a stored message; return False if it is deleted or damaged, and skipped."""
         try:
             record = self._store.stored(physical_offset)
         except StoreDamagedError as error:
@@ -125,7 +125,8 @@ class Schedule:
         topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
         if topic is None or topic == HALF_TOPIC or not queue_id.isdigit():
             _log.error(
-                "the delayed message at %d has no topic to go to; left out", record.physical_offset
+                "the delayed message at %d names no topic and queue to deliver it to; skipped",
+                record.physical_offset,
             )
             return
         raw = record.raw_properties
@@ -140,9 +141,9 @@ class Schedule:
                     wait_for_flush=False,
                 )
             )
-        except IllegalMessageError as error:  # it will not become legal; others have their turn
+        except IllegalMessageError as error:  # retrying would never help, and block later messages
             _log.error(
-                "the delayed message at %d for %s cannot be stored: %s; left out",
+                "the delayed message at %d for topic %s cannot be stored: %s; skipped",
                 record.physical_offset,
                 topic,
                 error,

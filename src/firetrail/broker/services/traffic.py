@@ -1,8 +1,8 @@
-"""How many messages went in and out by topic and group, in the last minute, hour and day.
+"""Counters of messages in and out, by topic and group, for the last minute, hour and day.
 
-Puts are taken from what the store announces as arrived, gets from the answers of pulls: nothing is
-added to the way of a message but a sum for each answer. Every ten seconds all counters are noted;
-a figure is the difference between now and the oldest note of a span.
+Puts are counted from the arrivals that the store announces, gets from the answers to pulls: the hot
+path gets no more than one addition per answer. Every ten seconds a sample of all counters is taken.
+A figure is the difference between a counter and the oldest sample of a span.
 """
 
 from __future__ import annotations
@@ -18,73 +18,75 @@ from firetrail.store.dispatch.deriver import Arrival
 
 
 class Span(NamedTuple):
-    """A stretch of time: how many notes it takes, and after how many samples each is made."""
+    """A stretch of time that is covered by samples."""
 
     first: int
-    """Place of its notes among those of all spans."""
-    notes: int
+    """Index of its first sample among those of all spans."""
+    samples: int
+    """How many samples it keeps."""
     every: int
+    """It keeps every n-th sample that is taken."""
 
 
 MINUTE = Span(0, 7, 1)
 HOUR = Span(7, 7, 60)
 DAY = Span(14, 25, 360)
 SPANS = (MINUTE, HOUR, DAY)
-_NOTES = sum(span.notes for span in SPANS)
+_SAMPLES = sum(span.samples for span in SPANS)
 
 
 class Count:
-    """Messages and bytes since the broker was started, and what they were at earlier times."""
+    """Messages and bytes since the start of the broker, and samples of both."""
 
-    __slots__ = ("bytes", "messages", "noted_bytes", "noted_messages")
+    __slots__ = ("bytes", "messages", "sampled_bytes", "sampled_messages")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        self.noted_messages = array("q", bytes(8 * _NOTES))
-        self.noted_bytes = array("q", bytes(8 * _NOTES))
+        self.sampled_messages = array("q", bytes(8 * _SAMPLES))
+        self.sampled_bytes = array("q", bytes(8 * _SAMPLES))
 
     def add(self, messages: int, size: int) -> None:
-        """Count some more."""
+        """Add to both counters."""
         self.messages += messages
         self.bytes += size
 
 
 class Traffic:
-    """All counters. ``now`` is a clock that never jumps."""
+    """All counters. ``now`` is a monotonic clock."""
 
     def __init__(self, store: BrokerStore, now: Callable[[], float]) -> None:
         self._store = store
         self._now = now
         self.put = Count()
-        """All that was put, with what the broker itself puts."""
+        """All puts, including those of the broker itself."""
         self.got = Count()
         self.topics: dict[str, Count] = {}
-        """What was put, by topic."""
+        """Puts by topic."""
         self.groups: dict[tuple[str, str], Count] = {}
-        """What was got, by topic and group."""
+        """Gets by topic and group."""
         self.sent_back: dict[tuple[str, str], Count] = {}
-        """What was given back to be consumed again, by topic and group."""
+        """Messages that consumers sent back for a retry, by topic and group."""
         self._tables: tuple[dict[Any, Count], ...] = (self.topics, self.groups, self.sent_back)
-        self._times = array("d", [now()] * _NOTES)
+        self._times = array("d", [now()] * _SAMPLES)
         self._samples = 0
         self._arrived: dict[tuple[str, int], tuple[int, int]] = {}
-        self._guard = threading.Lock()  # of what has arrived
+        self._guard = threading.Lock()  # protects _arrived
         self._counting = threading.Lock()
         self._stopped = False
-        store.on_arrival(self._heard)
+        store.on_arrival(self._announced)
 
     # -- counting -----------------------------------------------------------------------------
 
-    def _heard(self, arrivals: Sequence[Arrival]) -> None:
-        """In the dispatching thread: remember what is new, to be counted later."""
+    def _announced(self, arrivals: Sequence[Arrival]) -> None:
+        """Remember arrivals, to be counted later. Runs in the dispatch thread."""
         with self._guard:
             for topic, queue_id, end, new in arrivals:
                 first, _ = self._arrived.get((topic, queue_id), (end - new, 0))
                 self._arrived[topic, queue_id] = first, end
 
-    def note_get(self, topic: str, group: str, messages: int, size: int) -> None:
-        """A group has got messages."""
+    def count_get(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Count messages that a group has received."""
         self.got.add(messages, size)
         key = topic, group
         count = self.groups.get(key)
@@ -92,12 +94,12 @@ class Traffic:
             count = self.groups[key] = Count()
         count.add(messages, size)
 
-    def note_back(self, topic: str, group: str, size: int) -> None:
-        """A group has given a message back."""
+    def count_sent_back(self, topic: str, group: str, size: int) -> None:
+        """Count a message that a group has sent back."""
         self.sent_back.setdefault((topic, group), Count()).add(1, size)
 
     def count_puts(self) -> None:
-        """Bring the counters of puts up to date; looks at what has arrived since the last time."""
+        """Count the puts that have arrived since the last call."""
         with self._counting:
             if self._stopped:
                 return
@@ -109,56 +111,56 @@ class Traffic:
                 self.topics.setdefault(topic, Count()).add(end - first, size)
 
     def stop(self) -> None:
-        """Do not touch the store any more; waits for who does."""
+        """Stop reading from the store; wait for a thread that is reading."""
         with self._counting:
             self._stopped = True
 
     def sample(self) -> None:
-        """Note all counters; called every ten seconds, may be called in a thread."""
+        """Take a sample of all counters. Called every ten seconds, in any thread."""
         self.count_puts()
         self._samples += 1
         for span in SPANS:
             if self._samples % span.every == 0:
-                self._note(span.first + self._samples // span.every % span.notes)
+                self._keep(span.first + self._samples // span.every % span.samples)
         if self._samples % DAY.every == 0:
-            self._forget_the_idle()
+            self._drop_idle()
 
-    def _note(self, place: int) -> None:
-        self._times[place] = self._now()
+    def _keep(self, index: int) -> None:
+        self._times[index] = self._now()
         counts = [self.put, self.got]
         for table in self._tables:
             counts += list(table.values())
         for count in counts:
-            count.noted_messages[place] = count.messages
-            count.noted_bytes[place] = count.bytes
+            count.sampled_messages[index] = count.messages
+            count.sampled_bytes[index] = count.bytes
 
-    def _forget_the_idle(self) -> None:
-        """Drop counters on which nothing has happened for a day."""
+    def _drop_idle(self) -> None:
+        """Drop counters that have not changed for a day."""
         oldest = self._oldest(DAY)
         for table in self._tables:
             for key, count in list(table.items()):
-                if count.messages == count.noted_messages[oldest]:
+                if count.messages == count.sampled_messages[oldest]:
                     table.pop(key, None)
 
     # -- figures ------------------------------------------------------------------------------
 
     def messages(self, count: Count | None, span: Span) -> StatsItem:
-        """How many messages in the last minute, hour or day, and a second."""
+        """Return the number of messages in the last minute, hour or day, and per second."""
         return self._figure(count, span, "messages")
 
     def bytes(self, count: Count | None, span: Span) -> StatsItem:
-        """The same in bytes."""
+        """Return the number of bytes in the last minute, hour or day, and per second."""
         return self._figure(count, span, "bytes")
 
     def _figure(self, count: Count | None, span: Span, unit: str) -> StatsItem:
         if count is None:
             return StatsItem()
         oldest = self._oldest(span)
-        total = getattr(count, unit) - getattr(count, f"noted_{unit}")[oldest]
-        messages = count.messages - count.noted_messages[oldest]
+        total = getattr(count, unit) - getattr(count, f"sampled_{unit}")[oldest]
+        messages = count.messages - count.sampled_messages[oldest]
         seconds = max(self._now() - self._times[oldest], 1e-9)
         return StatsItem(total, total / seconds, total / messages if messages else 0.0)
 
     def _oldest(self, span: Span) -> int:
-        made = self._samples // span.every
-        return span.first + ((made + 1) % span.notes if made >= span.notes - 1 else 0)
+        kept = self._samples // span.every
+        return span.first + ((kept + 1) % span.samples if kept >= span.samples - 1 else 0)

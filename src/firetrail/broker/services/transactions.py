@@ -1,11 +1,12 @@
-"""Transactions: messages that nobody sees until their producer commits them.
+"""Transactions: messages that consumers do not see until their producer commits them.
 
-A half message waits in a topic of its own. Commit puts it where it belongs, commit and rollback
-alike note its end in another topic. Who says neither is asked; for each question the half message
-is stored again, behind the others, with the number of questions, so that the oldest open one is
-never far back. While no producer of the group is connected, nothing is asked and nothing counted:
-the half message waits for as long as the log is kept. The topics, and the offsets in them, are
-those of RocketMQ's broker.
+A half message waits in an internal topic. A commit puts the message into its real topic. Commit and
+rollback both store an end mark in another internal topic. If a producer does neither, the broker
+checks: it asks a producer of the group for the outcome. Before each check the half message is
+stored again at the end of its topic, with the number of checks, so that the oldest open one is
+never far back. While no producer of the group is connected, there are no checks and none is
+counted: the half message waits for as long as the log is kept. The topics, and the offsets in them,
+are those of RocketMQ's broker.
 """
 
 from __future__ import annotations
@@ -56,20 +57,21 @@ from firetrail.store.lifecycle.retention import HOUR_MS
 from firetrail.store.results import PutResult
 
 GROUP = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say how far half and end topic are done with."""
+"""The group whose offsets say up to where all half messages and end marks are settled."""
 ENDED = "d"
-"""Tag of the messages that note the end of half messages."""
-AT_ONCE = 64
-"""Half messages that are looked at before others get their turn."""
+"""Tag of the end marks of half messages."""
+BATCH_SIZE = 64
+"""Half messages that are checked before the event loop runs other tasks."""
 FAR_BACK = 100_000
-"""Half messages behind one that waits for its producer, besides as many as are open; then it is
-stored again behind them. So a start does not read more, however long a producer is away."""
+"""A half message that waits for its producer is stored again once it is followed by this many half
+messages plus as many as are open. This bounds what a start reads, however long a producer is
+away."""
 
 _log = logging.getLogger(__name__)
 
 
 class Transactions:
-    """Half messages from begin to end."""
+    """All open half messages. Handles END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(
         self,
@@ -87,9 +89,9 @@ class Transactions:
         self._config = config
         self._now_ms = now_ms
         self._open: dict[int, Half] = {}
-        self._loaded: dict[Identity | None, Half] = {}  # open at the start, and stored before
-        self._next = 0  # half messages before it are in _open, or have ended
-        self._absent: set[str] = set()  # groups that could not be asked in the last round
+        self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
+        self._next = 0  # half messages before this offset are in _open, or have ended
+        self._absent: set[str] = set()  # groups without a producer in the last round of checks
         self.handlers: dict[int, Handler] = {
             RequestCode.END_TRANSACTION: self._end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume,
@@ -98,7 +100,7 @@ class Transactions:
     # -- begin --------------------------------------------------------------------------------
 
     def half(self, message: Message) -> Message:
-        """The half message that is stored for a message."""
+        """Return the half message to store for a message; RequestError if they are refused."""
         if self._config.reject_transactions:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -119,7 +121,7 @@ class Transactions:
         )
 
     def begun(self, place: PutResult, properties: bytes) -> None:
-        """A half message was stored."""
+        """Remember a half message that was stored."""
         self._remember(half_at(place, properties))
 
     # -- end ----------------------------------------------------------------------------------
@@ -128,20 +130,23 @@ class Transactions:
         header = EndTransactionHeader.decode(request.fields)
         decision = header.commit_or_rollback
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
-            return request.answer()  # the producer does not know yet, and is asked again
-        record = self._asked_for(header)
-        half = self._open.get(header.tran_state_table_offset) or self._stored_again(record)
+            return request.answer()  # the producer does not know yet, and will be asked again
+        record = self._half_record(header)
+        half = self._open.get(header.tran_state_table_offset) or self._later_copy(record)
         if half is None:
-            return request.answer()  # it has ended already
+            return request.answer()  # the transaction has ended already
         if half.ending is None:
             commits = decision == layout.TRANSACTION_COMMIT
             work = self._store_end(half, committed_from(record) if commits else None)
             half.ending = asyncio.get_running_loop().create_task(work)
-        await asyncio.shield(half.ending)  # who says it again waits for the same end
+        await asyncio.shield(half.ending)  # a repeated request waits for the same task
         return request.answer()
 
-    def _stored_again(self, record: Record) -> Half | None:
-        """What is open of a half message that was asked for before a start, under other offsets."""
+    def _later_copy(self, record: Record) -> Half | None:
+        """Return the open copy of a half message that was checked before the broker's start.
+
+        The producer refers to the copy that it was sent in that check.
+        """
         half = self._loaded.get(identity_of(record))
         if half is None or half.offset not in self._open or half.offset < record.queue_offset:
             return None
@@ -156,7 +161,7 @@ class Transactions:
         finally:
             half.ending = None
 
-    def _asked_for(self, header: EndTransactionHeader) -> Record:
+    def _half_record(self, header: EndTransactionHeader) -> Record:
         record = self._store.at(header.commit_log_offset)
         if record is None or record.topic != HALF_TOPIC:
             raise RequestError(
@@ -174,13 +179,13 @@ class Transactions:
         return record
 
     async def _resume(self, connection: Connection, request: Command) -> Command:
-        """Ask for a message again that was given up."""
+        """Start checking a message again that was given up."""
         message_id = MessageIdHeader.decode(request.fields).msg_id
         record = self._store.at(decode_message_id(message_id).physical_offset)
         if record is None or record.topic != CHECKED_OFTEN_TOPIC:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"no message {message_id:.64} among those in {CHECKED_OFTEN_TOPIC}",
+                f"there is no message {message_id:.64} in {CHECKED_OFTEN_TOPIC}",
             )
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
         self.begun(await self._put(copy_of(record, HALF_TOPIC, properties)), properties)
@@ -204,10 +209,10 @@ class Transactions:
         for offset in (half.offset, *half.earlier):
             self._open.pop(offset, None)
 
-    # -- what is open -------------------------------------------------------------------------
+    # -- recovery -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the half messages that are open, after a start."""
+        """Read the open half messages from the store, at the start of the broker."""
         self._next = self._progress(HALF_TOPIC)
         newest: dict[Identity | None, Half] = {}
         copies: set[int] = set()
@@ -216,7 +221,7 @@ class Transactions:
             half = half_at(record, record.raw_properties, checks or 0)
             identity = identity_of(record)
             older = newest.get(identity)
-            # A copy always has a count. A crash may have come before the older one's end mark.
+            # Every copy has a count. A crash may have prevented the end mark of the older one.
             if older is not None and checks in (older.checks, older.checks + 1):
                 half.earlier = [*older.earlier, older.offset]
             if identity is not None:
@@ -235,7 +240,7 @@ class Transactions:
         }
 
     def _ended(self, offset: int) -> None:
-        """An end mark names the offset: all of it has ended, or was stored again behind it."""
+        """Apply an end mark: the half message has ended, or only this copy of it has."""
         half = self._open.pop(offset, None)
         if half is not None and half.offset == offset:
             self._forget(half)
@@ -248,10 +253,10 @@ class Transactions:
     def _messages(self, topic: str, offset: int) -> Iterator[Record]:
         return internal_records(self._store, topic, QUEUE, offset)
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Ask for the half messages that are old enough, and save how far all have ended."""
+        """Check the half messages that are old enough; save up to where all have ended."""
         now = self._now_ms()
         first_kept = self._store.log_range[0]
         deleted: Counter[str] = Counter()
@@ -259,32 +264,32 @@ class Transactions:
         halves = sorted(self._halves(), key=lambda half: half.offset)
         far_back = FAR_BACK + len(halves)
         for number, half in enumerate(halves):
-            if number % AT_ONCE == 0:
+            if number % BATCH_SIZE == 0:
                 await asyncio.sleep(0)
             if half.offset not in self._open or half.ending is not None:
-                continue  # it has ended meanwhile, or is about to
+                continue  # it has ended since the round began, or is about to
             half.store_time = min(half.store_time, now)  # if the clock was set back
             if half.physical_offset < first_kept:
                 self._forget(half)
                 deleted[half.group] += 1
-            elif now - half.store_time >= self._patience(half):
+            elif now - half.store_time >= self._immunity_ms(half):
                 await self._check(half, now, absent, far_back)
         self._save_progress()
         self._report(deleted, absent)
 
     def _report(self, deleted: Counter[str], absent: Counter[str]) -> None:
-        """Log what a round could not ask for: what is deleted, and groups that have just gone."""
+        """Log deleted half messages, and groups that have had no producer since this round."""
         for group, count in deleted.items():
             _log.warning(
                 "%d half messages of producer group %s were deleted with old files of the log "
-                "before their transactions ended; no consumer gets them",
+                "before their transactions ended; consumers will not get them",
                 count,
                 group,
             )
         for group in absent.keys() - self._absent:
             _log.warning(
-                "producer group %s has %d open transactions, but no producer is connected that "
-                "could be asked; they wait for one for %d hours (fileReservedTime)",
+                "producer group %s has %d open transactions, but no connected producer to ask for "
+                "the outcome; they wait for one for %d hours (fileReservedTime)",
                 group,
                 absent[group],
                 self._store.config.file_reserved_hours,
@@ -292,14 +297,14 @@ class Transactions:
         self._absent = set(absent)
 
     async def _check(self, half: Half, now: int, absent: Counter[str], far_back: int) -> None:
-        """Ask for a half message that is due, give it up, or let it wait for a producer.
+        """Check a due half message: ask a producer, give it up, or let it wait for a producer.
 
-        While it waits, its record is not even read, unless it is too far back.
+        While it waits, its record is not read, unless it is too far back.
         """
-        most = self._config.transaction_check_max
+        check_max = self._config.transaction_check_max
         kept_h = self._store.config.file_reserved_hours
-        if half.checks >= most:
-            await self._give_up(half, f"after {most} checks")
+        if half.checks >= check_max:
+            await self._give_up(half, f"after {check_max} checks")
         elif self._producer(half) is not None:
             await self._ask(half)
         elif now - half.store_time >= kept_h * HOUR_MS:
@@ -314,19 +319,21 @@ class Transactions:
         return next((one for one in producers if not one.connection.is_closed), None)
 
     def _stored(self, half: Half) -> Record | None:
-        """Its record, None if retention has deleted it or, which is reported, it is damaged."""
+        """Return its record, None if it is deleted, or damaged, which is logged."""
         try:
             return self._store.stored(half.physical_offset)
         except StoreDamagedError as error:
-            _log.error("a half message is damaged and given up: %s", error)
+            _log.error(
+                "a half message of producer group %s is damaged and given up: %s", half.group, error
+            )
             return None
 
     def _halves(self) -> list[Half]:
         return list({half.offset: half for half in self._open.values()}.values())
 
-    def _patience(self, half: Half) -> int:
-        wanted = half.immunity_ms
-        return self._config.transaction_timeout_ms if wanted is None else wanted
+    def _immunity_ms(self, half: Half) -> int:
+        own = half.immunity_ms
+        return self._config.transaction_timeout_ms if own is None else own
 
     async def _give_up(self, half: Half, why: str) -> None:
         record = self._stored(half)
@@ -350,7 +357,7 @@ class Transactions:
         await self._put(self._end_mark(half.offset))
 
     async def _ask(self, half: Half) -> None:
-        """Store a half message again with one more question, and ask."""
+        """Store a half message again with one more check counted, and ask a producer."""
         half.checks += 1
         stored = await self._store_again(half)
         if stored is None:
@@ -358,13 +365,13 @@ class Transactions:
         half.store_time = stored.store_time
         producer = self._producer(half)
         if producer is None:
-            half.checks -= 1  # it has gone meanwhile
+            half.checks -= 1  # it disconnected while the copy was stored
         else:
             half.is_known = True
             ask(producer, stored)
 
     async def _store_again(self, half: Half) -> Record | None:
-        """Put a half message behind the others; None if that cannot be, and it is given up."""
+        """Append a copy of a half message; return None if that fails and it is given up."""
         record = self._stored(half)
         if record is None:
             self._forget(half)
@@ -373,7 +380,7 @@ class Transactions:
         again = copy_of(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
         try:
             place = await self._put(again)
-        except IllegalMessageError as error:  # it never can be; those behind it have their turn
+        except IllegalMessageError as error:  # retrying would never help, and block later ones
             self._log_refused(half, error)
             self._forget(half)
             await self._put(self._end_mark(half.offset))
@@ -392,13 +399,14 @@ class Transactions:
 
     def _log_refused(self, half: Half, error: IllegalMessageError) -> None:
         _log.error(
-            "the half message at %d cannot be stored again: %s; given up",
+            "the half message at %d of producer group %s cannot be stored again: %s; given up",
             half.physical_offset,
+            half.group,
             error,
         )
 
     def _save_progress(self) -> None:
-        """All half messages before the oldest open one have ended."""
+        """Commit the offset of the oldest open half message: all before it have ended."""
         oldest = min((half.offset for half in self._halves()), default=self._next)
         self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:
