@@ -119,7 +119,7 @@ def test_opening_and_closing(kind: str, tmp_path: Path) -> None:
             make = clients(broker.namesrv, tmp_path)[kind]
 
             def locked(group: str) -> object:
-                return broker._locks._held.get(group)
+                return broker._parts.locks._held.get(group)
 
             async def is_gone() -> None:
                 await until(lambda: not broker.clients.consumers and not locked("G"))

@@ -80,7 +80,7 @@ def test_an_ordered_message_waits_until_the_lock_was_renewed() -> None:
 
     async def test(broker: Broker) -> None:
         owners: list[str] = []
-        held = broker._locks._held
+        held = broker._parts.locks._held
 
         def listener(message: Received) -> None:
             owners.append(held["G"][message.queue][0])

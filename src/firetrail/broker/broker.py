@@ -16,48 +16,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from firetrail.broker.admin.assignment import AssignmentProcessor
-from firetrail.broker.admin.config import ConfigProcessor
-from firetrail.broker.admin.consumers import ConsumerProcessor
-from firetrail.broker.admin.inspection import InspectionProcessor
-from firetrail.broker.admin.runtime_info import RuntimeInfo
-from firetrail.broker.admin.stats import StatsProcessor
-from firetrail.broker.admin.topics_groups import TopicGroupProcessor
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.filter.selection import MessageSelector
-from firetrail.broker.pop.ack import AckProcessor
-from firetrail.broker.pop.checkpoints import PopCheckpoints
-from firetrail.broker.pop.orders import PopOrders
-from firetrail.broker.pop.pop import PopProcessor
-from firetrail.broker.pop.revive import ReviveService
-from firetrail.broker.processors.pull import PullProcessor
-from firetrail.broker.processors.query import QueryProcessor
-from firetrail.broker.processors.reply import ReplyProcessor
-from firetrail.broker.processors.send import SendProcessor
-from firetrail.broker.processors.send_back import SendBackProcessor
-from firetrail.broker.services.clients import Clients
-from firetrail.broker.services.long_polling import LongPolling
-from firetrail.broker.services.queue_locks import QueueLocks
-from firetrail.broker.services.registration import Registration
-from firetrail.broker.services.schedule import Schedule
-from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.services.transactions import Transactions
-from firetrail.broker.state.config_file import ORDERS, ConfigFile
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.offset_files import OffsetFiles
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.overruns import log_overruns, overshoot_in
-from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import pending_destinations
+from firetrail.broker.parts import Environment, Parts, build, handlers_of
 from firetrail.broker.takeover import unsupported
-from firetrail.broker.takeover.java_timer import take_over
-from firetrail.broker.takeover.waiting_timers import count_waiting
-from firetrail.format.names import (
-    CONFIG,
-    DELAY_OFFSETS,
-    GROUPS_JSON,
-    TOPICS_JSON,
-)
+from firetrail.format.names import CONFIG
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connection import Connection
@@ -186,8 +148,7 @@ class Broker:
         If the start fails, everything that it has opened is closed again.
 
         Raises:
-            AddressInUseError: A port is in use.
-            OSError: An address cannot be bound, or a file cannot be read.
+            OSError: A port is in use, an address cannot be bound, or a file cannot be read.
             StoreError: The store cannot be opened.
             UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
         """
@@ -205,26 +166,36 @@ class Broker:
             self.store = BrokerStore.open(self._folder, config, system=self._system)
             resources.callback(self.store.close, STOP_S)
             self._log_missing_files()
-            self._build()
+            parts = self._build()
             self._log_unsupported()
-            resources.callback(self._traffic.stop)
-            parts = (self.groups, self.topics, self._assignment, self.offsets, self._schedule)
-            for part in (*parts, self._orders, self._revive_service):
+            resources.callback(parts.state.traffic.stop)
+            # They stop and save in the reverse order.
+            for part in (
+                self.groups,
+                self.topics,
+                parts.assignment,
+                self.offsets,
+                parts.schedule,
+                parts.orders,
+                parts.revive,
+            ):
                 resources.push_async_callback(part.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
                 resources.push_async_callback(self._name_server.stop)
                 self.namesrv = str(host._replace(port=namesrv_port))
                 self.namesrv_listens = self._name_server.listens
+            # Once more, so that it stops before the parts above. The first one, which then does
+            # nothing, closes the port if the start fails before this line.
             resources.push_async_callback(self._server.stop)
             await self._listen_for_vips(asked.port)
             self.listens = self._server.listens
-            await self._registration.start()
-            resources.push_async_callback(self._registration.stop)
-            resources.callback(self._long_polling.stop)
-            self.topics.on_change = self._registration.changed
-            self._schedule.start()
-            self._revive_service.start()
+            await parts.registration.start()
+            resources.push_async_callback(parts.registration.stop)
+            resources.callback(parts.state.long_polling.stop)
+            self.topics.on_change = parts.registration.changed
+            parts.schedule.start()
+            parts.revive.start()
             resources.push_async_callback(self._stop_tasks)
             self._start_tasks()
             self._resources = resources.pop_all()
@@ -249,8 +220,8 @@ class Broker:
         )
         for remark in found:
             _log.warning("found in %s: %s", self._folder, remark)
-        if self._timers.count:
-            _log.warning("found in %s: %s", self._folder, self._timers)
+        if self._parts.timers.count:
+            _log.warning("found in %s: %s", self._folder, self._parts.timers)
 
     async def _listen_for_vips(self, port: int) -> None:
         """Listen on the VIP port as well, which clients with ``vipChannelEnabled`` connect to."""
@@ -279,149 +250,23 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _build(self) -> None:
-        store, config = self.store, self.config
-        system = self._system
-        loop = asyncio.get_running_loop()
-        now_ms = system.clock.now_ms
-        levels = store.config.delay_levels
-
-        def file(name: str) -> ConfigFile:
-            return ConfigFile(system, self._folder, name)
-
-        def progress(name: str) -> ConfigFile:
-            """Return a file that is saved only after the log is flushed.
-
-            It says how far messages were popped or delivered, which the log must show as well.
-            """
-            return ConfigFile(system, self._folder, name, store.flush)
-
-        self.topics = TopicTable(file(TOPICS_JSON), config, levels.max_level, now_ms)
-        self.topics.has_light_queues = store.has_light_queues
-        if not store.recovery.clean or TOPICS_JSON in store.missing_config:
-            since = self.topics.version.timestamp
-            self.topics.recover(
-                store.queue_pairs(), store.newest_time, pending_destinations(store, since)
-            )
-        self.groups = GroupTable(file(GROUPS_JSON), config, now_ms)
-        offset_files = OffsetFiles(
-            system, self._folder, store.flush, light_queues=store.config.light_queues
-        )
-        self.offsets = OffsetTable(offset_files, store, self.topics)
-        is_unread = unsupported.unread_topics(system.files, self._folder)
-        overshoot = overshoot_in(store, is_unread)
-        overruns = self.offsets.set_back(overshoot)
-        self.clients = Clients(self.topics, self.groups, loop.time, config)
-        self._long_polling = LongPolling(store, loop)
-        self._traffic = Traffic(store, loop.time)
-        self._locks = QueueLocks(loop.time)
-        self._schedule = Schedule(progress(DELAY_OFFSETS), store, levels, now_ms)
-        overruns += self._schedule.set_back(overshoot)
-        self._transactions = Transactions(
-            store, self.topics, self.offsets, self.clients, config, now_ms
-        )
-        self._transactions.load()
-        self._registration = Registration(
-            config, self.address, self.topics.offered, self._name_server
-        )
-        self._assignment = AssignmentProcessor(
-            file("messageRequestMode.json"), self.clients, self._registration.route
-        )
-        checkpoints = PopCheckpoints(store, self.topics, self.offsets, config.name, now_ms)
-        checkpoints.load()
-        if not store.recovery.clean:
-            self.groups.recover(checkpoints.pops())
-        take_over(store, self.topics, self.offsets, checkpoints, self._system.files, self._folder)
-        self._orders = PopOrders(file(ORDERS), self.topics, self.groups, self.offsets, now_ms)
-        log_overruns(overruns + self._orders.set_back(overshoot))
-        self._revive_service = ReviveService(store, self.topics, self.groups, checkpoints, now_ms)
-        self._statistics = StatsProcessor(
-            store,
-            self.topics,
-            self.offsets,
-            self.clients,
-            self._traffic,
-            config,
-            now_ms,
-            self.address,
-        )
-        self._timers = count_waiting(store, system.files, self._folder, self.topics.revive)
-        self._runtime = RuntimeInfo(store, self._limits, self._timers, now_ms)
-        self._take_requests(system, checkpoints)
-
-    def _take_requests(self, system: System, checkpoints: PopCheckpoints) -> None:
-        """Create the processors, and register the handlers of all parts by request code."""
-        store, config = self.store, self.config
-        now_ms = system.clock.now_ms
-        selector = MessageSelector(store, config)
-        sending = SendProcessor(store, self.topics, self.groups, self._transactions, config)
-        parts = (
-            sending,
-            ReplyProcessor(sending, self.clients, system.clock, self.address),
-            PullProcessor(
-                store,
-                selector,
-                self.topics,
-                self.groups,
-                self.clients,
-                self.offsets,
-                self._long_polling,
-                config,
-                self._traffic,
-            ),
-            PopProcessor(
-                store,
-                self.topics,
-                self.groups,
-                self.offsets,
-                selector,
-                self._long_polling,
-                checkpoints,
-                self._orders,
-                config,
-                self._traffic,
-                now_ms,
-            ),
-            AckProcessor(
-                store,
-                self.topics,
-                checkpoints,
-                self._orders,
-                self._long_polling,
-                config.name,
-                now_ms,
-            ),
-            self._assignment,
-            SendBackProcessor(store, self.topics, self.groups, self._traffic),
-            QueryProcessor(store, self.topics),
-            self.offsets,
-            self.clients,
-            self._locks,
-            self._transactions,
-            self._statistics,
-            self._runtime,
-            InspectionProcessor(store, self.offsets, self.clients, self._traffic, config, now_ms),
-            TopicGroupProcessor(
-                store,
-                self.topics,
-                self.groups,
-                self.offsets,
-                self._schedule,
+    def _build(self) -> Parts:
+        self._parts = parts = build(
+            Environment(
+                self._folder,
+                self.config,
+                self.store,
+                self._system,
+                self._limits,
                 self.address,
-            ),
-            ConfigProcessor(system, store, config, self._conf, self.topics.reconfigured),
-            ConsumerProcessor(
-                store,
-                self.topics,
-                self.groups,
-                self.offsets,
-                self.clients,
-                self._long_polling,
-                config,
-            ),
+                self._name_server,
+            )
         )
-        for part in parts:
-            self._handlers.update(part.handlers)
+        state = parts.state
+        self.topics, self.groups = state.topics, state.groups
+        self.offsets, self.clients = state.offsets, state.clients
+        self._handlers.update(handlers_of(parts, self._conf))
+        return parts
 
     async def stop(self) -> None:
         """Answer the requests received so far, save everything and close the store.
@@ -440,10 +285,10 @@ class Broker:
 
     async def check_transactions(self) -> None:
         """Check half messages now: ask their producers for the outcome of the transactions."""
-        await self._transactions.check()
+        await self._parts.transactions.check()
 
     def _closed(self, connection: Connection) -> None:
-        self._long_polling.closed(connection)
+        self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
 
     # -- periodic tasks -----------------------------------------------------------------------
@@ -453,7 +298,7 @@ class Broker:
             await asyncio.sleep(self.config.offsets_interval_ms / 1000)
             try:
                 self.offsets.saver.save_changes()
-                self._orders.saver.save_changes()
+                self._parts.orders.saver.save_changes()
             except Exception:
                 _log.exception("consumer offsets could not be saved; will retry")
 
@@ -461,7 +306,7 @@ class Broker:
         while True:
             await asyncio.sleep(self.config.delay_interval_ms / 1000)
             try:
-                self._schedule.saver.save_changes()
+                self._parts.schedule.saver.save_changes()
             except Exception:
                 _log.exception("offsets of delayed messages could not be saved; will retry")
 
@@ -470,9 +315,9 @@ class Broker:
             await asyncio.sleep(SWEEP_S)
             try:
                 self.clients.expire()
-                self._locks.expire()
-                self._runtime.sample()
-                await asyncio.to_thread(self._traffic.sample)
+                self._parts.locks.expire()
+                self._parts.runtime.sample()
+                await asyncio.to_thread(self._parts.state.traffic.sample)
             except Exception:
                 _log.exception("client expiry and statistics sampling failed; will retry")
 

@@ -120,8 +120,8 @@ def test_brokers_of_a_cluster_agree() -> None:
         async with Broker.running(config=config, store=SMALL) as other:
             other.topics.put([topic])
             both = (talk, Talk(other, talk.client))
-            while len((await both[1].broker._registration.route("T1")).queue_datas) < 2:
-                both[1].broker._registration._routes.clear()
+            while len((await both[1].broker._parts.registration.route("T1")).queue_datas) < 2:
+                both[1].broker._parts.registration._routes.clear()
                 await asyncio.sleep(0.01)
             for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
                 for each in both:

@@ -227,7 +227,7 @@ def test_pulls_that_find_something_and_others() -> None:
 def test_totals_begin_anew_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 2)
-        statistics = talk.broker._runtime
+        statistics = talk.broker._parts.runtime
         now_ms = statistics._now_ms
         monkeypatch.setattr(statistics, "_now_ms", lambda: now_ms() + 24 * 3_600_000)
         statistics.sample()

@@ -292,7 +292,7 @@ class TestResets:
             waits = asyncio.create_task(
                 talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
             )
-            while not talk.broker._long_polling._held:
+            while not talk.broker._parts.state.long_polling._held:
                 await asyncio.sleep(0.01)
             await self.reset(talk)
             assert (await waits).fields["nextBeginOffset"] == "0"

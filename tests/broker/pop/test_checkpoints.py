@@ -194,7 +194,7 @@ def test_a_start_reads_no_more_than_is_open(tmp_path: Path) -> None:
 def check_open(parts: Parts, place: int) -> None:
     point = parts.points.earliest()
     assert point is not None
-    assert (point.place, point.open) == (place, {2})
+    assert (point.revive_offset, point.open) == (place, {2})
 
 
 def test_of_topics_and_groups_that_are_gone(tmp_path: Path) -> None:
@@ -225,8 +225,10 @@ def test_notes_that_make_no_sense_are_left_out(
 
     on(tmp_path, before)
     on(tmp_path, after)
-    assert f"{NAME} queue 0 offset 1: CheckpointBody" in caplog.text
-    assert f"{NAME} queue 0 offset 2: AckBody has no c" in caplog.text
+    place = f"{NAME} queue 0 offset 1"
+    text = "this record of a pop or an acknowledgement cannot be decoded and is skipped"
+    assert f"{place}: {text}: CheckpointBody" in caplog.text
+    assert f"{NAME} queue 0 offset 2: {text}: AckBody has no c" in caplog.text
 
 
 def test_the_order_of_times_does_not_grow_without_end(

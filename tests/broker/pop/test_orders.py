@@ -192,7 +192,7 @@ def test_a_clock_that_is_set_back_does_not_close_a_queue_for_long(
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0")
         assert bodies(await take(talk)) == [b"0"]
-        orders = talk.broker._orders
+        orders = talk.broker._parts.orders
         yesterday = orders._now_ms() - 86_400_000
         for later, found in ((0, []), (59_999, []), (60_000, [b"0"])):
             monkeypatch.setattr(orders, "_now_ms", lambda: yesterday + later)  # noqa: B023

@@ -58,7 +58,7 @@ class TestProducersThatAreAway:
     ) -> None:
         async def test(talk: Talk) -> None:
             await begin(talk)
-            transactions = talk.broker._transactions
+            transactions = talk.broker._parts.transactions
             begun = transactions._now_ms()
             for hours, given_up in ((71, []), (73, [b"body"])):
                 later = begun + hours * HOUR_MS
@@ -103,7 +103,7 @@ class TestProducersThatAreAway:
                 assert await end(talk, half, ROLLBACK) == 0
             await asyncio.sleep(0.01)
             if is_killed:
-                monkeypatch.setattr(talk.broker._transactions, "_end_mark", _nothing)
+                monkeypatch.setattr(talk.broker._parts.transactions, "_end_mark", _nothing)
                 with pytest.raises(InterruptedError):
                     await talk.broker.check_transactions()
             else:
@@ -119,7 +119,7 @@ class TestProducersThatAreAway:
             for _ in range(2):
                 assert await end(talk, kept[0], COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
-            assert talk.broker._transactions._open == {}
+            assert talk.broker._parts.transactions._open == {}
 
         running(before, tmp_path, config=IMPATIENT)
         running(after, tmp_path)
@@ -133,7 +133,7 @@ class TestProducersThatAreAway:
                 properties = PROPERTIES.replace("U1", f"U{number}")
                 await talk.send("T1", b"open", e=2, f=4, i=properties)
             await asyncio.sleep(0.01)
-            transactions = talk.broker._transactions
+            transactions = talk.broker._parts.transactions
             for _ in range(20):
                 half = await talk.send("T1", b"other", e=2, f=4, i=PROPERTIES)
                 await end(talk, half, ROLLBACK)

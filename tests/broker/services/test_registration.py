@@ -119,7 +119,7 @@ def test_a_name_server_that_starts_again_knows_topics_soon(
             broker.topics.put([TopicConfig("T1", 2, 2, 6)])
             await known(client, namesrv, "T1")
             await first.stop()
-            while not broker._registration._absent:
+            while not broker._parts.registration._absent:
                 await asyncio.sleep(0.01)
             second = NameServer(NameServerConfig(listen_port=port))
             await second.start()

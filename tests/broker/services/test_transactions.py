@@ -204,7 +204,7 @@ class TestQuestions:
             await talk.beat(producer="PG")
             await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            transactions = talk.broker._transactions
+            transactions = talk.broker._parts.transactions
             yesterday = transactions._now_ms() - 86_400_000
             for later, halves in ((0, 1), (999, 1), (1000, 2)):
                 monkeypatch.setattr(transactions, "_now_ms", lambda: yesterday + later)  # noqa: B023

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.broker import config as broker_config
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.java_properties import Entry, parse_properties, update_properties
@@ -26,8 +27,6 @@ from firetrail.settings.conf_file import NO_KEY, did_you_mean, read_settings, wh
 from firetrail.settings.table import Setting, take_over
 from firetrail.store import config as store_config
 from firetrail.store import live_config as store_changing
-from firetrail.store.broker_store import BrokerStore
-from firetrail.system import System
 
 _TABLES = (
     (broker_config.SETTINGS, broker_config.LIVE),
@@ -60,22 +59,15 @@ class Changes(NamedTuple):
 class ConfigProcessor:
     """Handles GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
 
-    def __init__(
-        self,
-        system: System,
-        store: BrokerStore,
-        config: BrokerConfig,
-        conf: Path | None,
-        on_change: Callable[[], None],
-    ) -> None:
-        """``config`` is what the parts of the broker hold; ``on_change`` is told of changes."""
-        self._system = system
-        self._store = store
-        self._config = config
+    def __init__(self, state: BrokerState, conf: Path | None) -> None:
+        """``conf`` is the file that changes are written to, None to keep them in memory."""
+        self._system = state.system
+        self._store = state.store
+        self._config = state.config
+        self._topics = state.topics
         self._conf = conf
-        self._on_change = on_change
         self._version = DataVersion()
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()  # one change at a time
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_BROKER_CONFIG: self._settings,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
@@ -100,7 +92,7 @@ class ConfigProcessor:
     async def _change(self, connection: Connection, request: Command) -> Command:
         try:
             entries = parse_properties(request.content.decode("utf-8", "replace"))
-            async with self._one_at_a_time:
+            async with self._lock:
                 changes = self._checked(entries)
                 if self._conf is not None:
                     await asyncio.to_thread(self._save, self._conf, entries)
@@ -131,7 +123,7 @@ class ConfigProcessor:
         self._store.configure(**changes.of_store)
         take_over(self._config, changes.broker)
         self._version = DataVersion(self._version.counter + 1, self._system.clock.now_ms())
-        self._on_change()
+        self._topics.reconfigured()
 
     def _save(self, conf: Path, entries: Mapping[str, Entry]) -> None:
         files = self._system.files

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.clients import Client, Clients, ConsumerGroup
-from firetrail.broker.services.long_polling import LongPolling
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.clients import Client, ConsumerGroup
 from firetrail.errors import RequestError
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.admin_bodies import (
@@ -31,7 +27,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import ResetOffsetHeader
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.reader import Boundary
 
 NOW = -1
@@ -44,23 +39,14 @@ _log = logging.getLogger(__name__)
 class ConsumerProcessor:
     """Handles INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and what consumers are asked."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        clients: Clients,
-        long_polling: LongPolling,
-        config: BrokerConfig,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._long_polling = long_polling
-        self._config = config
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._clients = state.clients
+        self._long_polling = state.long_polling
+        self._config = state.config
         self.handlers: dict[int, Handler] = {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
             RequestCode.CLONE_GROUP_OFFSET: self._clone,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.clients import LANGUAGES, Clients
-from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count, Traffic
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.clients import LANGUAGES
+from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
 from firetrail.errors import RequestError
 from firetrail.format.config_json import INT64_MAX
 from firetrail.remoting.admin_bodies import (
@@ -25,7 +23,6 @@ from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.reader import tag_hashes
 
 UNITS_MAX = 1_000
@@ -36,21 +33,13 @@ _SEPARATOR = "@"
 class InspectionProcessor:
     """Handles VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and the like."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        offsets: OffsetTable,
-        clients: Clients,
-        traffic: Traffic,
-        config: BrokerConfig,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._offsets = offsets
-        self._clients = clients
-        self._traffic = traffic
-        self._config = config
-        self._now_ms = now_ms
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._offsets = state.offsets
+        self._clients = state.clients
+        self._traffic = state.traffic
+        self._config = state.config
+        self._now_ms = state.system.clock.now_ms
         self.handlers: dict[int, Handler] = {
             RequestCode.VIEW_BROKER_STATS_DATA: self._stats,
             RequestCode.QUERY_CONSUME_QUEUE: self._consume_queue,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.clients import LANGUAGES, Client, Clients
-from firetrail.broker.services.traffic import MINUTE, Traffic
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.clients import LANGUAGES, Client
+from firetrail.broker.services.traffic import MINUTE
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.admin_bodies import (
@@ -43,31 +41,20 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, TopicHeader
-from firetrail.store.broker_store import BrokerStore
 
 
 class StatsProcessor:
     """Handles who looks."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        offsets: OffsetTable,
-        clients: Clients,
-        traffic: Traffic,
-        config: BrokerConfig,
-        now_ms: Callable[[], int],
-        address: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._traffic = traffic
-        self._config = config
-        self._now_ms = now_ms
-        self._address = address
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._offsets = state.offsets
+        self._clients = state.clients
+        self._traffic = state.traffic
+        self._config = state.config
+        self._now_ms = state.system.clock.now_ms
+        self._address = state.address
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.state import attributes
-from firetrail.broker.state.groups import GroupTable, check_group
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import SYSTEM_PREFIX, TopicTable
+from firetrail.broker.state.groups import check_group
+from firetrail.broker.state.topics import SYSTEM_PREFIX
 from firetrail.errors import RequestError
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.remoting.admin_bodies import GroupForbidden
@@ -30,7 +30,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
-from firetrail.store.broker_store import BrokerStore
 
 REMOVALS_MAX = 100
 REMOVAL_PAUSE_S = 0.02
@@ -40,21 +39,13 @@ REMOVAL_PAUSE_S = 0.02
 class TopicGroupProcessor:
     """Handles who makes, changes and removes things."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        schedule: Schedule,
-        address: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, state: BrokerState, schedule: Schedule) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
         self._schedule = schedule
-        self._address = address
+        self._address = state.address
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,

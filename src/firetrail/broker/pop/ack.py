@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.pop.checkpoints import (
     Key,
     PopCheckpoint,
@@ -11,8 +12,7 @@ from firetrail.broker.pop.checkpoints import (
     answer_when_stored,
 )
 from firetrail.broker.pop.orders import PopOrders
-from firetrail.broker.services.long_polling import LongPolling, Queue
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.services.long_polling import Queue
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -25,7 +25,6 @@ from firetrail.remoting.pop_headers import (
     ChangeInvisibleTimeResponse,
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
-from firetrail.store.broker_store import BrokerStore
 
 
 class AckProcessor:
@@ -35,23 +34,14 @@ class AckProcessor:
     any effect, as in RocketMQ.
     """
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        checkpoints: PopCheckpoints,
-        orders: PopOrders,
-        long_polling: LongPolling,
-        name: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
+    def __init__(self, state: BrokerState, checkpoints: PopCheckpoints, orders: PopOrders) -> None:
+        self._store = state.store
+        self._topics = state.topics
         self._checkpoints = checkpoints
         self._orders = orders
-        self._long_polling = long_polling
-        self._name = name
-        self._now_ms = now_ms
+        self._long_polling = state.long_polling
+        self._name = state.config.name
+        self._now_ms = state.system.clock.now_ms
         self.handlers: dict[int, Handler] = {
             RequestCode.ACK_MESSAGE: self._ack,
             RequestCode.BATCH_ACK_MESSAGE: self._ack_all,

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.filter.selection import ALL, MessageSelector, Selection
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.filter.selection import ALL, Selection
 from firetrail.broker.pop.checkpoints import (
     Pending,
     PopCheckpoint,
@@ -22,11 +22,7 @@ from firetrail.broker.pop.checkpoints import (
 )
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, Queue
-from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Queue
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.names import pop_retry_topic
@@ -48,7 +44,6 @@ from firetrail.remoting.pop_headers import (
     PopResponse,
 )
 from firetrail.remoting.receipts import ORDERED, RETRY, Receipt, encode_counts, encode_places
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetStatus
 
 MESSAGES_MAX = 32
@@ -90,33 +85,20 @@ class Taken:
 class PopProcessor:
     """Handles POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        selector: MessageSelector,
-        long_polling: LongPolling,
-        checkpoints: PopCheckpoints,
-        orders: PopOrders,
-        config: BrokerConfig,
-        traffic: Traffic,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._selector = selector
-        self._long_polling = long_polling
+    def __init__(self, state: BrokerState, checkpoints: PopCheckpoints, orders: PopOrders) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._selector = state.selector
+        self._long_polling = state.long_polling
         self._checkpoints = checkpoints
         self._orders = orders
-        self._config = config
-        self._traffic = traffic
-        self._now_ms = now_ms
+        self._config = state.config
+        self._traffic = state.traffic
+        self._now_ms = state.system.clock.now_ms
         self._numbers = count()
-        self._queues = PopQueues(store, topics, offsets, selector)
+        self._queues = PopQueues(state.store, state.topics, state.offsets, state.selector)
         self._replies: set[asyncio.Task[None]] = set()
         self.handlers: dict[int, Handler] = {
             RequestCode.POP_MESSAGE: self._pop,

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.filter.selection import MessageSelector, Selection
-from firetrail.broker.services.clients import Clients
-from firetrail.broker.services.long_polling import HeldRequest, LongPolling
-from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.filter.selection import Selection
+from firetrail.broker.services.long_polling import HeldRequest
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MessageModel
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
@@ -17,7 +12,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, failure
 from firetrail.remoting.headers import PullHeader, PullResponse
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetResult, GetStatus
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
@@ -44,27 +38,16 @@ _RESPONSE = int(CommandFlag.RESPONSE)
 class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        selector: MessageSelector,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: Clients,
-        offsets: OffsetTable,
-        long_polling: LongPolling,
-        config: BrokerConfig,
-        traffic: Traffic,
-    ) -> None:
-        self._store = store
-        self._selector = selector
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._long_polling = long_polling
-        self._config = config
-        self._count_get = traffic.count_get
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._selector = state.selector
+        self._topics = state.topics
+        self._groups = state.groups
+        self._clients = state.clients
+        self._offsets = state.offsets
+        self._long_polling = state.long_polling
+        self._config = state.config
+        self._count_get = state.traffic.count_get
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,

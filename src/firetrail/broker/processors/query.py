@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -17,7 +17,6 @@ from firetrail.remoting.headers import (
     TimestampResponse,
     ViewMessageHeader,
 )
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.records import record_offset
 from firetrail.store.reader import Boundary
 
@@ -28,9 +27,9 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 class QueryProcessor:
     """Handles QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and the requests for offsets and store times."""
 
-    def __init__(self, store: BrokerStore, topics: TopicTable) -> None:
-        self._store = store
-        self._topics = topics
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._topics = state.topics
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: self._by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self._by_position,

@@ -7,8 +7,9 @@ is stored as well.
 
 from __future__ import annotations
 
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.processors.send import SendProcessor
-from firetrail.broker.services.clients import Client, Clients
+from firetrail.broker.services.clients import Client
 from firetrail.errors import RequestError
 from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT, get_property
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -16,7 +17,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
-from firetrail.system import Clock
 
 PUSH_S = 3.0
 """How long the producer may take to confirm that it has received the reply."""
@@ -25,13 +25,11 @@ PUSH_S = 3.0
 class ReplyProcessor:
     """Handles SEND_REPLY_MESSAGE."""
 
-    def __init__(
-        self, sending: SendProcessor, clients: Clients, clock: Clock, address: str
-    ) -> None:
-        self._sending = sending
-        self._clients = clients
-        self._clock = clock
-        self._address = address
+    def __init__(self, state: BrokerState, send: SendProcessor) -> None:
+        self._send = send.send
+        self._clients = state.clients
+        self._clock = state.system.clock
+        self._address = state.address
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_REPLY_MESSAGE: self._reply_v1,
             RequestCode.SEND_REPLY_MESSAGE_V2: self._reply_v2,
@@ -50,7 +48,7 @@ class ReplyProcessor:
         if client_id is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the reply has no {REPLY_TO_CLIENT}")
         await self._push(self._waiting(client_id), connection, request, header)
-        answer = self._sending.send(connection, request, header)
+        answer = self._send(connection, request, header)
         return answer if answer is None or isinstance(answer, Command) else await answer
 
     def _waiting(self, client_id: str) -> Client:

@@ -11,11 +11,10 @@ from collections.abc import Coroutine
 from functools import lru_cache
 from random import randrange
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.transactions import Transactions
 from firetrail.broker.state.attributes import unsupported_value
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS, TopicTable
+from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.hosts import Host, parse_host
 from firetrail.format.ids import encode_message_id
@@ -39,7 +38,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import SendHeader, SendHeaderV2
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.draft import Batch
 from firetrail.store.results import PutResult, PutStatus
 
@@ -73,22 +71,16 @@ _CODES = {
 class SendProcessor:
     """Handles SEND_MESSAGE and its variants."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        transactions: Transactions,
-        config: BrokerConfig,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, state: BrokerState, transactions: Transactions) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
         self._transactions = transactions
+        config = state.config
         self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
         added = {**self._trace, CLUSTER: config.cluster}
         self._added = "".join(f"{name}\x01{value}\x02" for name, value in added.items())
-        self._id_start = encode_message_id(store.config.store_host, 0)[:-_OFFSET_DIGITS]
+        self._id_start = encode_message_id(state.store.config.store_host, 0)[:-_OFFSET_DIGITS]
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_v1,
             RequestCode.SEND_MESSAGE_V2: self._send_v2,

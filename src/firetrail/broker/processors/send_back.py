@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from random import randrange
 
-from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.stored import copy_record
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
@@ -32,7 +30,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import SendBackHeader
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult
 
 FIRST_RETRY_LEVEL = 3
@@ -42,13 +39,11 @@ FIRST_RETRY_LEVEL = 3
 class SendBackProcessor:
     """Handles CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(
-        self, store: BrokerStore, topics: TopicTable, groups: GroupTable, traffic: Traffic
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._traffic = traffic
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._traffic = state.traffic
         self.handlers: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
 
     def _send_back(self, connection: Connection, request: Command) -> Answer:

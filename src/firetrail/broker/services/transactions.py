@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.clients import Client, Clients
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.clients import Client
 from firetrail.broker.services.half_messages import (
     QUEUE,
     Half,
@@ -29,8 +29,7 @@ from firetrail.broker.services.half_messages import (
     half_at,
     identity_of,
 )
-from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC, TopicTable
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.stored import internal_records
 from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
 from firetrail.format import layout
@@ -52,7 +51,6 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import EndTransactionHeader
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.lifecycle.retention import HOUR_MS
 from firetrail.store.results import PutResult
 
@@ -73,21 +71,13 @@ _log = logging.getLogger(__name__)
 class Transactions:
     """All open half messages. Handles END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
-    def __init__(
-        self,
-        store: BrokerStore,
-        topics: TopicTable,
-        offsets: OffsetTable,
-        clients: Clients,
-        config: BrokerConfig,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._config = config
-        self._now_ms = now_ms
+    def __init__(self, state: BrokerState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._offsets = state.offsets
+        self._clients = state.clients
+        self._config = state.config
+        self._now_ms = state.system.clock.now_ms
         self._open: dict[int, Half] = {}
         self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
         self._next = 0  # half messages before this offset are in _open, or have ended

@@ -1,0 +1,34 @@
+"""The state of a broker that its processors share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.selection import MessageSelector
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.long_polling import LongPolling
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """Settings, store and tables of a running broker."""
+
+    config: BrokerConfig
+    store: BrokerStore
+    system: System
+    address: str
+    """``ip:port`` that clients connect to."""
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    clients: Clients
+    selector: MessageSelector
+    long_polling: LongPolling
+    traffic: Traffic

@@ -1,0 +1,213 @@
+"""The parts of a broker: created and recovered from the store in a fixed order."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from firetrail.broker.admin.assignment import REQUEST_MODES, AssignmentProcessor
+from firetrail.broker.admin.config import ConfigProcessor
+from firetrail.broker.admin.consumers import ConsumerProcessor
+from firetrail.broker.admin.inspection import InspectionProcessor
+from firetrail.broker.admin.runtime_info import RuntimeInfo
+from firetrail.broker.admin.stats import StatsProcessor
+from firetrail.broker.admin.topics_groups import TopicGroupProcessor
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.selection import MessageSelector
+from firetrail.broker.pop.ack import AckProcessor
+from firetrail.broker.pop.checkpoints import PopCheckpoints
+from firetrail.broker.pop.orders import PopOrders
+from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.revive import ReviveService
+from firetrail.broker.processors.pull import PullProcessor
+from firetrail.broker.processors.query import QueryProcessor
+from firetrail.broker.processors.reply import ReplyProcessor
+from firetrail.broker.processors.send import SendProcessor
+from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.long_polling import LongPolling
+from firetrail.broker.services.queue_locks import QueueLocks
+from firetrail.broker.services.registration import Registration
+from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.services.transactions import Transactions
+from firetrail.broker.state.config_file import ORDERS, ConfigFile
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.overruns import log_overruns, overshoot_in
+from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.stored import pending_destinations
+from firetrail.broker.takeover import java_timer, unsupported
+from firetrail.broker.takeover.waiting_timers import WaitingTimers, count_waiting
+from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.server import ServerLimits
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the parts of a broker are created from."""
+
+    folder: Path
+    config: BrokerConfig
+    store: BrokerStore
+    system: System
+    limits: ServerLimits
+    address: str
+    """``ip:port`` that clients connect to."""
+    name_server: NameServer | None
+
+    def file(self, name: str) -> ConfigFile:
+        """Return a file of the ``config`` folder."""
+        return ConfigFile(self.system, self.folder, name)
+
+    def flushed_file(self, name: str) -> ConfigFile:
+        """Return a file of the ``config`` folder that is saved only after the log is flushed.
+
+        It says how far messages were delivered, so the log must have the delivered messages.
+        """
+        return ConfigFile(self.system, self.folder, name, self.store.flush)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a broker, recovered but not started."""
+
+    state: BrokerState
+    schedule: Schedule
+    transactions: Transactions
+    checkpoints: PopCheckpoints
+    orders: PopOrders
+    revive: ReviveService
+    locks: QueueLocks
+    registration: Registration
+    assignment: AssignmentProcessor
+    timers: WaitingTimers
+    runtime: RuntimeInfo
+
+
+def build(env: Environment) -> Parts:
+    """Create the parts of a broker, and recover what the store knows better than their files.
+
+    The order matters:
+
+    1. Topics. After an unclean stop, topics that have messages and were not saved come back. All
+       other parts look topics up.
+    2. Groups are loaded, and consumer offsets that are beyond the end of their queue are set back.
+       The internal groups of transactions and pops have their offsets in the same table.
+    3. Delay levels are loaded and set back in the same way.
+    4. Transactions read the open half messages, starting at their offset.
+    5. Checkpoints read the open pops, starting at their offset. After an unclean stop they advance
+       the group offsets by pops that were not saved.
+    6. After an unclean stop, groups that the open pops name and that were not saved come back.
+    7. Pops that are waiting in the timer of a Java broker are added. This needs the checkpoints,
+       because an acknowledgement in the timer may belong to one of them.
+    8. Ordered pops are loaded last, because each is valid only at the final offset of its group.
+
+    Nothing here awaits: a request cannot arrive before all handlers exist.
+    """
+    store, system, now_ms = env.store, env.system, env.system.clock.now_ms
+    topics = _recovered_topics(env)
+    groups = GroupTable(env.file(GROUPS_JSON), env.config, now_ms)
+    light_queues = store.config.light_queues
+    offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
+    offsets = OffsetTable(offset_files, store, topics)
+    overshoot = overshoot_in(store, unsupported.unread_topics(system.files, env.folder))
+    overruns = offsets.set_back(overshoot)
+    state = _state(env, topics, groups, offsets)
+    schedule = Schedule(env.flushed_file(DELAY_OFFSETS), store, store.config.delay_levels, now_ms)
+    overruns += schedule.set_back(overshoot)
+    transactions = Transactions(state)
+    transactions.load()
+    checkpoints = PopCheckpoints(store, topics, offsets, env.config.name, now_ms)
+    checkpoints.load()
+    if not store.recovery.clean:
+        groups.recover(checkpoints.pops())
+    java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
+    orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
+    log_overruns(overruns + orders.set_back(overshoot))
+    timers = count_waiting(store, system.files, env.folder, topics.revive)
+    registration = Registration(env.config, env.address, topics.offered, env.name_server)
+    return Parts(
+        state,
+        schedule,
+        transactions,
+        checkpoints,
+        orders,
+        ReviveService(store, topics, groups, checkpoints, now_ms),
+        QueueLocks(asyncio.get_running_loop().time),
+        registration,
+        AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
+        timers,
+        RuntimeInfo(store, env.limits, timers, now_ms),
+    )
+
+
+def _recovered_topics(env: Environment) -> TopicTable:
+    store = env.store
+    max_level = store.config.delay_levels.max_level
+    topics = TopicTable(env.file(TOPICS_JSON), env.config, max_level, env.system.clock.now_ms)
+    topics.has_light_queues = store.has_light_queues
+    if not store.recovery.clean or TOPICS_JSON in store.missing_config:
+        pending = pending_destinations(store, topics.version.timestamp)
+        topics.recover(store.queue_pairs(), store.newest_time, pending)
+    return topics
+
+
+def _state(
+    env: Environment, topics: TopicTable, groups: GroupTable, offsets: OffsetTable
+) -> BrokerState:
+    store, config = env.store, env.config
+    loop = asyncio.get_running_loop()
+    return BrokerState(
+        config,
+        store,
+        env.system,
+        env.address,
+        topics,
+        groups,
+        offsets,
+        Clients(topics, groups, loop.time, config),
+        MessageSelector(store, config),
+        LongPolling(store, loop),
+        Traffic(store, loop.time),
+    )
+
+
+def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
+    """Create the processors, and return the handlers of all parts by request code.
+
+    ``conf`` is the file that changed settings are written to, None to keep them in memory.
+    """
+    state = parts.state
+    send = SendProcessor(state, parts.transactions)
+    answering = (
+        send,
+        ReplyProcessor(state, send),
+        PullProcessor(state),
+        PopProcessor(state, parts.checkpoints, parts.orders),
+        AckProcessor(state, parts.checkpoints, parts.orders),
+        parts.assignment,
+        SendBackProcessor(state),
+        QueryProcessor(state),
+        state.offsets,
+        state.clients,
+        parts.locks,
+        parts.transactions,
+        StatsProcessor(state),
+        parts.runtime,
+        InspectionProcessor(state),
+        TopicGroupProcessor(state, parts.schedule),
+        ConfigProcessor(state, conf),
+        ConsumerProcessor(state),
+    )
+    handlers: dict[int, Handler] = {}
+    for part in answering:
+        handlers.update(part.handlers)
+    return handlers
