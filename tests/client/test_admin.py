@@ -95,9 +95,7 @@ class TestFiretrail:
                 await asyncio.sleep(0.01)
                 await broker.check_transactions()
                 assert [m.body for m in await read_all(broker.namesrv, "T", 1)] == [b"half"]
-                with pytest.raises(
-                    RequestError, match=r"there is no message .* in TRANS_CHECK_MAX_TIME"
-                ):
+                with pytest.raises(RequestError, match="there is no message"):
                     await admin.resume_transaction(sent.offset_message_id)
 
         asyncio.run(test())
