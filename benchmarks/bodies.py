@@ -25,7 +25,7 @@ from firetrail import Message, Store
 from firetrail.pipeline.jobs.archive import files as archive_files
 from firetrail.pipeline.jobs.archive.files import ArchivePart, archive_part
 from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import Layout
+from firetrail.pipeline.jobs.archive.manifest import LakeLayout
 
 RUNS = 3
 """Of each measurement; the best counts."""
@@ -86,7 +86,7 @@ def measure(store: Path, end: int, dictionary: bool) -> tuple[int, float, float]
     size, write_s, read_s = 0, float("inf"), float("inf")
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory(dir=store.parent) as lake, Lake(lake).locked("t"):
-            part = ArchivePart(str(store), None, 0, end, Lake(lake), "t", Layout.DAY, False)
+            part = ArchivePart(str(store), None, 0, end, Lake(lake), "t", LakeLayout.DAY, False)
             begun = time.perf_counter()
             files = archive_part(part).files
             write_s = min(write_s, time.perf_counter() - begun)

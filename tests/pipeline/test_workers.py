@@ -35,7 +35,7 @@ def test_a_file_that_a_task_has_written(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     check_arrived(path, 3, "w")
-    with pytest.raises(NotSharedError, match=r"worker w has written 4 bytes, .* sees 3 bytes, so"):
+    with pytest.raises(NotSharedError, match=r"worker w wrote 4 bytes, .* sees 3 bytes, so"):
         check_arrived(path, 4, "w")
     path.unlink()
     with pytest.raises(NotSharedError, match=f"the driver sees no such file.*{REMEDY}"):

@@ -13,7 +13,7 @@ from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.files import ArchivePart, Written, archive_part
+from firetrail.pipeline.jobs.archive.files import ArchivePart, WrittenPart, archive_part
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.replay import job as replay_module
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
@@ -33,13 +33,13 @@ def _session(master: str) -> SparkSession:
     )
 
 
-def slow_part(part: ArchivePart) -> Written:
+def slow_part(part: ArchivePart) -> WrittenPart:
     """As archive_part, but one after the other in time."""
     time.sleep(PAUSE_S)
     return archive_part(part)
 
 
-def dying_part(part: ArchivePart) -> Written:
+def dying_part(part: ArchivePart) -> WrittenPart:
     """As archive_part; the first worker to take the second part is killed at its end."""
     written = archive_part(part)
     mark = Path(part.store).with_name("died")

@@ -1,8 +1,8 @@
 """Bulk work on stores with Spark: the data source ``rocketmq``, its sink, and the jobs.
 
-Needs the extra ``spark``; importing this package without it raises ``MissingExtraError``. Jobs run
-on ``local[*]`` by default and unchanged on a cluster, whose workers need Firetrail installed and
-the store's folder at the same path.
+The package needs the extra ``spark``; importing it without that raises ``MissingExtraError``. Jobs
+run on ``local[*]`` by default. They run unchanged on a cluster whose workers have Firetrail
+installed and the store's folder mounted at the same path.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
     "sql",
 ]
 
-# Where the others are. They are imported when they are asked for: Spark's workers import this
-# package too, each of them anew, and need one job at most.
-_HOMES = {
+# Modules that are imported on first use. Every Spark worker process imports this package, too, and
+# needs at most one of the jobs.
+_MODULES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
     "explain": "source.plan",
@@ -60,6 +60,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

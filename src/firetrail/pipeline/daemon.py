@@ -1,7 +1,8 @@
-"""Spark's Python daemon, the process that forks the workers, without one useless traceback.
+"""Spark's Python daemon, the process that forks the workers, with one traceback suppressed.
 
-A worker whose task Spark gave up (a ``limit`` was reached, the session ended) finds its socket
-closed and says so at length, on the terminal of whoever runs the job. Everything else is printed.
+If Spark cancels a task, because a ``limit`` was reached or the session ended, the worker finds its
+socket closed and prints a long traceback on the terminal of the user. This module suppresses that
+one and prints all others.
 """
 
 import sys
@@ -13,13 +14,13 @@ _print_exc = traceback.print_exc
 
 
 def print_exc() -> None:
-    """Print the error that is being handled, unless it is that nobody listens any more."""
+    """Print the error that is being handled, unless the connection to Spark was closed."""
     if not isinstance(sys.exc_info()[1], ConnectionError):  # closed, or reset
         _print_exc()
 
 
 def hush_planner() -> None:
-    """The same in the workers of the daemon that Spark plans with, which is always its own."""
+    """Suppress it in the planner's workers, too: Spark always plans with its own daemon module."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == daemon.__name__:
         traceback.print_exc = print_exc  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""Errors on their way back from Spark's workers.
+"""Conversion of Spark's errors into the ones that were raised on its workers.
 
-All that comes back from a failed task is the text of a traceback, inside of the JVM's exception.
-Whoever called a job is to see what was raised there, in one line.
+A failed task returns only the text of its traceback, inside a JVM exception. The caller of a job
+should see the original error, in one line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from firetrail.errors import NotSharedError, PipelineError, StoreDamagedError
 _CARRIED = re.compile(r"firetrail-error:([A-Za-z0-9+/=]+)")
 _TRACED = re.compile(r"^(?:pyspark\S*: )?firetrail\.errors\.(\w+): (.+)$", re.M)
 _DAMAGE = re.compile(r"(.+) at offset (\d+)(?: \(record (\d+)\))?: (.+); (.+)")
-# After the message of an error in a query: the unresolved plan, or the query with a caret in it.
+# The message of a query error ends here; the unresolved plan or the query with a caret follows.
 _QUERY_ERROR_END = re.compile(r";?\n")
 
 
 def carrier_of(error: Exception) -> RuntimeError:
-    """What a task raises so that :func:`original_errors` raises ``error`` on the driver."""
+    """Return the error that a task raises to make :func:`original_errors` raise ``error``."""
     return RuntimeError(f"firetrail-error:{b64encode(pickle.dumps(error)).decode()}")
 
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """Raise what Spark reports as what it was.
+    """Raise the original of an error that Spark reports.
 
-    Firetrail's own errors come back from tasks and from the data source, errors in a query as
-    ``PipelineError``. Everything else, a bug or a lost worker, stays as Spark told it.
+    Firetrail's errors in tasks and in the data source are raised as themselves, and errors in a
+    query as ``PipelineError``. Everything else, such as a bug or a lost worker, is raised as Spark
+    reports it.
     """
     try:
         yield
@@ -52,13 +53,13 @@ def _original(error: Exception) -> Exception | None:
         return found
     if traced := _TRACED.findall(text):
         return _from_text(*traced[-1])
-    if isinstance(error, AnalysisException):  # the parser's errors are of this kind, too
+    if isinstance(error, AnalysisException):  # includes errors of the parser
         return PipelineError(_QUERY_ERROR_END.split(text.strip(), maxsplit=1)[0])
     return None
 
 
 def _from_text(name: str, message: str) -> Exception:
-    """An error of the data source, of which there is only the last line of its traceback."""
+    """Restore an error of the data source from the last line of its traceback."""
     if name == StoreDamagedError.__name__ and (parts := _DAMAGE.fullmatch(message)):
         file, offset, record, detail, remedy = parts.groups()
         physical_offset = None if record is None else int(record)

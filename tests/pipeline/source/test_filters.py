@@ -18,7 +18,7 @@ from firetrail.pipeline.source.filters import (
     Both,
     Comparison,
     Either,
-    OneOf,
+    Membership,
     Predicate,
     bounds_of,
     bounds_text,
@@ -64,7 +64,7 @@ def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
         return holds(predicate.left, row) and holds(predicate.right, row)
     if isinstance(predicate, Either):
         return holds(predicate.left, row) or holds(predicate.right, row)
-    if isinstance(predicate, OneOf):
+    if isinstance(predicate, Membership):
         return constant(row, predicate.column) in predicate.values
     if isinstance(predicate, Comparison):
         return OPERATORS[predicate.operator](constant(row, predicate.column), predicate.value)
@@ -87,7 +87,7 @@ def predicates(rows: list[dict[str, Any]]) -> st.SearchStrategy[Predicate]:
         some = st.lists(value, max_size=3).map(tuple)
         return st.one_of(
             st.builds(Comparison, st.just(column), operators, value),
-            st.builds(OneOf, st.just(column), some),
+            st.builds(Membership, st.just(column), some),
         )
 
     single = st.none() | st.sampled_from(COLUMNS).flatmap(comparisons)
@@ -122,7 +122,7 @@ def test_nothing_that_fits_is_left_out(
         Comparison("queue_id", "=", 1),
         Both(Comparison("queue_offset", ">", 60), Comparison("topic", "=", "usual")),
         Comparison("physical_offset", "<", 3000),
-        Both(Comparison("physical_offset", ">=", 12_000), OneOf("topic", ("usual", "x"))),
+        Both(Comparison("physical_offset", ">=", 12_000), Membership("topic", ("usual", "x"))),
         Either(
             Both(Comparison("queue_offset", ">=", 60), Comparison("queue_offset", "<", 65)),
             Comparison("queue_offset", "=", 65),
@@ -188,8 +188,8 @@ def test_others_say_nothing(predicate: Predicate) -> None:
 
 
 def test_no_values_are_no_rows(store: Path) -> None:
-    assert is_empty(bounds_of(OneOf("topic", ())))
-    assert rows_of(store, COLUMNS, bounds_of(OneOf("queue_offset", ()))) == []
+    assert is_empty(bounds_of(Membership("topic", ())))
+    assert rows_of(store, COLUMNS, bounds_of(Membership("queue_offset", ()))) == []
 
 
 def test_explain(store: Path) -> None:

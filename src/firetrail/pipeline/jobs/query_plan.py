@@ -22,7 +22,7 @@ from firetrail.pipeline.source.filters import (
     Both,
     Comparison,
     Either,
-    OneOf,
+    Membership,
     Predicate,
     bounds_of,
     union,
@@ -93,7 +93,7 @@ def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) ->
         return {name: need for name, need in everything.items() if name in used}
     found = {name: Need(()) for name in tables if name in used}
     seen: set[str] = set()
-    clock = _Clock(jvm, analyzed, query + text)
+    clock = _TimeDependence(jvm, analyzed, query + text)
     for leaf, above in _leaves(execution.optimizedPlan()):
         table = stand_ins.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
         if table is not None:
@@ -141,7 +141,7 @@ def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
         waiting += [(child, above) for child in children]
 
 
-def _need(leaf: Any, above: list[Any], schema: StructType, clock: _Clock) -> Need:
+def _need(leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependence) -> Need:
     filters = [node for node in above if _kind(node) == "Filter"]
     if len(filters) < len(above):
         columns = {name for node in above for name in _names(node.references().toSeq())}
@@ -185,7 +185,7 @@ def _predicate(expression: Any, types: Mapping[str, str]) -> Predicate:
         return None
     type_ = types[name]
     values = _set_values(expression.hset(), type_) if kind == "InSet" else _values(options, type_)
-    return None if values is None else OneOf(name, tuple(values))
+    return None if values is None else Membership(name, tuple(values))
 
 
 def _comparison(expression: Any, operator: str, types: Mapping[str, str]) -> Predicate:
@@ -243,7 +243,7 @@ before March 30, 23:00 is February 28, 23:00; an hour later it is February 28, 0
 daylight saving time takes an hour from the local time."""
 
 
-class _Clock:
+class _TimeDependence:
     """Whether the constants of a plan depend on when it was made.
 
     A frame is planned again whenever it is used, and ``now()`` is later then. A lower bound of
@@ -322,7 +322,7 @@ def _without_end(predicate: Predicate) -> Predicate:
         return type(predicate)(_without_end(predicate.left), _without_end(predicate.right))
     if predicate is None or predicate.column != "store_time":
         return predicate
-    if isinstance(predicate, OneOf) or predicate.operator in ("<", "<="):
+    if isinstance(predicate, Membership) or predicate.operator in ("<", "<="):
         return None
     assert isinstance(predicate.value, int)
     return Comparison(predicate.column, ">=", predicate.value - _FALLBACK_US)

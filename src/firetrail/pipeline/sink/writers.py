@@ -95,7 +95,7 @@ def check_appended(schema: StructType, overwrite: bool) -> None:
     check_columns(schema)
 
 
-class _Writer:
+class _StoreSinkWriter:
     """What both writers do."""
 
     def __init__(self, options: SinkOptions, folder: Path) -> None:
@@ -152,7 +152,7 @@ class _Writer:
             self._options.staging.rmdir()
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
+class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
     """One write: all of its rows, or none."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -167,7 +167,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._discard(messages)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(_StoreSinkWriter, DataSourceStreamArrowWriter):
     """The micro-batches of a query: each completely or not at all, and none twice."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

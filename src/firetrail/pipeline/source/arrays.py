@@ -16,7 +16,7 @@ from firetrail.pipeline.kernels.arrow import KEYS, PROPERTIES, Rows
 from firetrail.pipeline.kernels.arrow_lists import fill_keys, measure_items
 from firetrail.pipeline.kernels.arrow_maps import fill_properties
 from firetrail.pipeline.source.bodies import inflate
-from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, Field
+from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, SourceField
 
 _OFFSET = 4
 
@@ -29,7 +29,7 @@ class Gatherer:
     """
 
     def __init__(
-        self, fields: Sequence[Field], *, decompress: bool = False, lenient: bool = False
+        self, fields: Sequence[SourceField], *, decompress: bool = False, lenient: bool = False
     ) -> None:
         self._fields = fields
         self._decompress = decompress
@@ -57,7 +57,7 @@ class Gatherer:
         return inflate(bodies, flags, places, lenient=self._lenient)
 
 
-def _array(field: Field, rows: Rows) -> pa.Array:
+def _array(field: SourceField, rows: Rows) -> pa.Array:
     kind = field.arrow
     if pa.types.is_int32(kind):
         values, view = _buffer(4 * rows.count, "i")
@@ -82,14 +82,14 @@ def _buffer(size: int, code: Literal["B", "i", "q"] = "B") -> tuple[pa.Buffer, m
     return room.slice(0, size), memoryview(room).cast("B").cast(code)
 
 
-def _times(field: Field, rows: Rows) -> pa.Array:
+def _times(field: SourceField, rows: Rows) -> pa.Array:
     values, view = _buffer(8 * rows.count, "q")
     valid, bits = _buffer(-(-rows.count // 8))
     nulls = rows.micros(field.source, view, bits)
     return pa.Array.from_buffers(field.arrow, rows.count, [valid if nulls else None, values], nulls)
 
 
-def _values(field: Field, rows: Rows) -> pa.Array:
+def _values(field: SourceField, rows: Rows) -> pa.Array:
     offsets, ends = _buffer(_OFFSET * (rows.count + 1), "i")
     valid, bits = _buffer(-(-rows.count // 8))
     text, view = _buffer(rows.room(field.source))

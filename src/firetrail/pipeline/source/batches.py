@@ -52,13 +52,13 @@ def read_split(
     """
     check = Check.RECORD if permissive or "body" in columns else Check.NONE
     gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
-    reader = _Reader(split.store, split.sight, gatherer, check, permissive, allow_loss)
+    reader = _SplitReader(split.store, split.sight, gatherer, check, permissive, allow_loss)
     if isinstance(split, LogSplit):
         return reader.log(split)
     return reader.units(split) if isinstance(split, UnitSplit) else reader.places(split)
 
 
-class _Reader:
+class _SplitReader:
     """Reads splits of one store in one way."""
 
     def __init__(

@@ -29,7 +29,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class Membership:
     """A column that has one of some values."""
 
     column: str
@@ -52,7 +52,7 @@ class Either:
     right: Predicate
 
 
-Predicate = Comparison | OneOf | Both | Either | None
+Predicate = Comparison | Membership | Both | Either | None
 """None is a predicate of which nothing is known."""
 
 
@@ -62,7 +62,7 @@ def bounds_of(predicate: Predicate) -> Bounds:
         return intersection(bounds_of(predicate.left), bounds_of(predicate.right))
     if isinstance(predicate, Either):
         return union(bounds_of(predicate.left), bounds_of(predicate.right))
-    if isinstance(predicate, OneOf):
+    if isinstance(predicate, Membership):
         parts = (_compared(predicate.column, "=", value) for value in predicate.values)
         return reduce(union, parts, NOTHING)
     if isinstance(predicate, Comparison):

@@ -16,7 +16,7 @@ from firetrail.pipeline.kernels import arrow as gather
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SourceField:
     """A column. ``source`` is a column of a scan for numbers, else a kind of the gather kernel."""
 
     name: str
@@ -33,34 +33,34 @@ TEXTS = pa.list_(pa.field("element", pa.string()))
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 
 FIELDS = (
-    Field("topic", "string", pa.string(), gather.TOPIC),
-    Field("queue_id", "int", pa.int32(), col.QUEUE_ID),
-    Field("queue_offset", "bigint", pa.int64(), col.QUEUE_OFFSET),
-    Field("physical_offset", "bigint", pa.int64(), col.PHYSICAL_OFFSET),
-    Field("msg_id", "string", pa.string(), gather.MESSAGE_ID),
-    Field("tags", "string", pa.string(), gather.TAGS),
-    Field("keys", "array<string>", TEXTS, gather.KEYS),
-    Field("properties", "map<string,string>", TEXT_MAP, gather.PROPERTIES),
-    Field("body", "binary", pa.binary(), gather.BODY),
-    Field("born_time", "timestamp", TIMESTAMP, col.BORN_TIME),
-    Field("store_time", "timestamp", TIMESTAMP, col.STORE_TIME),
-    Field("born_host", "string", pa.string(), gather.BORN_HOST),
-    Field("store_host", "string", pa.string(), gather.STORE_HOST),
-    Field("sys_flag", "int", pa.int32(), col.SYS_FLAG),
-    Field("flag", "int", pa.int32(), col.FLAG),
-    Field("reconsume_times", "int", pa.int32(), col.RECONSUME_TIMES),
-    Field("prepared_offset", "bigint", pa.int64(), col.PREPARED_OFFSET),
-    Field("size", "int", pa.int32(), col.SIZE),
+    SourceField("topic", "string", pa.string(), gather.TOPIC),
+    SourceField("queue_id", "int", pa.int32(), col.QUEUE_ID),
+    SourceField("queue_offset", "bigint", pa.int64(), col.QUEUE_OFFSET),
+    SourceField("physical_offset", "bigint", pa.int64(), col.PHYSICAL_OFFSET),
+    SourceField("msg_id", "string", pa.string(), gather.MESSAGE_ID),
+    SourceField("tags", "string", pa.string(), gather.TAGS),
+    SourceField("keys", "array<string>", TEXTS, gather.KEYS),
+    SourceField("properties", "map<string,string>", TEXT_MAP, gather.PROPERTIES),
+    SourceField("body", "binary", pa.binary(), gather.BODY),
+    SourceField("born_time", "timestamp", TIMESTAMP, col.BORN_TIME),
+    SourceField("store_time", "timestamp", TIMESTAMP, col.STORE_TIME),
+    SourceField("born_host", "string", pa.string(), gather.BORN_HOST),
+    SourceField("store_host", "string", pa.string(), gather.STORE_HOST),
+    SourceField("sys_flag", "int", pa.int32(), col.SYS_FLAG),
+    SourceField("flag", "int", pa.int32(), col.FLAG),
+    SourceField("reconsume_times", "int", pa.int32(), col.RECONSUME_TIMES),
+    SourceField("prepared_offset", "bigint", pa.int64(), col.PREPARED_OFFSET),
+    SourceField("size", "int", pa.int32(), col.SIZE),
 )
 NAMES = tuple(field.name for field in FIELDS)
 METADATA = tuple(name for name in NAMES if name not in ("body", "properties"))
 """All but the two columns that hold nearly all bytes of a row."""
-STORE = Field("store", "string", pa.string(), NO_SOURCE)
+STORE = SourceField("store", "string", pa.string(), NO_SOURCE)
 """Which store a row comes from. There is such a column if several are read, or if it is named."""
 BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
 
 
-def fields(names: Sequence[str] = NAMES) -> tuple[Field, ...]:
+def fields(names: Sequence[str] = NAMES) -> tuple[SourceField, ...]:
     """The fields called so, in this order; ConfigError names one that is none or comes twice."""
     for name in names:
         if name not in BY_NAME:

@@ -35,7 +35,7 @@ class Sent(WriterCommitMessage):
     messages: int
 
 
-class _Writer:
+class _BrokerSinkWriter:
     """What both writers do."""
 
     def __init__(self, options: WireSinkOptions) -> None:
@@ -54,9 +54,9 @@ class _Writer:
         return Sent(sender.messages)
 
 
-class WireBatchWriter(_Writer, DataSourceArrowWriter):
+class WireBatchWriter(_BrokerSinkWriter, DataSourceArrowWriter):
     """One write."""
 
 
-class WireStreamWriter(_Writer, DataSourceStreamArrowWriter):
+class WireStreamWriter(_BrokerSinkWriter, DataSourceStreamArrowWriter):
     """The micro-batches of a query."""

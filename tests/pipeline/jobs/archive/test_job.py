@@ -20,7 +20,7 @@ from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamage
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive.job import Archived, archive, archived_files, follow
 from firetrail.pipeline.jobs.archive.lake import MANIFEST, Lake
-from firetrail.pipeline.jobs.archive.manifest import Layout, Retired, gaps
+from firetrail.pipeline.jobs.archive.manifest import LakeLayout, Retired, gaps
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.inspect.view import StoreView
@@ -118,7 +118,7 @@ class TestWhatIsArchived:
         monkeypatch.setattr(module, "BATCH_BYTES", 1000)
         put(60, log=1 << 20)
         with StoreView.open(root) as view:
-            parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", Layout.TOPIC, False)
+            parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", LakeLayout.TOPIC, False)
         with Lake(str(lake)).locked("x"):
             written = module.archive_part(module.ArchivePart(str(root), *parts))
         assert written.messages == 60 == sum(file.messages for file in written.files)
@@ -265,7 +265,7 @@ class TestKilled:
 
         put(1)
         with StoreView.open(root) as view:
-            manifest = Manifest.new("parquet", _facts(view), Layout.DAY)
+            manifest = Manifest.new("parquet", _facts(view), LakeLayout.DAY)
         folder = Lake(str(lake))
         folder.publish(manifest)
         folder.publish(manifest.extended(Range(0, 10, 1), [], ()))

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from firetrail.pipeline.jobs.archive.files import OWN_BYTES, SHARED, PartitionFile, schema_of
 from firetrail.pipeline.jobs.archive.lake import SUFFIX, Lake, partition
-from firetrail.pipeline.jobs.archive.manifest import DataFile, Layout, Manifest, Retired
-from firetrail.pipeline.jobs.archive.tables import Table
+from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, Retired
+from firetrail.pipeline.jobs.archive.tables import LakeTable
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import worker_name
 
@@ -36,12 +36,12 @@ class Merge(NamedTuple):
     files: tuple[DataFile, ...]
     token: str
     topic: str  # SHARED for several
-    layout: Layout
+    layout: LakeLayout
     topic_column: bool
 
 
 def compact(
-    spark: SparkSession, lake: Lake, table: Table, manifest: Manifest, token: str
+    spark: SparkSession, lake: Lake, table: LakeTable, manifest: Manifest, token: str
 ) -> tuple[int, Manifest]:
     """Merge what is worth it: how many files went, and the manifest then."""
     merges = [
@@ -68,7 +68,7 @@ def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
 
     def group(file: DataFile) -> tuple[str, str]:
         few = file.topic != file.last_topic or file.size < OWN_BYTES
-        return SHARED if few and manifest.layout is Layout.DAY else file.topic, file.day
+        return SHARED if few and manifest.layout is LakeLayout.DAY else file.topic, file.day
 
     by_group = sorted(manifest.files, key=lambda file: (group(file), file.start))
     for (topic, _), files in groupby(by_group, key=group):

@@ -25,7 +25,7 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
 from firetrail.pipeline.jobs.archive.lake import SUFFIX, HashedFile, Lake, partition
-from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, Layout
+from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayout
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
 from firetrail.pipeline.source.arrays import Gatherer
@@ -73,9 +73,9 @@ def file_schema(*, topic: bool) -> pa.Schema:
     return FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("topic"))
 
 
-def schema_of(layout: Layout, *, topic_column: bool) -> pa.Schema:
+def schema_of(layout: LakeLayout, *, topic_column: bool) -> pa.Schema:
     """The columns of a data file in a layout; ``topic_column`` as tables have it."""
-    return file_schema(topic=topic_column or layout is Layout.DAY)
+    return file_schema(topic=topic_column or layout is LakeLayout.DAY)
 
 
 class ArchivePart(NamedTuple):
@@ -87,11 +87,11 @@ class ArchivePart(NamedTuple):
     end: int
     lake: Lake
     token: str
-    layout: Layout
+    layout: LakeLayout
     topic_column: bool
 
 
-class Written(NamedTuple):
+class WrittenPart(NamedTuple):
     """What a task has made of its part."""
 
     start: int
@@ -102,7 +102,7 @@ class Written(NamedTuple):
     worker: str
 
 
-def archive_part(part: ArchivePart) -> Written:
+def archive_part(part: ArchivePart) -> WrittenPart:
     """Write all records of a part of the log. Raises StoreDamagedError at the first bad one."""
     part.lake.check_shared(part.token)
     messages = 0
@@ -124,7 +124,7 @@ def archive_part(part: ArchivePart) -> Written:
                     files.add(*group)
             size = step.columns.column(col.SIZE)[step.rows - 1]
             last = (step.segment, step.segment.base + step.position - size, size)
-        return Written(
+        return WrittenPart(
             part.start,
             walk.position,
             messages,
@@ -163,7 +163,7 @@ def _pieces(step: RecordBatch) -> Iterator[tuple[int, int]]:
 # -- rows by topic and day --------------------------------------------------------------------
 
 
-class Group(NamedTuple):
+class PartitionRows(NamedTuple):
     """Rows of one topic and day, or SHARED ones; ``size`` counts the bytes of their records."""
 
     topic: str
@@ -173,10 +173,10 @@ class Group(NamedTuple):
 
 
 def _groups(
-    view: memoryview, columns: Columns, first: int, last: int, layout: Layout
-) -> Iterator[Group]:
+    view: memoryview, columns: Columns, first: int, last: int, layout: LakeLayout
+) -> Iterator[PartitionRows]:
     found = list(_picks_by_code(columns, first, last))
-    least = sum(size for _, size in found) // SMALL_SHARE if layout is Layout.DAY else 0
+    least = sum(size for _, size in found) // SMALL_SHARE if layout is LakeLayout.DAY else 0
     shared: dict[int, list[int]] = {}
     for picks, size in found:
         number = columns.column(col.STORE_TIME)[picks[0]] // DAY_MS
@@ -186,7 +186,7 @@ def _groups(
         batch, day = _gathered(view, columns, picks), _day(number)
         topics = batch.column("topic").unique()
         if len(topics) == 1:
-            yield Group(topics[0].as_py(), day, batch, size)
+            yield PartitionRows(topics[0].as_py(), day, batch, size)
             continue
         for topic in topics:  # they have the same hash
             yield _group(topic.as_py(), day, batch.filter(pc.equal(batch.column("topic"), topic)))
@@ -195,8 +195,8 @@ def _groups(
         yield _group(SHARED, _day(number), batch)
 
 
-def _group(topic: str, day: str, batch: pa.RecordBatch) -> Group:
-    return Group(topic, day, batch, pc.sum(batch.column("size")).as_py())
+def _group(topic: str, day: str, batch: pa.RecordBatch) -> PartitionRows:
+    return PartitionRows(topic, day, batch, pc.sum(batch.column("size")).as_py())
 
 
 def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[tuple[array[int], int]]:
@@ -309,7 +309,7 @@ class FileSet:
     def _is_shared(self, topic: str, day: str) -> bool:
         """Whether rows that wait are too few for a file of their own."""
         return (
-            self._part.layout is Layout.DAY
+            self._part.layout is LakeLayout.DAY
             and topic != SHARED
             and (topic, day) in self._waiting
             and (topic, day) not in self._open

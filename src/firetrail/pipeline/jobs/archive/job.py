@@ -24,18 +24,18 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.hosts import format_host
 from firetrail.format.record import decode_message
 from firetrail.pipeline.jobs.archive.compaction import compact
-from firetrail.pipeline.jobs.archive.files import ArchivePart, Written, anchor_at, archive_part
+from firetrail.pipeline.jobs.archive.files import ArchivePart, WrittenPart, anchor_at, archive_part
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import (
     MANIFEST,
     Anchor,
     DataFile,
-    Layout,
+    LakeLayout,
     Manifest,
     Range,
     StoreFacts,
 )
-from firetrail.pipeline.jobs.archive.tables import Table, table_of
+from firetrail.pipeline.jobs.archive.tables import LakeTable, table_of
 from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.index.tag_entries import has_tag_entries
@@ -93,7 +93,7 @@ def archive(
         with StoreView.open(Path(store).absolute()) as view:
             kind = table_of(format, folder)
             chosen = _layout(layout)
-            run = _Run(spark, view, folder, kind, token, chosen, split_bytes, on_plan)
+            run = _ArchiveRun(spark, view, folder, kind, token, chosen, split_bytes, on_plan)
             done = run.archive(allow_gap)
         return run.compact(done) if compaction else done
 
@@ -121,7 +121,7 @@ def follow(
             time.sleep(max(begun + every_s - time.monotonic(), 0))
 
 
-class _Run:
+class _ArchiveRun:
     """One run over a store and a lake that is ours alone."""
 
     def __init__(
@@ -129,9 +129,9 @@ class _Run:
         spark: SparkSession,
         view: StoreView,
         lake: Lake,
-        table: Table,
+        table: LakeTable,
         token: str,
-        layout: Layout | None,
+        layout: LakeLayout | None,
         split_bytes: int | None,
         on_plan: OnPlan,
     ) -> None:
@@ -185,7 +185,7 @@ class _Run:
         self._table.settle()
         found = self._lake.manifest()
         if found is None:
-            layout = self._layout or Layout.DAY
+            layout = self._layout or LakeLayout.DAY
             manifest = Manifest.new(self._table.kind, _facts(self._view), layout)
             self._lake.publish(manifest)
             return manifest
@@ -239,7 +239,7 @@ class _Run:
             )
         return view.log.min_offset, max(end, view.log.min_offset)
 
-    def _write(self, start: int, end: int, layout: Layout) -> list[Written]:
+    def _write(self, start: int, end: int, layout: LakeLayout) -> list[WrittenPart]:
         splits = plan_log(self._view, start, end, split_bytes=self._split_bytes)
         parts = [
             ArchivePart(
@@ -301,12 +301,12 @@ class _Run:
         return True
 
 
-def _layout(name: str | None) -> Layout | None:
+def _layout(name: str | None) -> LakeLayout | None:
     if name is None:
         return None
-    if name not in list(Layout):
-        raise ConfigError("layout", name, f"there is {', '.join(Layout)}")
-    return Layout(name)
+    if name not in list(LakeLayout):
+        raise ConfigError("layout", name, f"there is {', '.join(LakeLayout)}")
+    return LakeLayout(name)
 
 
 def safe_end(view: StoreView) -> int:

@@ -25,7 +25,7 @@ from firetrail.pipeline.jobs.archive.manifest import (
     MANIFEST,
     PENDING,
     DataFile,
-    Layout,
+    LakeLayout,
     Manifest,
     decode_manifest,
 )
@@ -191,9 +191,11 @@ class Lake:
                 check_arrived(self.path(file.path), file.size, worker)
 
 
-def partition(layout: Layout, topic: str, day: str) -> str:
+def partition(layout: LakeLayout, topic: str, day: str) -> str:
     """The folder of a topic's day, with Hive's escapes."""
-    return f"topic={quote(topic, safe='')}/day={day}" if layout is Layout.TOPIC else f"day={day}"
+    return (
+        f"topic={quote(topic, safe='')}/day={day}" if layout is LakeLayout.TOPIC else f"day={day}"
+    )
 
 
 class HashedFile:

@@ -32,7 +32,7 @@ MANIFEST = f"{FOLDER}/manifest.json"
 PENDING = f"{FOLDER}/pending.json"
 
 
-class Layout(StrEnum):
+class LakeLayout(StrEnum):
     """Which folders the files of a lake are in."""
 
     DAY = "day"
@@ -98,14 +98,14 @@ class Manifest:
     table: str
     sequence: int
     store: StoreFacts
-    layout: Layout
+    layout: LakeLayout
     anchors: tuple[Anchor, ...] = ()
     ranges: tuple[Range, ...] = ()
     files: tuple[DataFile, ...] = ()
     retired: tuple[Retired, ...] = ()
 
     @classmethod
-    def new(cls, table: str, store: StoreFacts, layout: Layout) -> Self:
+    def new(cls, table: str, store: StoreFacts, layout: LakeLayout) -> Self:
         """The manifest of an empty lake."""
         return cls(uuid.uuid4().hex[:16], table, 0, store, layout)
 
@@ -153,7 +153,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The file's content."""
-        by_topic = self.layout is Layout.TOPIC
+        by_topic = self.layout is LakeLayout.TOPIC
         content = {"firetrail_archive": VERSION_BY_TOPIC if by_topic else VERSION} | asdict(self)
         for name in ("anchors", "ranges", "files", "retired"):
             content[name] = [part._asdict() for part in getattr(self, name)]
@@ -184,7 +184,7 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
             str(found["table"]),
             int(found["sequence"]),
             StoreFacts(**found["store"]),
-            Layout(found.get("layout", Layout.TOPIC)),
+            LakeLayout(found.get("layout", LakeLayout.TOPIC)),
             tuple(Anchor(**anchor) for anchor in found["anchors"]),
             tuple(Range(**part) for part in found["ranges"]),
             tuple(DataFile(**{"last_topic": file["topic"]} | file) for file in found["files"]),

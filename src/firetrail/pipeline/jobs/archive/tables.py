@@ -24,18 +24,18 @@ from firetrail.pipeline.jobs.archive.manifest import (
     FOLDER,
     PENDING,
     DataFile,
-    Layout,
+    LakeLayout,
     Manifest,
     decode_manifest,
 )
 
 DAY = pa.field("day", pa.date32())
-_PARTITIONS = {Layout.DAY: ["day"], Layout.TOPIC: ["topic", "day"]}
+_PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
 _SEQUENCE = "firetrail.sequence"
 _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
 
 
-class Table(Protocol):
+class LakeTable(Protocol):
     """How data files become visible."""
 
     kind: str
@@ -117,7 +117,7 @@ class DeltaFiles(_CommittedTable):
         super().__init__(lake)
         self._deltalake: Any = _library("deltalake", self.kind)
 
-    def _table(self, layout: Layout) -> Any:
+    def _table(self, layout: LakeLayout) -> Any:
         schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
         return self._deltalake.DeltaTable.create(
             self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
@@ -139,12 +139,14 @@ class DeltaFiles(_CommittedTable):
             commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
         )
 
-    def _adds(self, files: Iterable[DataFile], layout: Layout, rearranged: bool) -> Iterable[Any]:
+    def _adds(
+        self, files: Iterable[DataFile], layout: LakeLayout, rearranged: bool
+    ) -> Iterable[Any]:
         transaction = import_module("deltalake.transaction")
         for file in files:
             lowest: dict[str, Any] = {"physical_offset": file.start}
             highest: dict[str, Any] = {"physical_offset": file.last}
-            if layout is Layout.DAY:
+            if layout is LakeLayout.DAY:
                 lowest["topic"], highest["topic"] = file.topic, file.last_topic
             stats = {
                 "numRecords": file.messages,
@@ -161,7 +163,7 @@ class DeltaFiles(_CommittedTable):
                 json.dumps(stats),
             )
 
-    def _removes(self, files: Iterable[DataFile], layout: Layout) -> Iterable[Any]:
+    def _removes(self, files: Iterable[DataFile], layout: LakeLayout) -> Iterable[Any]:
         transaction = import_module("deltalake.transaction")
         for file in files:
             yield transaction.RemoveAction(
@@ -173,7 +175,7 @@ class DeltaFiles(_CommittedTable):
             )
 
 
-def _partition_of(file: DataFile, layout: Layout) -> dict[str, str]:
+def _partition_of(file: DataFile, layout: LakeLayout) -> dict[str, str]:
     values = {"topic": file.topic, "day": file.day}
     return {name: values[name] for name in _PARTITIONS[layout]}
 
@@ -204,7 +206,7 @@ class IcebergFiles(_CommittedTable):
             warehouse=f"file://{lake.path('')}",
         )
 
-    def _table(self, layout: Layout) -> Any:
+    def _table(self, layout: LakeLayout) -> Any:
         if self._catalog.table_exists(self.name):
             return self._catalog.load_table(self.name)
         self._catalog.create_namespace_if_not_exists("firetrail")
@@ -217,7 +219,7 @@ class IcebergFiles(_CommittedTable):
             },
         )
         with table.update_spec() as spec:
-            if layout is Layout.TOPIC:
+            if layout is LakeLayout.TOPIC:
                 spec.add_identity("topic")
             spec.add_field("store_time", "day", "day")
         return table
@@ -268,7 +270,7 @@ KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {
 }
 
 
-def table_of(kind: str, lake: Lake) -> Table:
+def table_of(kind: str, lake: Lake) -> LakeTable:
     """The table of a lake; MissingExtraError without the library that it needs."""
     if kind not in KINDS:
         raise ConfigError("format", kind, f"there is {', '.join(KINDS)}")

@@ -109,7 +109,9 @@ def audit(
     with StoreView.open(root) as view:
         folder = work_folder(root, Path(work or tempfile.gettempdir()))
         with claimed(view.system.files, folder, root, "auditing"):
-            report = _Work(spark, view, delays, make_shared(folder, "staged"), on_progress).run()
+            report = _AuditRun(
+                spark, view, delays, make_shared(folder, "staged"), on_progress
+            ).run()
     report.store = str(store)
     return Audit(spark, report)
 
@@ -120,7 +122,7 @@ def work_folder(root: Path, work: Path) -> Path:
     return work.absolute() / f"firetrail-audit-{name}"
 
 
-class _Work:
+class _AuditRun:
     """One audit."""
 
     def __init__(

@@ -134,7 +134,7 @@ class _Feed:
             yield self._room[: 3 * count]
 
 
-class _Damage:
+class _DamageCursor:
     """The damaged parts of the log, made known as far as the comparison has come."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
@@ -177,7 +177,7 @@ class QueueTask(NamedTuple):
         findings, staged, units = Findings(), StagedFiles(), 0
         with self.subject.open() as view:
             for queue in self.queues:
-                damage = _Damage(self.damaged)
+                damage = _DamageCursor(self.damaged)
                 checks = QueueChecks(view, findings, damage.known, self.subject.judged_to)
                 for path, piece in queue.pieces:
                     damage.before(piece.physical_offset)
@@ -201,7 +201,7 @@ class IndexFileTask(NamedTuple):
 
     def run(self) -> Compared:
         """Compare it."""
-        findings, damage = Findings(), _Damage(self.damaged)
+        findings, damage = Findings(), _DamageCursor(self.damaged)
         damage.all()
         with self.subject.open() as view:
             parts = (view, findings, damage.known, self.subject.judged_to)
@@ -224,7 +224,7 @@ class IndexTask(NamedTuple):
 
     def run(self) -> Compared:
         """Compare it."""
-        findings, damage = Findings(), _Damage(self.damaged)
+        findings, damage = Findings(), _DamageCursor(self.damaged)
         with self.subject.open() as view:
             check = IndexCheck(view, findings, damage.known, self.subject.judged_to)
             for entries in self._chunks():

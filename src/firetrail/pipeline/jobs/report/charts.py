@@ -38,7 +38,7 @@ def topic_names(figures: Figures) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class BarColumns:
     """Where the columns of a bar chart stand, and up to which value they reach."""
 
     numbers: range
@@ -54,7 +54,10 @@ class Columns:
 
 
 def _stack(
-    plot: Plot, columns: Columns, names: Mapping[int, str], values: Mapping[tuple[int, int], float]
+    plot: Plot,
+    columns: BarColumns,
+    names: Mapping[int, str],
+    values: Mapping[tuple[int, int], float],
 ) -> None:
     """Bars by (topic class, column), one upon the other."""
     below = dict.fromkeys(columns.numbers, 0.0)
@@ -72,7 +75,7 @@ def _stack(
 
 def _hover(
     plot: Plot,
-    columns: Columns,
+    columns: BarColumns,
     names: Mapping[int, str],
     values: Mapping[tuple[int, int], float],
     form: Callable[[float], str],
@@ -98,7 +101,7 @@ def over_time(
     plot.y_axis(ticks, [f"{form(tick)}/s" for tick in ticks])
     _time_labels(plot, axis)
     wide = plot.inner[0] / axis.steps
-    columns = Columns(range(axis.steps), plot.left, wide, min(1.0, wide / 6), ticks[-1])
+    columns = BarColumns(range(axis.steps), plot.left, wide, min(1.0, wide / 6), ticks[-1])
     _stack(plot, columns, names, rates)
     _hover(plot, columns, names, rates, lambda v: f"{form(v)}/s", lambda s: step_time(axis, s))
     return plot.svg(what)
@@ -129,7 +132,7 @@ def sizes(figures: Figures) -> str:
     plot.y_axis(ticks, [number(tick) for tick in ticks])
     wide = min(plot.inner[0] / len(numbers), 48)
     left = plot.left + (plot.inner[0] - wide * len(numbers)) / 2
-    columns = Columns(numbers, left, wide, 2, ticks[-1])
+    columns = BarColumns(numbers, left, wide, 2, ticks[-1])
     values = Counter({key: float(value) for key, value in figures.sizes.items()})
     _stack(plot, columns, names, values)
     _hover(
@@ -268,7 +271,7 @@ def attempts(figures: Figures) -> str:
     plot.y_axis(ticks, [number(tick) for tick in ticks])
     width, height = plot.inner
     wide = width / len(numbers)
-    columns = Columns(numbers, plot.left, wide, wide * 0.3, ticks[-1])
+    columns = BarColumns(numbers, plot.left, wide, wide * 0.3, ticks[-1])
     for place, times in enumerate(numbers):
         messages = counts.get(times, 0)
         high = messages / ticks[-1] * height
