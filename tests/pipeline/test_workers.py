@@ -27,7 +27,7 @@ def test_a_folder_that_the_driver_has_made(tmp_path: Path) -> None:
     folder = make_shared(tmp_path, "pieces")
     check_shared(folder)
     folder.rmdir()
-    with pytest.raises(NotSharedError, match=f"^{folder}: the driver has made .*{REMEDY}"):
+    with pytest.raises(NotSharedError, match=f"^{folder}: the driver created .*{REMEDY}"):
         check_shared(folder)
 
 

@@ -169,9 +169,9 @@ def test_a_lake_with_folders_for_topics_goes_on(
     manifest = json.loads((lake / "_firetrail" / "manifest.json").read_text())
     assert manifest["firetrail_archive"] == 1
     assert "layout" not in manifest and "last_topic" not in manifest["files"][0]
-    with pytest.raises(LakeError, match="an archive with the layout topic, not day; go on without"):
+    with pytest.raises(LakeError, match="the layout topic, not day; continue without"):
         archive(spark, root, lake, layout="day")
-    with pytest.raises(ConfigError, match="there is day, topic"):
+    with pytest.raises(ConfigError, match="must be one of day, topic"):
         archive(spark, root, lake, layout="week")
     restore(spark, lake, tmp_path / "back")
     assert records(tmp_path / "back") == records(root)

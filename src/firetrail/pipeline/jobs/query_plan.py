@@ -1,9 +1,9 @@
-"""What a query needs of its tables, read from Spark's own plan of it.
+"""The rows and columns that a query needs of its tables, read from Spark's own plan of the query.
 
-The query is planned over empty stand-ins of the tables and never run. Spark's optimizer moves
-filters and projections down to the tables, and a row or a column that the optimized plan drops
-directly above a table cannot change the result, whatever the table holds. A table that the query
-uses several times needs what any of the uses needs.
+The query is planned over empty placeholders for the tables and is not run. Spark's optimizer pushes
+filters and projections down to the tables. A row or column that the optimized plan drops directly
+above a table cannot change the result, whatever the table holds. For a table that the query uses
+several times, the needs of all uses are combined.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _COMPARISONS = {
 }
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NUMBERS = ("int", "bigint", "timestamp")
-"""Types whose constants are whole numbers; those of timestamps are µs since 1970."""
+"""Types whose constants are integers; those of timestamps are µs since 1970."""
 _TEXT = "string"
 _MOMENTS = re.compile(r"\b(now(?!\s*\()|today|tomorrow|yesterday)\b", re.IGNORECASE)
-"""Words that Spark reads as times: ``timestamp'today'``."""
+"""Words that Spark interprets as times, as in ``timestamp'today'``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The columns of a table that a query needs, and bounds of the rows."""
+    """The columns of a table that a query needs, and bounds for the rows."""
 
     columns: tuple[str, ...]
     bounds: Bounds = NO_BOUNDS
@@ -59,10 +59,11 @@ class Need:
 
 
 def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
-    """What a query needs of those of some tables that it uses.
+    """Return the needs of a query for each of ``tables`` that it uses.
 
-    Temporary views with the names of the tables are replaced, and gone afterwards: a query that
-    uses a table in a way that is not seen here must fail, not find an empty table.
+    Temporary views with the names of the tables are replaced, and dropped afterwards: if a query
+    uses a table in a way that is not recognized here, it must fail instead of reading an empty
+    table.
     """
     try:
         return _needs(spark, query, tables)
@@ -72,16 +73,16 @@ def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> 
 
 
 def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
-    stand_ins = {}
+    placeholders = {}
     for name, schema in tables.items():
-        nothing = spark.sparkContext.emptyRDD()  # not a local relation: those are optimized away
+        nothing = spark.sparkContext.emptyRDD()  # a local relation would be optimized away
         frame = spark.createDataFrame(nothing, schema)
         frame.createOrReplaceTempView(name)
-        stand_ins[frame._jdf.queryExecution().analyzed().rdd().id()] = name
+        placeholders[frame._jdf.queryExecution().analyzed().rdd().id()] = name
     everything = {name: Need(tuple(schema.names)) for name, schema in tables.items()}
     state, jvm = spark._jsparkSession.sessionState(), _jvm(spark)
     parsed = state.sqlParser().parsePlan(query)
-    if _kind(parsed) == "CompoundBody":  # a script, of which only Spark knows what runs
+    if _kind(parsed) == "CompoundBody":  # a script: only Spark knows which statements run
         return {name: need for name, need in everything.items() if _is_named(name, query)}
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     execution = state.executePlan(parsed, skip)
@@ -95,7 +96,7 @@ def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) ->
     seen: set[str] = set()
     clock = _TimeDependence(jvm, analyzed, query + text)
     for leaf, above in _leaves(execution.optimizedPlan()):
-        table = stand_ins.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
+        table = placeholders.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
         if table is not None:
             need = _need(leaf, above, tables[table], clock)
             found[table] = found[table] | need if table in seen else need
@@ -120,10 +121,9 @@ def _jvm(spark: SparkSession) -> Any:
 
 
 def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The leaves of a plan and of its subqueries, each with the nodes directly above it.
+    """Yield the leaves of a plan and of its subqueries, each with the nodes directly above it.
 
-    These are filters, and maybe a projection or an aggregate, which comes first, that takes from
-    them what it needs.
+    These nodes are filters, preceded by at most one projection or aggregate over them.
     """
     waiting: list[tuple[Any, list[Any]]] = [
         (root, []) for root in (plan, *_items(plan.subqueriesAll()))
@@ -153,7 +153,7 @@ def _need(leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependenc
 
 
 def _items(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
+    """Return the items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
@@ -169,7 +169,7 @@ def _kind(node: Any) -> str:
 
 
 def _predicate(expression: Any, types: Mapping[str, str]) -> Predicate:
-    """A condition as far as it is understood."""
+    """Convert a condition, as far as its form is supported."""
     kind = _kind(expression)
     if kind in ("And", "Or"):
         left, right = _items(expression.children())
@@ -198,9 +198,9 @@ def _comparison(expression: Any, operator: str, types: Mapping[str, str]) -> Pre
 
 
 def _column(expression: Any, types: Mapping[str, str]) -> str | None:
-    """The column that an expression is, if it is one with bounds.
+    """Return the name of a column that can have bounds; None for any other expression.
 
-    A column of the same name but of another type is something else.
+    A column with the same name but another type is a different one.
     """
     if _kind(expression) != "AttributeReference":
         return None
@@ -211,7 +211,7 @@ def _column(expression: Any, types: Mapping[str, str]) -> str | None:
 
 
 def _values(literals: list[Any], kind: str) -> list[str | int] | None:
-    """The constants without nulls, which equal nothing; None if one is of another type."""
+    """Return the constants without nulls, which equal nothing; None if a type differs."""
     values: list[str | int] = []
     for literal in literals:
         if _kind(literal) != "Literal" or literal.dataType().simpleString() != kind:
@@ -223,9 +223,9 @@ def _values(literals: list[Any], kind: str) -> list[str | int] | None:
 
 
 def _set_values(values: Any, kind: str) -> list[str | int] | None:
-    """The same of a set of values, in one call however many there are.
+    """Return the values of a Scala set, in one call however many there are.
 
-    Such a set may contain null, which is "null" here: a topic of that name is read in vain.
+    A null in the set appears as "null" here, so a topic of that name is read needlessly.
     """
     separator = "\x00"
     texts = values.mkString(separator).split(separator)
@@ -238,21 +238,21 @@ def _set_values(values: Any, kind: str) -> list[str | int] | None:
 
 
 _FALLBACK_US = 2 * 86_400_000_000
-"""More than a time that is computed from the clock ever falls back as the clock goes on. A month
-before March 30, 23:00 is February 28, 23:00; an hour later it is February 28, 0:00. The end of
-daylight saving time takes an hour from the local time."""
+"""More than a time computed from the clock can go back while the clock advances. A month before
+March 30, 23:00 is February 28, 23:00; an hour later it is February 28, 0:00. The end of daylight
+saving time sets the local time back by an hour."""
 
 
 class _TimeDependence:
-    """Whether the constants of a plan depend on when it was made.
+    """Tells whether the constants of a plan depend on the time of planning.
 
-    A frame is planned again whenever it is used, and ``now()`` is later then. A lower bound of
-    times that rises with the clock is good for later plans, too; nothing else is.
+    A frame is planned again whenever it is used, and ``now()`` is later then. Of the constants that
+    depend on the clock, only lower bounds of times that rise with it also hold for later plans.
     """
 
     _STEPS = ("TimestampAddInterval", "TimestampAddYMInterval", "DateAdd", "DateSub")
     _WRAPPERS = ("Cast", "DatetimeSub")
-    _COLUMNS = ("AttributeReference", "CommonExpressionRef")  # the latter stands in BETWEEN
+    _COLUMNS = ("AttributeReference", "CommonExpressionRef")  # the latter occurs in BETWEEN
     _NOW = ("Now", "CurrentTimestamp", "CurrentDate", "LocalTimestamp")
     _TIMES = ("timestamp", "timestamp_ntz", "date")
 
@@ -263,7 +263,7 @@ class _TimeDependence:
         self._known = fixed and not _MOMENTS.search(text)
 
     def lasting(self, predicate: Predicate) -> Predicate:
-        """What is true in later plans of the query as well, wherever the predicate is."""
+        """Return the part of a predicate that also holds in later plans of the query."""
         if not self._known:
             return None
         return _without_end(predicate) if self._ticks else predicate
@@ -272,7 +272,7 @@ class _TimeDependence:
         return bool(node.containsPattern(self._pattern))
 
     def _rises_only(self, analyzed: Any) -> bool:
-        """Whether times of day are only compared with columns, in filters."""
+        """Whether the current time is only used in filters, in comparisons with columns."""
         waiting = [analyzed, *_items(analyzed.subqueriesAll())]
         while waiting:
             node = waiting.pop()
@@ -283,7 +283,7 @@ class _TimeDependence:
         return True
 
     def _is_rising(self, condition: Any) -> bool:
-        """Whether the only use of the time of day is in a comparison with a column."""
+        """Whether a condition uses the current time only in comparisons with columns."""
         if not self._asks(condition):
             return True
         kind, children = _kind(condition), _items(condition.children())
@@ -297,7 +297,7 @@ class _TimeDependence:
         )
 
     def _is_moment(self, expression: Any, steps: int = 1) -> bool:
-        """Whether this is a time that moves on with the clock, at most ``steps`` away from it."""
+        """Whether an expression is the current time, plus or minus at most ``steps`` intervals."""
         kind = _kind(expression)
         if kind in self._NOW:
             return True
@@ -314,9 +314,9 @@ class _TimeDependence:
 
 
 def _without_end(predicate: Predicate) -> Predicate:
-    """A predicate with times that have no end and begin a bit earlier.
+    """Return a predicate without upper bounds of times, and with slightly lower lower bounds.
 
-    This comes before bounds are put together: what is empty now may not be empty later.
+    This happens before bounds are combined: an intersection that is empty now may not be later.
     """
     if isinstance(predicate, Both | Either):
         return type(predicate)(_without_end(predicate.left), _without_end(predicate.right))

@@ -1,15 +1,15 @@
-"""Restore a store from a lake: its log as it was, and what follows from it.
+"""The restore job: recreates a store from a lake, with its log as it was.
 
-A range of an archive begins where a log file began and has no gap, so every record goes back to its
-old place: file by file, each by a task of its own, without sorting. Records come out byte for byte
-as they were archived, and with them all their fields, physical offsets, message ids and what
-refers to them. Queues, index and marks are then derived by the store itself, which looks at every
-record's checksum. Every attempt at a task writes to a file of its own, so one that Spark took for
-dead and that went on spoils nothing. The new folder appears when everything is in it.
+A range of an archive begins at the beginning of a log file and has no gap, so every record is
+written to its old position: one task per log file, without sorting. Records are restored byte for
+byte, with all their fields, physical offsets and message ids, and everything that refers to them.
+The store itself then derives queues, index and marks, and verifies the checksum of every record.
+Every attempt at a task writes to a file of its own, so an attempt that Spark takes for dead while
+it continues does no harm. The new folder appears when it is complete.
 
-Not in an archive: what a broker keeps in ``config/`` (topics, consumer offsets), the bytes behind
-the end mark of a log file, and the next queue offset of queues whose messages were all deleted
-before the range begins.
+An archive does not contain the files that a broker keeps in ``config/`` (topics, consumer offsets),
+the bytes after the end mark of a log file, and the next queue offset of queues whose messages were
+all deleted before the range begins.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _FIELDS = (
 
 
 class Restored(NamedTuple):
-    """What was made."""
+    """The result of a restore."""
 
     store: str
     messages: int
-    start: int
+    start: int  # physical offsets of the restored log
     end: int
-    segments: int
+    segments: int  # log files
 
 
 def restore(
@@ -86,23 +86,40 @@ def restore(
     delays: DelayLevels | None = None,
     on_plan: Callable[[int], Callable[[int], None] | None] = lambda tasks: None,
 ) -> Restored:
-    """Make a store of the records in a lake, in a new or empty folder that all workers reach.
+    """Recreate a store from an archive.
 
-    ``part`` chooses one of several ranges (0 is the oldest) where the archive has gaps. ``delays``
-    are the broker's delay levels, by which delayed messages are found in their queues.
+    Args:
+        spark: The session to run on.
+        lake: Folder or URL of the archive. Every worker must reach it.
+        into: New or empty folder for the store, which every worker must reach under the same path.
+        part: Number of the range to restore if the archive has gaps; 0 is the oldest. None, the
+            default, restores the only range.
+        delays: The broker's delay levels, which determine the queue units of delayed messages;
+            RocketMQ's defaults if None.
+        on_plan: Called with the number of log files; may return a function, which is then called
+            with the number of completed ones.
+
+    Returns:
+        The number of messages and log files, and the range of the log.
+
+    Raises:
+        LakeError: There is no archive, it has several ranges and ``part`` is None, or one of its
+            files is missing or damaged.
+        StoreError: ``into`` is not empty.
+        NotSharedError: A worker does not see the same folders as the driver.
     """
     source, target = Lake(str(lake)), Path(into).absolute()
     manifest = source.require_manifest()
     chosen = _choose(manifest, part, str(lake))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StoreError(f"{into}: not an empty folder; restore writes to a new or empty one")
+        raise StoreError(f"{into}: is not an empty folder; restore to a new or empty one")
     making = target.with_name(f"{target.name}.restoring")
     if making.exists():
-        shutil.rmtree(making)  # what a restore that was killed has left behind
+        shutil.rmtree(making)  # leftovers of a killed restore
     try:
         segments = _write_log(spark, source, manifest, chosen, making, on_plan)
         _derive(making, manifest, chosen, delays)
-        System().files.rename(making, target)  # an empty folder is replaced
+        System().files.rename(making, target)  # replaces an empty folder
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
@@ -110,10 +127,10 @@ def restore(
 
 
 def _choose(manifest: Manifest, part: int | None, lake: str) -> Range:
-    """The range to restore."""
+    """Return the range to restore."""
     ranges = manifest.ranges
     if not ranges:
-        raise LakeError(f"{lake}: the archive is empty")
+        raise LakeError(f"{lake}: the archive is empty; archive a store to it first")
     shown = ", ".join(
         f"{number}: {found.start} to {found.end} ({found.messages} messages)"
         for number, found in enumerate(ranges)
@@ -121,7 +138,7 @@ def _choose(manifest: Manifest, part: int | None, lake: str) -> Range:
     if part is None and len(ranges) > 1:
         raise LakeError(f"{lake}: the archive has gaps; choose a part with --part from {shown}")
     if part is not None and not 0 <= part < len(ranges):
-        raise LakeError(f"{lake}: no part {part}; there is {shown}")
+        raise LakeError(f"{lake}: has no part {part}; its parts are {shown}")
     return ranges[part or 0]
 
 
@@ -133,7 +150,7 @@ def _write_log(
     making: Path,
     on_plan: Callable[[int], Callable[[int], None] | None],
 ) -> int:
-    """Verify the files and write the segments; how many."""
+    """Verify the files, write the segments and return their number."""
     files = [f for f in manifest.files if f.start < chosen.end and f.end > chosen.start]
     size = manifest.store.segment_size
     _check_present(lake, files)
@@ -158,7 +175,8 @@ def _write_log(
     messages = sum(filled.messages for filled in done)
     if messages != chosen.messages:
         raise LakeError(
-            f"{lake.place}: {messages} messages in its files, {chosen.messages} in its manifest"
+            f"{lake.place}: its files have {messages} messages, but its manifest lists "
+            f"{chosen.messages}; put the missing files back from a backup"
         )
     for task, filled in zip(tasks, done, strict=True):
         check_arrived(filled.path, size, filled.worker)
@@ -169,15 +187,15 @@ def _write_log(
 
 
 def _check_present(lake: Lake, files: list[DataFile]) -> None:
-    """Raise LakeError if a file is missing for the driver, too."""
-    there = set(lake.data_files())
+    """Raise LakeError if the driver does not see a file."""
+    present = set(lake.data_files())
     for file in files:
-        if file.path not in there:
-            raise LakeError(f"{lake.show(file.path)}: missing; put it back")
+        if file.path not in present:
+            raise LakeError(f"{lake.show(file.path)}: is missing; put it back from a backup")
 
 
 def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels | None) -> None:
-    """Let the store recover queues and index from the log, checksums included."""
+    """Let the store recover queues and index from the log, and verify all checksums."""
     facts = manifest.store
     config = StoreConfig().for_files(
         commit_log_file_size=facts.segment_size,
@@ -192,8 +210,9 @@ def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels
         found = store.recovery
     if (found.end, found.messages_scanned) != (chosen.end, chosen.messages):
         raise LakeError(
-            f"{making}: {found.messages_scanned} messages up to {found.end} came back of "
-            f"{chosen.messages} up to {chosen.end}: a file of the archive is not what it was"
+            f"{making}: {found.messages_scanned} messages up to {found.end} were restored instead "
+            f"of {chosen.messages} up to {chosen.end}: a file of the archive has changed; put it "
+            "back from a backup"
         )
 
 
@@ -201,25 +220,25 @@ def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels
 
 
 class _Verify(NamedTuple):
-    """Look whether a file is still what was archived."""
+    """Task that verifies that a file has not changed since it was archived."""
 
     lake: Lake
     file: DataFile
 
 
 class _Fill(NamedTuple):
-    """Write one file of the log, in a folder where every attempt has a file of its own."""
+    """Task that writes one file of the log, in a folder with one file per attempt."""
 
     lake: Lake
     folder: str
     base: int
-    end: int  # position behind the last record; the file's size if the log goes on behind it
+    end: int  # position after the last record, or the file's size if the log continues after it
     size: int
     files: tuple[DataFile, ...]
 
 
 class _Filled(NamedTuple):
-    """What one attempt has written."""
+    """The result of one attempt."""
 
     path: str
     messages: int
@@ -234,40 +253,40 @@ def _verify(task: _Verify) -> None:
             while block := stream.read(1 << 20):
                 found.update(block)
     except FileNotFoundError:
-        raise not_shared(lake.show(file.path), "the file is not there") from None
+        raise not_shared(lake.show(file.path), "the file is missing") from None
     if found.hexdigest() != file.sha256:
         raise LakeError(
-            f"{lake.show(file.path)}: not the file that was archived (its SHA-256 differs) on the "
-            f"worker {worker_name()}; put it back from a copy"
+            f"{lake.show(file.path)}: is not the file that was archived (its SHA-256 differs) on "
+            f"the worker {worker_name()}; put it back from a backup"
         )
 
 
 def _fill(task: _Fill) -> _Filled:
-    """Write the records of a segment to their places, durably."""
+    """Write the records of a segment to their positions, durably."""
     check_shared(task.folder)
-    messages = behind = 0
+    messages = written_to = 0
     path = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     with open(path, "xb+") as file:
         file.truncate(task.size)
-        System().files.allocate(file.fileno(), 0, task.end)  # or a full disk would be a signal
+        System().files.allocate(file.fileno(), 0, task.end)  # else a full disk raises SIGBUS
         with mmap.mmap(file.fileno(), task.size) as mapping:
             writer = RecordWriter(mapping)
             try:
                 for data_file in task.files:
                     for batch in _rows(task, data_file):
                         end = _write_rows(task, data_file.topic, batch, writer, mapping)
-                        behind = max(behind, end)
+                        written_to = max(written_to, end)
                         messages += batch.num_rows
-                if task.end == task.size and behind < task.size:
-                    writer.blank(behind, task.size - behind)
+                if task.end == task.size and written_to < task.size:
+                    writer.blank(written_to, task.size - written_to)
             finally:
-                del writer  # or the mapping could not be closed
+                del writer  # else the mapping could not be closed
         System().files.sync(file.fileno())
     return _Filled(str(path), messages, worker_name())
 
 
 def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that belong into the segment."""
+    """Yield the rows of a file that belong to the segment."""
     low, high = task.base, task.base + task.size
     with _opened(task.lake, data_file) as source:
         metadata = source.metadata
@@ -288,27 +307,27 @@ def _opened(lake: Lake, file: DataFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(lake.path(file.path), filesystem=lake.filesystem)
     except FileNotFoundError:
-        raise not_shared(lake.show(file.path), "the file is not there") from None
+        raise not_shared(lake.show(file.path), "the file is missing") from None
 
 
 def _write_rows(
     task: _Fill, topic: str, batch: pa.RecordBatch, writer: RecordWriter, mapping: mmap.mmap
 ) -> int:
-    """Write each row's record; the position behind the last one.
+    """Write each row's record and return the position after the last one.
 
-    ``topic`` is that of all rows, unless the file has it as a column.
+    ``topic`` is the topic of all rows, unless the file has a column for it.
     """
     hosts: dict[str, bytes] = {}
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in ("born_time", "store_time"):
         columns[name] = columns[name].cast(pa.int64())
     topics = columns["topic"].to_pylist() if "topic" in columns else [topic] * batch.num_rows
-    behind = 0
+    written_to = 0
     fields = zip(*(columns[name].to_pylist() for name in _FIELDS), strict=True)
     for name, row in zip(topics, fields, strict=True):
         record, offset, size, queue_id, flag, queue_offset, sys_flag, *rest = row
         at = offset - task.base
-        behind = max(behind, at + size)
+        written_to = max(written_to, at + size)
         if record is not None:
             mapping[at : at + size] = record
             continue
@@ -334,10 +353,10 @@ def _write_rows(
             name.encode(),
             properties[:-1] if opened else properties,
         )
-    return behind
+    return written_to
 
 
 def _host(text: str) -> bytes:
-    """A host as records hold it."""
+    """Return a host as it is stored in records."""
     host = parse_host(text)
     return pack_ip(host.ip) + host.port.to_bytes(4, "big")

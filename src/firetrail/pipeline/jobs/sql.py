@@ -1,4 +1,4 @@
-"""SQL over a store: its views as tables, and only the rows and columns that a query needs."""
+"""SQL over a store: its views are tables, and only the rows and columns a query needs are read."""
 
 from __future__ import annotations
 
@@ -22,23 +22,36 @@ from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
 
 VIEWS = {"messages": "queue", "log": "log"}
-"""Name of each table, and the view of the data source behind it."""
+"""The tables, and the view of the data source that each one reads."""
 
 _RESULT = "result"
 _NAMES = threading.RLock()
-"""Who has it may give the tables their names: threads share the temporary views of a session."""
+"""Held while the tables exist: threads of a session share its temporary views."""
 
 
 def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: str) -> DataFrame:
-    """The result of a query over the tables ``messages`` and ``log`` of a store.
+    """Run a query over the tables ``messages`` and ``log`` of a store.
 
-    ``messages`` is what consumers see, through the queues, and ``log`` every record as stored. The
-    query may use the session's other tables as well; temporary views with these two names are
-    replaced, and gone afterwards. With ``namesrv=HOST:PORT`` as the store, brokers are asked; they
-    have ``messages`` only. Several stores are read as one; the tables then have a column ``store``.
+    ``messages`` holds what consumers see, through the queues; ``log`` holds every record as stored.
+    The query may use other tables of the session, too. Temporary views named ``messages`` or
+    ``log`` are replaced, and dropped afterwards.
 
-    Only the rows and columns that the query needs are read. Spark applies all of its predicates
-    to what was read, so the frame may be used like any other.
+    Only the rows and columns that the query needs are read. Spark still applies all predicates
+    itself, so the result is an ordinary frame.
+
+    Args:
+        spark: The session to run on.
+        store: Folder or URL of a store, or ``namesrv=HOST:PORT`` to read from brokers, which have
+            only ``messages``. A list of folders is read as one store, whose tables have a further
+            column ``store``.
+        query: SQL text. It is planned here, and runs when the result is used.
+
+    Returns:
+        The result as a Spark frame.
+
+    Raises:
+        PipelineError: The query is not valid. Errors of the store, such as a missing folder, are
+            raised by Spark when the result is used.
     """
     prepare(spark)
     option = _where(store)
@@ -48,8 +61,8 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
             for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
                 reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)
                 _table(reader, need, schema).createOrReplaceTempView(name)
-            # Under a name of its own: Spark would find columns for a sort or a filter of the result
-            # that the query does not return, and that were not read.
+            # The alias keeps Spark from resolving a sort or filter of the result with columns that
+            # the query does not return, which were not read.
             return spark.sql(query).alias(_RESULT)
         finally:
             for name in VIEWS:
@@ -57,7 +70,7 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
 
 
 def _where(store: str | Path | Sequence[str | Path]) -> tuple[str, str]:
-    """The option that names what is read."""
+    """Return the option of the data source that names what is read."""
     if not isinstance(store, str | Path):
         return "paths", json.dumps([absolute(str(each)) for each in store])
     namesrv = name_server(str(store))
@@ -71,9 +84,9 @@ def _schema(columns: Sequence[str] = NAMES) -> StructType:
 
 
 def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame:
-    """A table with all columns, of which those that a query needs are read, and others are null.
+    """Return a table with all columns, of which only those that a query needs are read.
 
-    So the query means the same as over the whole table, where it selects ``*`` or counts columns.
+    The others are null, so that a query with ``*`` has the same columns as over the whole table.
     """
     reader = reader.option("columns", ",".join(need.columns or (CHEAPEST,)))
     if need.bounds != NO_BOUNDS:
@@ -89,9 +102,9 @@ def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame
 
 
 class Result:
-    """The rows of a query as JSON has them, one partition in memory at a time.
+    """The rows of a query as JSON, with one partition in memory at a time.
 
-    Binary columns are base64 and timestamps ISO 8601 in the session's time zone, as Spark writes
+    Binary columns are base64, and timestamps ISO 8601 in the session's time zone, as Spark writes
     them.
     """
 
@@ -102,17 +115,17 @@ class Result:
         """Spark's names: ``string``, ``binary``, ``long``, …"""
 
     def lines(self) -> Iterator[str]:
-        """Each row as a JSON object."""
+        """Yield each row as a JSON object."""
         return _lines(self._frame)
 
     def rows(self, limit: int | None = None) -> Iterator[list[Any]]:
-        """The values of each row, or of the first ones; columns may have the same name."""
+        """Yield the values of at most ``limit`` rows; columns may have the same name."""
         frame = self._frame.toDF(*(f"c{number}" for number in range(len(self.names))))
         for line in _lines(frame if limit is None else frame.limit(limit)):
             yield list(json.loads(line).values())
 
     def write_parquet(self, folder: str | Path) -> None:
-        """All rows as Parquet files in a folder that is not there yet."""
+        """Write all rows as Parquet files to a folder that does not exist yet."""
         with original_errors():
             self._frame.write.parquet(str(folder))
 

@@ -149,7 +149,7 @@ def test_without_the_library(
     for name in [name for name in sys.modules if name.split(".")[0] == library]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(MissingExtraError, match=rf"need {library}: pip install 'firetrail\[spark"):
+    with pytest.raises(MissingExtraError, match=rf"needs {library}: pip install 'firetrail\[spark"):
         module.table_of(kind, Lake(str(lake)))
 
 

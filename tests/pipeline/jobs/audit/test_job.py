@@ -128,6 +128,6 @@ class TestPage:
         report.problems += [Problem(LOG, n, n, ProblemKind.BODY_CRC, "x") for n in range(300)]
         report.problems_omitted = 5
         page = render(report, self.NOW)
-        assert "300 problems, the first 200 of them listed" in page
+        assert "300 problems, of which the first 200 are listed" in page
         assert "5 more findings were counted" in page
         assert page.count("<tr><td") == 200

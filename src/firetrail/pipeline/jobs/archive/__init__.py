@@ -1,1 +1,1 @@
-"""The archive job: a store's log in a lake, exactly once."""
+"""The archive job: copies every record of a store's log to a lake, exactly once."""

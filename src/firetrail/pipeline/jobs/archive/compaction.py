@@ -1,7 +1,7 @@
-"""Merging the small files of a lake: those of the same topic and day, and those that topics share.
+"""Compaction of a lake: merges small files of the same topic and day, and small shared files.
 
-Files of one topic keep the order of the log. In those that topics share, the rows of a row group
-are sorted by topic, as in the files that are merged.
+Files of one topic keep the order of the log. In files that several topics share, the rows of a row
+group are sorted by topic, as in the files that are merged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import worker_name
 
 SMALL_BYTES = 32 << 20
-"""A file of fewer bytes is worth merging with its neighbours."""
+"""Files with fewer bytes are merged with their neighbours."""
 FEW = 4
-"""So many of them are left alone: to merge two files a round would write everything often."""
+"""Up to this many small files are left alone: merging two per run would rewrite data too often."""
 ROW_GROUP_ROWS = 128 << 10
 
 
 class Merge(NamedTuple):
-    """Files that become one."""
+    """Files to be merged into one."""
 
     lake: Lake
     files: tuple[DataFile, ...]
@@ -43,28 +43,28 @@ class Merge(NamedTuple):
 def compact(
     spark: SparkSession, lake: Lake, table: LakeTable, manifest: Manifest, token: str
 ) -> tuple[int, Manifest]:
-    """Merge what is worth it: how many files went, and the manifest then."""
+    """Merge small files; return the number of files replaced and the new manifest."""
     merges = [
         Merge(lake, files, token, topic, manifest.layout, table.topic_column)
-        for topic, files in _worth(manifest)
+        for topic, files in _mergeable(manifest)
     ]
     if not merges:
         return 0, manifest
-    made = []
+    merged = []
     for file, worker in run_tasks(spark, merge_files, merges, name=f"compact {lake.place}"):
         lake.check_arrived([file], worker)
-        made.append(file)
+        merged.append(file)
     old = [file for merge in merges for file in merge.files]
-    lake.sync_folders([file.path for file in made])
+    lake.sync_folders([file.path for file in merged])
     now_ms = time.time_ns() // 1_000_000
     retired = tuple(Retired(file.path, now_ms) for file in old) if table.has_history else ()
-    manifest = manifest.exchanged({file.path for file in old}, made, retired)
-    table.publish(manifest, made, old)
+    manifest = manifest.exchanged({file.path for file in old}, merged, retired)
+    table.publish(manifest, merged, old)
     return len(old), manifest
 
 
-def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
-    """Runs of small files with their topic, as long as the file they make is not large."""
+def _mergeable(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
+    """Yield runs of small files with their topic, cut so that no merged file becomes large."""
 
     def group(file: DataFile) -> tuple[str, str]:
         few = file.topic != file.last_topic or file.size < OWN_BYTES
@@ -85,7 +85,10 @@ def _worth(manifest: Manifest) -> Iterator[tuple[str, tuple[DataFile, ...]]]:
 
 
 def merge_files(merge: Merge) -> tuple[DataFile, str]:
-    """Write the rows of some files into one, a few row groups at a time; and on which worker."""
+    """Write the rows of several files to one, a few row groups at a time.
+
+    Return the file and the name of the worker.
+    """
     merge.lake.check_shared(merge.token)
     first = merge.files[0]
     folder = partition(merge.layout, merge.topic, first.day)

@@ -1,9 +1,9 @@
-"""Writing a part of the log into the Parquet files of a lake: what one task does.
+"""The task of the archive job: writes a part of the log to the Parquet files of a lake.
 
-Rows are picked by topic and day straight from a scan of the log, gathered into Arrow batches and
-written by pyarrow in the task itself. A topic has files of its own, whose rows follow each other as
-in the log. In the layout "day" that is so for topics with many records only; the others share one
-file a day, in which the rows of a row group are sorted by topic.
+Rows are picked by topic and day directly from a scan of the log, gathered into Arrow batches, and
+written with pyarrow in the task itself. Each topic has files of its own, with rows in the order of
+the log. In the layout "day" this holds only for topics with many records. The others share one file
+per day, in which the rows of a row group are sorted by topic.
 """
 
 from __future__ import annotations
@@ -39,42 +39,42 @@ from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import System
 
 ROW_GROUP_BYTES = 16 << 20
-"""Bytes of records in a row group; with more, fresh memory costs half as much as the work."""
+"""Bytes of records per row group. With more, allocating memory takes half as long as the work."""
 WAITING_BYTES = 6 * ROW_GROUP_BYTES
-"""Bytes of records that a task holds in memory, of all topics."""
+"""Bytes of records of all topics that a task holds in memory."""
 FILES_OPEN_MAX = 32
 OWN_BYTES = 4 << 20
-"""Bytes of records from which on the part of a topic's day becomes a file of its own."""
+"""A topic with at least this many bytes of records per day gets a file of its own."""
 SMALL_SHARE = 64
-"""A topic with less than this part of the records at hand is not looked at by itself."""
+"""A topic with less than 1/64 of the bytes of a scan is gathered together with other small ones."""
 SHARED = ""
-"""In place of a topic: rows of several."""
+"""Stands for the topic where rows belong to several."""
 DAY_MS = 86_400_000
 
 PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
 """Whether the last property lacks its separator, as RocketMQ 4.9.1 to 5.1.4 write it."""
 RECORD = pa.field("record", pa.binary())
-"""The whole record, where the other columns do not say every byte of it; else null."""
+"""The whole record if the other columns do not determine all of its bytes, else null."""
 FULL_SCHEMA: pa.Schema = arrow_schema().append(PROPERTIES_OPEN).append(RECORD)
 DICTIONARY_COLUMNS = ["topic", "tags", "born_host", "store_host", "sys_flag", "flag", "queue_id"]
 DICTIONARY_COLUMNS += ["reconsume_times", "prepared_offset", "properties.key_value.key"]
 DICTIONARY_COLUMNS += ["body"]
-"""Columns with a dictionary in each row group. Where that becomes larger than Parquet's limit of
-1 MiB, the rest of the column is written as it is: for bodies that never repeat it costs nothing
-that can be measured (``benchmarks/bodies.py``)."""
+"""Columns with a dictionary per row group. If the dictionary exceeds Parquet's limit of 1 MiB, the
+rest of the column is written without it. For bodies that never repeat, the cost is too small to be
+measured (``benchmarks/bodies.py``)."""
 _NO_STATISTICS = {"body", "record", "properties", "keys"}
 _GATHERER = Gatherer(fields())
 
 
 def file_schema(*, topic: bool) -> pa.Schema:
-    """The columns of a data file; the topic stands in its path and need not be in the file."""
+    """Return the columns of a data file; the topic can be left out if it is part of the path."""
     if topic:
         return FULL_SCHEMA
     return FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("topic"))
 
 
 def schema_of(layout: LakeLayout, *, topic_column: bool) -> pa.Schema:
-    """The columns of a data file in a layout; ``topic_column`` as tables have it."""
+    """Return the columns of a data file in a layout; ``topic_column`` is that of the table."""
     return file_schema(topic=topic_column or layout is LakeLayout.DAY)
 
 
@@ -92,18 +92,18 @@ class ArchivePart(NamedTuple):
 
 
 class WrittenPart(NamedTuple):
-    """What a task has made of its part."""
+    """The result of a task."""
 
     start: int
-    end: int  # where the walk has ended: ``end`` of the part if nothing was missed
+    end: int  # where the walk ended, which is the ``end`` of the part if nothing was missed
     messages: int
     files: list[DataFile]
-    last: Anchor | None  # the last record, if there was any
+    last: Anchor | None  # the last record, if any
     worker: str
 
 
 def archive_part(part: ArchivePart) -> WrittenPart:
-    """Write all records of a part of the log. Raises StoreDamagedError at the first bad one."""
+    """Write all records of a part of the log; raise StoreDamagedError at the first damaged one."""
     part.lake.check_shared(part.token)
     messages = 0
     last: tuple[Segment, int, int] | None = None
@@ -118,10 +118,10 @@ def archive_part(part: ArchivePart) -> WrittenPart:
                 raise _damaged(part, damage)
             assert isinstance(step, RecordBatch)
             messages += step.rows
-            for first, behind in _pieces(step):
+            for first, stop in _pieces(step):
                 view = step.segment.view
-                for group in _groups(view, step.columns, first, behind, part.layout):
-                    files.add(*group)
+                for rows in _partitions(view, step.columns, first, stop, part.layout):
+                    files.add(*rows)
             size = step.columns.column(col.SIZE)[step.rows - 1]
             last = (step.segment, step.segment.base + step.position - size, size)
         return WrittenPart(
@@ -135,7 +135,7 @@ def archive_part(part: ArchivePart) -> WrittenPart:
 
 
 def anchor_at(segment: Segment, offset: int, size: int) -> Anchor:
-    """The record of ``size`` bytes at a physical offset in ``segment``, to be known again by."""
+    """Return the anchor for the record of ``size`` bytes at a physical offset in ``segment``."""
     at = offset - segment.base
     return Anchor(offset, size, hashlib.sha256(segment.view[at : at + size]).hexdigest())
 
@@ -146,12 +146,12 @@ def _damaged(part: ArchivePart, damage: Damage) -> StoreDamagedError:
         damage.position,
         damage.physical_offset,
         damage.detail,
-        f"nothing was archived; see 'firetrail fsck {part.store}' for what can be done",
+        f"nothing was archived; 'firetrail fsck {part.store}' says what can be done",
     )
 
 
 def _pieces(step: RecordBatch) -> Iterator[tuple[int, int]]:
-    """Row numbers from and to, so that what is gathered at once does not become too large."""
+    """Yield ranges of rows of about BATCH_BYTES, the amount that is gathered at a time."""
     offsets = step.columns.column(col.PHYSICAL_OFFSET)
     first = 0
     while first < step.rows:
@@ -164,7 +164,7 @@ def _pieces(step: RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 class PartitionRows(NamedTuple):
-    """Rows of one topic and day, or SHARED ones; ``size`` counts the bytes of their records."""
+    """Rows of one topic and day, or SHARED rows of a day; ``size`` is the bytes of the records."""
 
     topic: str
     day: str
@@ -172,7 +172,7 @@ class PartitionRows(NamedTuple):
     size: int
 
 
-def _groups(
+def _partitions(
     view: memoryview, columns: Columns, first: int, last: int, layout: LakeLayout
 ) -> Iterator[PartitionRows]:
     found = list(_picks_by_code(columns, first, last))
@@ -188,19 +188,20 @@ def _groups(
         if len(topics) == 1:
             yield PartitionRows(topics[0].as_py(), day, batch, size)
             continue
-        for topic in topics:  # they have the same hash
-            yield _group(topic.as_py(), day, batch.filter(pc.equal(batch.column("topic"), topic)))
-    for number, rows in shared.items():
-        batch = _gathered(view, columns, array("q", sorted(rows)))
-        yield _group(SHARED, _day(number), batch)
+        for topic in topics:  # several topics with the same hash
+            rows = batch.filter(pc.equal(batch.column("topic"), topic))
+            yield _partition_rows(topic.as_py(), day, rows)
+    for number, picks_of_day in shared.items():
+        batch = _gathered(view, columns, array("q", sorted(picks_of_day)))
+        yield _partition_rows(SHARED, _day(number), batch)
 
 
-def _group(topic: str, day: str, batch: pa.RecordBatch) -> PartitionRows:
+def _partition_rows(topic: str, day: str, batch: pa.RecordBatch) -> PartitionRows:
     return PartitionRows(topic, day, batch, pc.sum(batch.column("size")).as_py())
 
 
 def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[tuple[array[int], int]]:
-    """The rows of each topic (by its hash) and day, in their order, and the bytes they have."""
+    """Yield the rows of each topic (by its hash) and day, in order, with their bytes of records."""
     hashes, times, sizes = (
         pa.Array.from_buffers(
             pa.int64(), last - first, [None, pa.py_buffer(columns.column(name)[first:last])]
@@ -223,13 +224,13 @@ def _picks_by_code(columns: Columns, first: int, last: int) -> Iterator[tuple[ar
 
 
 def _day(number: int) -> str:
-    """Days since 1970 as a date; what is no date of ours is the nearest one."""
+    """Return a number of days since 1970 as a date, clamped to the dates that Python supports."""
     number = min(max(number, 0), 2_932_896)
     return f"{datetime.fromtimestamp(number * 86_400, UTC):%Y-%m-%d}"
 
 
 def _gathered(view: memoryview, columns: Columns, picks: array[int]) -> pa.RecordBatch:
-    """All columns of some rows."""
+    """Return all columns of some rows."""
     count = len(picks)
     rows = Rows(view, columns.table, picks, count)
     kinds = bytearray(count)
@@ -259,8 +260,8 @@ def _record(view: memoryview, columns: Columns, row: int) -> bytes:
 class FileSet:
     """The files of one task.
 
-    One for each topic and day, more if too many are open at once. In the layout "day", what has
-    come to less than OWN_BYTES when it must be written goes to one file for the rest of the day.
+    There is one file per topic and day, and more if too many would be open at the same time. In the
+    layout "day", topics with less than OWN_BYTES when they must be written share a file per day.
     """
 
     def __init__(self, part: ArchivePart) -> None:
@@ -280,7 +281,7 @@ class FileSet:
             file.abandon()
 
     def add(self, topic: str, day: str, batch: pa.RecordBatch, size: int) -> None:
-        """Take some rows; they are written with others of their topic and day."""
+        """Add rows, which are written together with others of the same topic and day."""
         waiting = self._waiting.setdefault((topic, day), _Waiting([], 0))
         waiting.batches.append(batch)
         waiting.size += size
@@ -294,7 +295,7 @@ class FileSet:
             self._write(*max(self._waiting, key=lambda pair: self._waiting[pair].size))
 
     def finish(self) -> list[DataFile]:
-        """Write what is left and close all files: what was made."""
+        """Write the remaining rows, close all files and return them."""
         for topic, day in list(self._waiting):
             if self._is_shared(topic, day):
                 self._share(day)
@@ -307,7 +308,7 @@ class FileSet:
         return self._done
 
     def _is_shared(self, topic: str, day: str) -> bool:
-        """Whether rows that wait are too few for a file of their own."""
+        """Whether the waiting rows of a topic are too few for a file of their own."""
         return (
             self._part.layout is LakeLayout.DAY
             and topic != SHARED
@@ -317,7 +318,7 @@ class FileSet:
         )
 
     def _share(self, day: str) -> None:
-        """Let all that is too small for a file of its own on a day wait together."""
+        """Move the waiting rows of all small topics of a day to the shared rows of that day."""
         few = [pair for pair in self._waiting if pair[1] == day and self._is_shared(*pair)]
         together = self._waiting.setdefault((SHARED, day), _Waiting([], 0))
         for pair in few:
@@ -338,7 +339,7 @@ class FileSet:
             name += f"-{self._part.token}{SUFFIX}"
             self._number += 1
             file = PartitionFile(self._part.lake, name, topic, day, self._schema)
-        self._open[topic, day] = file  # as the last one: the first is the one used longest ago
+        self._open[topic, day] = file  # last, so that the first is the least recently used
         table = pa.Table.from_batches(waiting.batches)
         file.write(table, table.num_rows * ROW_GROUP_BYTES // max(waiting.size, ROW_GROUP_BYTES))
 
@@ -352,7 +353,7 @@ class _Waiting:
 
 
 class PartitionFile:
-    """A Parquet file under way, of one topic or with SHARED rows."""
+    """A Parquet file that is being written, of one topic or with SHARED rows."""
 
     def __init__(self, lake: Lake, name: str, topic: str, day: str, schema: pa.Schema) -> None:
         self._name, self._topic, self._day = name, topic, day
@@ -374,7 +375,7 @@ class PartitionFile:
         )
 
     def write(self, table: pa.Table, group_rows: int | None = None) -> None:
-        """Append a row group, or several of at most ``group_rows``."""
+        """Append a row group, or several with at most ``group_rows`` each."""
         offsets = table.column("physical_offset")
         ends = pc.min_max(offsets).as_py()
         self._start = min(self._start, ends["min"]) if self._messages else ends["min"]
@@ -390,7 +391,7 @@ class PartitionFile:
         self._writer.write_table(table, row_group_size=max(group_rows or table.num_rows, 1))
 
     def close(self) -> DataFile:
-        """Finish and sync the file: what it holds."""
+        """Complete and sync the file, and return its description."""
         self._writer.close()
         self._file.close()
         return DataFile(
@@ -407,6 +408,6 @@ class PartitionFile:
         )
 
     def abandon(self) -> None:
-        """Close the file of a task that failed; nobody will name it."""
+        """Close the file of a failed task; no manifest will name it."""
         self._writer.close()
         self._file.close()

@@ -1,12 +1,13 @@
-"""Archive a store: every record of its log into a lake, once.
+"""The archive job: copies every record of a store's log to a lake, once.
 
-Each run goes on where the last one ended. Tasks write data files, the driver verifies that their
-parts follow each other without a gap and publishes them all with one new manifest; then it notes in
+Each run continues where the last one ended. Tasks write data files. The driver verifies that their
+parts follow each other without a gap, publishes them all with one new manifest, and then records in
 the store how far the lake has come (:mod:`firetrail.store.lifecycle.archive_marks`).
 
-Only what cannot vanish any more is archived: of a store that is in use, or was not closed, what its
-watermark says is on disk. (RocketMQ's stores have no watermark: all that is whole counts. If its
-machine loses power after that, the next run finds that the log goes on differently, and says so.)
+Only records that can no longer be lost are archived. If the store is in use or was not closed,
+these are the records before its watermark. RocketMQ's stores have no watermark, so all complete
+records are archived; if that machine then loses power, the next run detects that the log continues
+differently and reports it.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.archive_marks import ArchiveMark, read_mark, write_mark
 
 RETIRED_KEPT_MS = 7 * 86_400_000
-"""How long files that compaction has replaced stay for readers of a table's older states."""
+"""How long files that compaction replaced are kept for readers of older versions of a table."""
 OnPlan = Callable[[int], Callable[[int], None] | None]
-"""Told the number of tasks; gives what is to hear how many are done."""
+"""Called with the number of tasks; returns a callback for the number of completed ones, or None."""
 
 
 class Archived(NamedTuple):
-    """What a run has done, and what the lake holds now."""
+    """The result of a run, and what the lake holds afterwards."""
 
     lake: str
-    messages: int
-    start: int
+    messages: int  # archived by this run
+    start: int  # physical offsets of the archived part of the log
     end: int
-    files: int
-    removed: int  # files of killed jobs
-    compacted: int  # small files that became part of others
-    total_messages: int
+    files: int  # data files written
+    removed: int  # leftover files of killed jobs
+    compacted: int  # small files that were merged into larger ones
+    total_messages: int  # in the lake
     total_files: int
-    marked: bool  # whether the store knows, so that retention can wait for it
+    marked: bool  # whether the store could record it, so that retention can wait for the archive
 
 
 def archive(
@@ -75,18 +76,44 @@ def archive(
     compaction: bool = True,
     on_plan: OnPlan = lambda tasks: None,
 ) -> Archived:
-    """Bring the lake up to the store's log.
+    """Copy the records that a lake does not have yet from the log of a store.
 
-    ``format`` is "parquet", "delta" or "iceberg". ``layout`` of a new lake is "day", with files
-    that small topics share, or "topic", with a folder for each; None is "day", or what the lake
-    has. Raises LakeError if the folder holds other files
-    or another store's archive, or if the log has lost records that were not archived yet and
-    ``allow_gap`` is not set; StoreDamagedError at a record that is not good.
+    The store is only read and may be in use. If the run fails or is killed, the lake keeps its
+    previous content, and the next run continues from there.
+
+    Args:
+        spark: The session to run on.
+        store: Folder of the store. Every worker must reach it under the same path.
+        lake: Folder of the archive, or a URL such as ``s3://bucket/lake``. It must be new, empty,
+            or an archive of the same store. A folder must be the same one on every worker.
+        format: ``"parquet"`` (the default), ``"delta"`` or ``"iceberg"``. Delta and Iceberg need
+            the extra of the same name.
+        layout: Folders of a new lake: ``"day"``, where small topics share files, or ``"topic"``,
+            with a folder per topic and day. None, the default, is the layout of an existing lake
+            and ``"day"`` for a new one.
+        split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
+        allow_gap: Continue although retention deleted records that were not archived. By default
+            that is an error.
+        compaction: Merge small data files of the same topic and day after archiving.
+        on_plan: Called with the number of tasks; may return a function, which is then called with
+            the number of completed tasks.
+
+    Returns:
+        The number of messages, files and bytes of log of this run, and the totals of the lake.
+
+    Raises:
+        LakeError: The folder holds other files or another store's archive, another job is writing
+            it, or records are missing and ``allow_gap`` is not set.
+        StoreDamagedError: The log has a damaged record. Nothing was archived.
+        NotSharedError: A worker does not see the same store or lake as the driver.
+        MissingExtraError: The library for ``format`` is not installed.
+        ConfigError: ``format`` or ``layout`` has an unknown value.
     """
     folder = Lake(str(lake))
     if not folder.is_empty() and folder.manifest() is None:
         raise LakeError(
-            f"{lake}: not empty and no archive (no {MANIFEST}); choose a new or empty folder"
+            f"{lake}: is neither empty nor an archive (it has no {MANIFEST}); choose a new or "
+            "empty folder"
         )
     token = uuid.uuid4().hex[:12]
     with folder.locked(token):
@@ -108,9 +135,16 @@ def follow(
     on_round: Callable[[Archived], None] = lambda done: None,
     **options: Any,
 ) -> None:
-    """Archive what is new every ``every_s`` seconds, until stopped or for some ``rounds``.
+    """Archive new records repeatedly.
 
-    ``options`` are those of :func:`archive`.
+    Args:
+        spark: The session to run on.
+        store: Folder of the store.
+        lake: Folder or URL of the archive.
+        every_s: Seconds from the start of one round to the start of the next; 60 by default.
+        rounds: Stop after this many rounds; None, the default, continues until interrupted.
+        on_round: Called with the result of each round.
+        **options: Arguments of :func:`archive`.
     """
     number = 0
     while rounds is None or number < rounds:
@@ -122,7 +156,7 @@ def follow(
 
 
 class _ArchiveRun:
-    """One run over a store and a lake that is ours alone."""
+    """One run over a store and a lake that this job has locked."""
 
     def __init__(
         self,
@@ -145,7 +179,7 @@ class _ArchiveRun:
         self._token = token
 
     def archive(self, allow_gap: bool) -> Archived:
-        """Export what is new."""
+        """Copy the new records and publish them."""
         manifest = self._manifest()
         manifest, removed = self._remove_strays(manifest)
         start, end = self._new_part(manifest, allow_gap)
@@ -181,7 +215,10 @@ class _ArchiveRun:
     # -- which store, which lake --------------------------------------------------------------
 
     def _manifest(self) -> Manifest:
-        """The lake's manifest, its first one if it is new; LakeError if it is not this store's."""
+        """Return the lake's manifest, and create it for a new lake.
+
+        Raises LakeError if the lake is an archive of another store, table format or layout.
+        """
         self._table.settle()
         found = self._lake.manifest()
         if found is None:
@@ -191,18 +228,22 @@ class _ArchiveRun:
             return manifest
         if found.table != self._table.kind:
             raise LakeError(
-                f"{self._lake.place}: an archive of kind {found.table}, not {self._table.kind}"
+                f"{self._lake.place}: is an archive with the format {found.table}, not "
+                f"{self._table.kind}; use --format {found.table}, or another folder"
             )
         if self._layout not in (None, found.layout):
             raise LakeError(
-                f"{self._lake.place}: an archive with the layout {found.layout}, not "
-                f"{self._layout}; go on without --layout, or use another folder"
+                f"{self._lake.place}: is an archive with the layout {found.layout}, not "
+                f"{self._layout}; continue without --layout, or use another folder"
             )
         self._check_identity(found)
         return found
 
     def _check_identity(self, manifest: Manifest) -> None:
-        """Raise unless the records that the lake knows this store by are in it, if still there."""
+        """Raise LakeError if a record that identifies the store differs from the archived one.
+
+        Records that retention has deleted are not compared.
+        """
         view, seen = self._view, False
         for anchor in manifest.anchors:
             if anchor.offset < view.log.min_offset:
@@ -210,15 +251,15 @@ class _ArchiveRun:
             seen = True
             if anchor_of(view, anchor.offset) != anchor:
                 raise LakeError(
-                    f"{self._lake.place}: written from another store, or {view.root} was cut and "
-                    f"goes on differently: the record at {anchor.offset} is not the one that was "
-                    "archived; use another folder"
+                    f"{self._lake.place}: is the archive of another store, or {view.root} was "
+                    "truncated and has other records since: the record at "
+                    f"{anchor.offset} is not the one that was archived; use another folder"
                 )
         known = read_mark(view.system, view.root, manifest.lake_id) is not None
         if manifest.anchors and not seen and not known:
             raise LakeError(
-                f"{self._lake.place}: cannot tell whether it was written from {view.root}: all "
-                "records that it knows were deleted there; use another folder"
+                f"{self._lake.place}: cannot verify that this is the archive of {view.root}: all "
+                "records that could prove it have been deleted there; use another folder"
             )
 
     # -- what is new --------------------------------------------------------------------------
@@ -234,8 +275,8 @@ class _ArchiveRun:
         if not allow_gap:
             raise LakeError(
                 f"{view.root}: the log begins at {view.log.min_offset}, but {self._lake.place} "
-                f"ends at {start}: what was between them was deleted before it was archived; go "
-                "on with --allow-gap"
+                f"ends at {start}: the records in between were deleted before they were archived; "
+                "continue with --allow-gap"
             )
         return view.log.min_offset, max(end, view.log.min_offset)
 
@@ -261,24 +302,30 @@ class _ArchiveRun:
         position = start
         for part in written:
             if part.start != position:
-                raise LakeError(f"{self._view.root}: the records at {position} were not read")
+                raise LakeError(
+                    f"{self._view.root}: the records at {position} were not read, so nothing was "
+                    "archived; run the job again"
+                )
             position = part.end
             self._lake.check_arrived(part.files, part.worker)
         if position != end:
-            raise LakeError(f"{self._view.root}: the log could be read up to {position} only")
+            raise LakeError(
+                f"{self._view.root}: the log could only be read up to {position}, so nothing was "
+                "archived; run the job again"
+            )
         return written
 
     def _anchors(self, manifest: Manifest, start: int, last: Anchor | None) -> tuple[Anchor, ...]:
-        """The first record that was ever archived, and the last one."""
+        """Return the first record that was ever archived and the last one."""
         first = manifest.anchors[0] if manifest.anchors else anchor_of(self._view, start)
         return tuple(dict.fromkeys(anchor for anchor in (first, last) if anchor is not None))
 
     # -- around it ----------------------------------------------------------------------------
 
     def _remove_strays(self, manifest: Manifest) -> tuple[Manifest, int]:
-        """Remove the files that killed jobs have left, and those replaced long ago.
+        """Remove leftover files of killed jobs, and files that were replaced long ago.
 
-        Returns the manifest without the latter, and the number of the former.
+        Return the manifest without the replaced files, and the number of leftover ones.
         """
         kept_since_ms = time.time_ns() // 1_000_000 - RETIRED_KEPT_MS
         pruned = manifest.without_retired_before(kept_since_ms)
@@ -289,7 +336,7 @@ class _ArchiveRun:
         return pruned, len(unknown - {old.path for old in manifest.retired})
 
     def _mark(self, manifest: Manifest) -> bool:
-        """Let the store know; False if it cannot be written."""
+        """Record in the store how far it is archived; return False if it is not writable."""
         if manifest.end is None:
             return False
         mark = ArchiveMark(self._lake.place, manifest.end)
@@ -305,19 +352,19 @@ def _layout(name: str | None) -> LakeLayout | None:
     if name is None:
         return None
     if name not in list(LakeLayout):
-        raise ConfigError("layout", name, f"there is {', '.join(LakeLayout)}")
+        raise ConfigError("layout", name, f"must be one of {', '.join(LakeLayout)}")
     return LakeLayout(name)
 
 
 def safe_end(view: StoreView) -> int:
-    """Up to where the log will not change any more."""
+    """Return the physical offset up to which the log can no longer change."""
     if view.state is StoreState.CLOSED or view.watermark is None:
         return view.end
     return min(view.watermark.durable_offset, view.end)
 
 
 def anchor_of(view: StoreView, offset: int) -> Anchor | None:
-    """The record at ``offset`` by its bytes; None if there is none."""
+    """Return the size and hash of the record at ``offset``; None if no record begins there."""
     stop, columns = view.log.scan_one(offset, Check.RECORD)
     segment = view.log.find(offset)
     if stop is not Stop.LIMIT or segment is None:
@@ -326,7 +373,7 @@ def anchor_of(view: StoreView, offset: int) -> Anchor | None:
 
 
 def _facts(view: StoreView) -> StoreFacts:
-    """What the store is like; its host is that of its oldest record."""
+    """Return the settings of the store; its host is that of its oldest record."""
     stop, columns = view.log.scan_one(view.log.min_offset, Check.RECORD)
     segment = view.log.find(view.log.min_offset)
     host = format_host(view.config.store_host)
@@ -343,5 +390,5 @@ def _facts(view: StoreView) -> StoreFacts:
 
 
 def archived_files(lake: str | Path) -> list[DataFile]:
-    """The data files that count: what a reader of plain Parquet should read, and nothing else."""
+    """Return the data files of an archive: exactly those that a reader of Parquet should read."""
     return list(Lake(str(lake)).require_manifest().files)

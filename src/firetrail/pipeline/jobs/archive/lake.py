@@ -1,9 +1,9 @@
-"""The folder of a lake, on whatever file system it is.
+"""The folder of a lake, on a local or remote file system.
 
-A path is a local folder; an address (``s3://bucket/lake``) is opened by pyarrow, or by fsspec for
-what pyarrow does not know. On a local lake files are synced and a lock keeps two jobs apart; object
-stores make a file durable when it is closed, and have no locks: there only one job may write a
-lake at a time, and the one that comes second fails if it notices.
+A path is a local folder. A URL (``s3://bucket/lake``) is opened by pyarrow, or by fsspec if pyarrow
+does not know the scheme. In a local lake, files are synced and a lock keeps other jobs out. Object
+stores make a file durable when it is closed and have no locks: only one job at a time may write
+such a lake, and a second one fails only if it notices the change of the manifest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from firetrail.system import Files
 
 SUFFIX = ".parquet"
 FOLDERS = ("topic=", "day=")
-"""How the folders of data files begin."""
+"""Prefixes of the folders of data files."""
 LOCK = "lock"
 
 
@@ -56,22 +56,22 @@ class Lake:
         return Lake, (self.place,)
 
     def path(self, name: str) -> str:
-        """Where a file is, for the file system."""
+        """Return the path of a file within :attr:`filesystem`."""
         return f"{self._root}/{name}"
 
     @property
     def filesystem(self) -> filesystems.FileSystem:
-        """What opens :meth:`path`."""
+        """The file system that :meth:`path` belongs to."""
         return self._fs
 
     def show(self, name: str) -> str:
-        """A file's name in messages."""
+        """Return the name of a file for messages."""
         return f"{self.place.rstrip('/')}/{name}"
 
     # -- small files --------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file, None if there is none."""
+        """Return the content of a small file; None if it does not exist."""
         try:
             with self._fs.open_input_file(self.path(name)) as file:
                 content: bytes = file.read()
@@ -80,7 +80,7 @@ class Lake:
             return None
 
     def replace(self, name: str, content: bytes) -> None:
-        """Give a file a new content as a whole: readers and crashes see the old or the new one."""
+        """Replace a file atomically: readers, and a crash, leave the old or the new content."""
         if self.is_local:
             path = Path(self.path(name))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class Lake:
             file.write(content)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         try:
             self._fs.delete_file(self.path(name))
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class Lake:
     # -- data files ---------------------------------------------------------------------------
 
     def create(self, name: str) -> HashedFile:
-        """A new data file."""
+        """Create a data file."""
         return HashedFile(self._open_new(name), self.path(name) if self.is_local else None)
 
     def _open_new(self, name: str) -> Any:
@@ -108,14 +108,14 @@ class Lake:
         return self._fs.open_output_stream(path)
 
     def data_files(self) -> list[str]:
-        """Every data file there is, whoever knows of it."""
+        """Return every data file in the folder, in the manifest or not."""
         selector = filesystems.FileSelector(self._root, recursive=True, allow_not_found=True)
         found = self._fs.get_file_info(selector)
         names = (info.path[len(self._root) :].lstrip("/") for info in found if info.is_file)
         return sorted(n for n in names if n.endswith(SUFFIX) and n.startswith(FOLDERS))
 
     def sync_folders(self, names: list[str]) -> None:
-        """Make the names of new files durable."""
+        """Sync the folders of new files, so that their names are durable."""
         if not self.is_local:
             return
         folders = {Path(self._root)}
@@ -126,7 +126,7 @@ class Lake:
             Files().sync_folder(folder)
 
     def is_empty(self) -> bool:
-        """Whether nothing is in the folder, or it is not there."""
+        """Whether the folder is empty or does not exist."""
         selector = filesystems.FileSelector(self._root, allow_not_found=True)
         names = {info.base_name for info in self._fs.get_file_info(selector)}
         return not names - {FOLDER} and self.read(MANIFEST) is None
@@ -134,32 +134,35 @@ class Lake:
     # -- the manifest -------------------------------------------------------------------------
 
     def manifest(self) -> Manifest | None:
-        """What is published; None if the folder holds no archive."""
+        """Return the published manifest; None if the folder holds no archive."""
         content = self.read(MANIFEST)
         return None if content is None else decode_manifest(content, self.show(MANIFEST))
 
     def require_manifest(self) -> Manifest:
-        """What is published; LakeError if the folder holds no archive."""
+        """Return the published manifest; raise LakeError if the folder holds no archive."""
         found = self.manifest()
         if found is None:
-            raise LakeError(f"{self.place}: no archive, it has no file {MANIFEST}")
+            raise LakeError(
+                f"{self.place}: is not an archive, it has no file {MANIFEST}; check the path"
+            )
         return found
 
     def publish(self, manifest: Manifest) -> None:
-        """Let a new manifest count, if it is the next one."""
+        """Publish a manifest; raise LakeError unless it follows the published one."""
         found = self.manifest()
         if (found.sequence if found else -1) != manifest.sequence - 1 or (
             found and found.lake_id != manifest.lake_id
         ):
             raise LakeError(
-                f"{self.place}: another job has changed the archive meanwhile; run this one again"
+                f"{self.place}: another job changed the archive at the same time; run this job "
+                "again"
             )
         self.replace(MANIFEST, manifest.encode())
         self.remove(PENDING)
 
     @contextmanager
     def locked(self, token: str) -> Iterator[None]:
-        """Keep other jobs off a local lake; the job's token tells tasks that it is this lake."""
+        """Lock a local lake; the job's token in the lock file lets tasks recognize the lake."""
         if not self.is_local:
             yield
             return
@@ -167,39 +170,43 @@ class Lake:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise LakeError(f"{self.place}: not a folder") from error
+            raise LakeError(
+                f"{self.place}: is a file, not a folder; choose another path"
+            ) from error
         with open(folder / LOCK, "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LakeError(f"{self.place}: another job is writing this archive") from None
+                raise LakeError(
+                    f"{self.place}: another job is writing this archive; run this one when it ends"
+                ) from None
             file.truncate(0)
             file.write(token.encode())
             file.flush()
-            Files().sync(file.fileno())  # or a network file system keeps it from the workers
+            Files().sync(file.fileno())  # so that workers on a network file system see it
             yield
 
     def check_shared(self, token: str) -> None:
         """Raise NotSharedError unless this worker sees the lake that a job has locked."""
         if self.is_local and self.read(f"{FOLDER}/{LOCK}") != token.encode():
-            raise not_shared(self._root, "the folder of the archive is another one, or missing")
+            raise not_shared(self._root, "the folder of the archive is missing or another one")
 
     def check_arrived(self, files: Iterable[DataFile], worker: str) -> None:
-        """Raise NotSharedError unless files that a task has written are seen here, too."""
+        """Raise NotSharedError unless the driver sees the files that a task has written."""
         if self.is_local:
             for file in files:
                 check_arrived(self.path(file.path), file.size, worker)
 
 
 def partition(layout: LakeLayout, topic: str, day: str) -> str:
-    """The folder of a topic's day, with Hive's escapes."""
+    """Return the folder of a topic and day, with names escaped as in Hive."""
     return (
         f"topic={quote(topic, safe='')}/day={day}" if layout is LakeLayout.TOPIC else f"day={day}"
     )
 
 
 class HashedFile:
-    """A file to write from the front, whose length and SHA-256 are known at the end."""
+    """A file that is written sequentially, and whose length and SHA-256 are known at the end."""
 
     def __init__(self, stream: Any, synced_path: str | None) -> None:
         self._stream = stream
@@ -208,7 +215,7 @@ class HashedFile:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Append."""
+        """Append bytes and return their number."""
         view = memoryview(data)
         self._hash.update(view)
         self._stream.write(data)
@@ -216,19 +223,19 @@ class HashedFile:
         return view.nbytes
 
     def tell(self) -> int:
-        """The position, for Parquet's footer."""
+        """Return the position, which Parquet's footer contains."""
         return self.size
 
     def flush(self) -> None:
-        """Nothing: the end of the file is what counts."""
+        """Do nothing: only the closed file must be durable."""
 
     @property
     def closed(self) -> bool:
-        """Whether no more can be written."""
+        """Whether the file is closed."""
         return bool(self._stream.closed)
 
     def close(self) -> None:
-        """Make the file durable."""
+        """Close the file and make it durable."""
         if self.closed:
             return
         self._stream.close()
@@ -241,5 +248,5 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """Of everything that was written."""
+        """SHA-256 of everything that was written, in hexadecimal."""
         return self._hash.hexdigest()

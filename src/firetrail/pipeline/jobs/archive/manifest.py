@@ -1,4 +1,4 @@
-"""The manifest of a lake: which records of which store it holds, in which files.
+"""The manifest of a lake: the records that it holds, the store they come from, and their files.
 
 ::
 
@@ -6,10 +6,10 @@
     LAKE/day=<yyyy-mm-dd>/<start>-<number>-<token>.parquet               layout "day"
     LAKE/topic=<topic>/day=<yyyy-mm-dd>/<start>-<number>-<token>.parquet  layout "topic"
 
-A record is archived when a file in the manifest has it. Data files are written and synced first,
-then the manifest: a job that is killed leaves files that no manifest names, and the next one
-removes them. The physical offsets of a range follow each other without a gap, so that a range is
-complete if its files are.
+A record is archived once a file in the manifest contains it. Data files are written and synced
+before the manifest: a job that is killed leaves files that no manifest names, and the next job
+removes them. The records of a range follow each other without a gap, so a range is complete if its
+files are.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from firetrail.errors import LakeError
 
 VERSION = 2
 VERSION_BY_TOPIC = 1
-"""Of lakes with a folder for each topic: the only ones that versions before this one know."""
+"""Version of lakes with a folder per topic, the only layout that older releases can read."""
 FOLDER = "_firetrail"
 MANIFEST = f"{FOLDER}/manifest.json"
 PENDING = f"{FOLDER}/pending.json"
 
 
 class LakeLayout(StrEnum):
-    """Which folders the files of a lake are in."""
+    """The folders of a lake."""
 
     DAY = "day"
-    """One for each day; topics with few records share files."""
+    """One folder per day; topics with few records share files."""
     TOPIC = "topic"
-    """One for each topic and day."""
+    """One folder per topic and day."""
 
 
 class DataFile(NamedTuple):
-    """A Parquet file: records of one day, of one topic or of several small ones."""
+    """A Parquet file with records of one day, from one topic or from several small ones."""
 
     path: str  # relative to the lake
     topic: str  # the first one by name
-    last_topic: str  # and the last one
+    last_topic: str  # the last one by name
     day: str
-    start: int  # physical offset of its first record
-    last: int  # of its last one
-    end: int  # and behind that
+    start: int  # physical offset of the first record
+    last: int  # physical offset of the last record
+    end: int  # physical offset after the last record
     messages: int
     size: int
     sha256: str
 
 
 class Retired(NamedTuple):
-    """A file that compaction has replaced, kept for those who read an older state of the table."""
+    """A file that compaction replaced, kept for readers of an older version of the table."""
 
     path: str
     since_ms: int
 
 
 class Range(NamedTuple):
-    """A part of the log without a gap, archived completely."""
+    """A contiguous part of the log that is archived completely."""
 
     start: int
     end: int
@@ -72,7 +72,7 @@ class Range(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """A record by which the store is known again."""
+    """A record that identifies the store."""
 
     offset: int
     size: int
@@ -80,7 +80,7 @@ class Anchor(NamedTuple):
 
 
 class StoreFacts(NamedTuple):
-    """What a restored store needs to be made like the one that was archived."""
+    """Settings with which a restored store is created like the archived one."""
 
     host: str
     segment_size: int
@@ -92,7 +92,7 @@ class StoreFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a lake holds; ``sequence`` counts its changes."""
+    """The content of a lake; ``sequence`` counts its changes."""
 
     lake_id: str
     table: str
@@ -106,7 +106,7 @@ class Manifest:
 
     @classmethod
     def new(cls, table: str, store: StoreFacts, layout: LakeLayout) -> Self:
-        """The manifest of an empty lake."""
+        """Return the manifest of an empty lake."""
         return cls(uuid.uuid4().hex[:16], table, 0, store, layout)
 
     @property
@@ -120,7 +120,7 @@ class Manifest:
         return sum(part.messages for part in self.ranges)
 
     def extended(self, part: Range, files: list[DataFile], anchors: tuple[Anchor, ...]) -> Manifest:
-        """With the records of ``part``: a range of its own unless it follows the last one."""
+        """Return a manifest that includes ``part``, merged with the last range if it follows it."""
         ranges = self.ranges
         if ranges and ranges[-1].end == part.start:
             before = ranges[-1]
@@ -137,7 +137,7 @@ class Manifest:
     def exchanged(
         self, old: set[str], new: list[DataFile], retired: tuple[Retired, ...]
     ) -> Manifest:
-        """With other files for the same records."""
+        """Return a manifest with other files for the same records."""
         kept = [file for file in self.files if file.path not in old]
         return replace(
             self,
@@ -147,12 +147,12 @@ class Manifest:
         )
 
     def without_retired_before(self, time_ms: int) -> Manifest:
-        """With only those replaced files that are still to be kept."""
+        """Return a manifest without the files that were replaced before a time."""
         kept = tuple(old for old in self.retired if old.since_ms >= time_ms)
         return replace(self, retired=kept)
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the content of the manifest file."""
         by_topic = self.layout is LakeLayout.TOPIC
         content = {"firetrail_archive": VERSION_BY_TOPIC if by_topic else VERSION} | asdict(self)
         for name in ("anchors", "ranges", "files", "retired"):
@@ -170,14 +170,14 @@ def _in_order(files: list[DataFile]) -> tuple[DataFile, ...]:
 
 
 def decode_manifest(content: bytes, place: str) -> Manifest:
-    """The manifest that a file holds; ``place`` is for the error if it holds none."""
+    """Decode a manifest file; ``place`` names the file in errors."""
     try:
         found: Mapping[str, Any] = json.loads(content)
         version = found["firetrail_archive"]
         if version not in (VERSION, VERSION_BY_TOPIC):
             raise LakeError(
-                f"{place}: written by another version of Firetrail (manifest {version}, this one "
-                f"reads {VERSION_BY_TOPIC} and {VERSION})"
+                f"{place}: was written by another version of Firetrail (manifest version "
+                f"{version}, this one reads {VERSION_BY_TOPIC} and {VERSION}); upgrade Firetrail"
             )
         return Manifest(
             str(found["lake_id"]),
@@ -191,9 +191,11 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
             tuple(Retired(**file) for file in found["retired"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise LakeError(f"{place}: no manifest of an archive ({error}); put it back") from error
+        raise LakeError(
+            f"{place}: is not the manifest of an archive ({error}); restore the file from a backup"
+        ) from error
 
 
 def gaps(manifest: Manifest) -> list[tuple[int, int]]:
-    """Parts of the log that were deleted before they were archived."""
+    """Return the parts of the log that were deleted before they were archived."""
     return [(before.end, after.start) for before, after in pairwise(manifest.ranges)]

@@ -1,9 +1,9 @@
-"""What kind of table a lake is: plain Parquet files, a Delta or an Iceberg table.
+"""The table formats of a lake: plain Parquet files, a Delta table or an Iceberg table.
 
-A Delta or Iceberg table has its own list of files, and the manifest must agree with it. So the next
-manifest is written as ``pending.json`` first, then the table commits, carrying the manifest's
-sequence number, then the pending one is published. A job that finds a pending manifest asks the
-table for that number, and publishes or forgets it.
+A Delta or Iceberg table has its own list of files, which must agree with the manifest. Therefore
+the next manifest is first written as ``pending.json``. Then the table commits with the manifest's
+sequence number, and finally the pending manifest is published. A job that finds a pending manifest
+looks for its number in the table, and publishes or discards it.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "propert
 
 
 class LakeTable(Protocol):
-    """How data files become visible."""
+    """Makes data files visible to readers."""
 
     kind: str
     topic_column: bool
-    """Whether the topic must be in the files also where it is in their path."""
+    """Whether files must contain the topic even if it is part of their path."""
     has_history: bool
-    """Whether older states can be read, so that files must not go when they are replaced."""
+    """Whether older versions can be read, so that replaced files must be kept for a while."""
 
     def settle(self) -> None:
-        """Finish or undo what a killed job has begun to publish."""
+        """Complete or undo a publication that a killed job has begun."""
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
-        """Let a manifest count, which differs from the one before by these files."""
+        """Publish a manifest that differs from the previous one by these files."""
 
 
 class ParquetFiles:
-    """Files in Hive's folders; the manifest alone says which of them count."""
+    """Files in Hive-style folders; only the manifest says which of them are part of the lake."""
 
     kind = "parquet"
     topic_column = False
@@ -62,17 +62,17 @@ class ParquetFiles:
         self._lake = lake
 
     def settle(self) -> None:
-        """Nothing: the manifest is replaced as a whole."""
+        """Do nothing: the manifest is replaced atomically."""
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
-        """Replace the manifest, then remove what it no longer names."""
+        """Replace the manifest, then remove the files that it no longer names."""
         self._lake.publish(manifest)
         for file in removed:
             self._lake.remove(file.path)
 
 
 class _CommittedTable:
-    """A table with commits of its own."""
+    """A table format that has its own commits."""
 
     kind = ""
     has_history = True
@@ -81,7 +81,7 @@ class _CommittedTable:
         self._lake = lake
 
     def settle(self) -> None:
-        """Publish what the table has committed; what it has not never happened."""
+        """Publish the pending manifest if the table committed it, else discard it."""
         content = self._lake.read(PENDING)
         if content is None:
             return
@@ -95,7 +95,7 @@ class _CommittedTable:
             self._lake.remove(PENDING)
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
-        """Commit to the table, between announcing the manifest and letting it count."""
+        """Write the pending manifest, commit to the table, then publish the manifest."""
         self._lake.replace(PENDING, manifest.encode())
         self._commit(manifest, added, removed)
         self._lake.publish(manifest)
@@ -183,7 +183,7 @@ def _partition_of(file: DataFile, layout: LakeLayout) -> dict[str, str]:
 class IcebergFiles(_CommittedTable):
     """An Iceberg table partitioned by the day of the store time, or by topic and day.
 
-    Its catalog is a SQLite file in the lake, which must be a local folder.
+    The catalog is a SQLite file in the lake, so the lake must be a local folder.
     """
 
     kind = "iceberg"
@@ -195,7 +195,7 @@ class IcebergFiles(_CommittedTable):
         catalogs: Any = _library("pyiceberg.catalog.sql", self.kind)
         if not lake.is_local:
             raise LakeError(
-                f"{lake.place}: an Iceberg archive needs a local folder, for its catalog; use "
+                f"{lake.place}: an Iceberg archive needs a local folder for its catalog; use "
                 "--format delta"
             )
         folder = Path(lake.path(FOLDER))
@@ -241,14 +241,14 @@ class IcebergFiles(_CommittedTable):
         old = {self._address(file) for file in removed}
         arrow: Any = import_module("pyiceberg.io.pyarrow")
         with table.transaction() as transaction:
-            made = arrow.parquet_files_to_data_files(
+            data_files = arrow.parquet_files_to_data_files(
                 table.io, transaction.table_metadata, iter(new)
             )
             with transaction.update_snapshot(properties).overwrite() as snapshot:
                 for task in table.scan().plan_files():
                     if task.file.file_path in old:
                         snapshot.delete_data_file(task.file)
-                for file in made:
+                for file in data_files:
                     snapshot.append_data_file(file)
 
     def _address(self, file: DataFile) -> str:
@@ -260,7 +260,7 @@ def _library(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"archives of kind {extra} need {module.split('.')[0]}: "
+            f"an archive with the format {extra} needs {module.split('.')[0]}: "
             f"pip install 'firetrail[spark,{extra}]'"
         ) from error
 
@@ -271,7 +271,7 @@ KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {
 
 
 def table_of(kind: str, lake: Lake) -> LakeTable:
-    """The table of a lake; MissingExtraError without the library that it needs."""
+    """Return the table of a lake; raise MissingExtraError if its library is not installed."""
     if kind not in KINDS:
-        raise ConfigError("format", kind, f"there is {', '.join(KINDS)}")
+        raise ConfigError("format", kind, f"must be one of {', '.join(KINDS)}")
     return KINDS[kind](lake)

@@ -1,1 +1,1 @@
-"""The audit job: every record, unit and index entry checked."""
+"""The audit job: checks every record, unit and index entry of a store."""

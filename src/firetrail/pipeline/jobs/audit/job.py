@@ -1,12 +1,14 @@
-"""Is a store sound? Every record, every unit and every index entry checked, as Spark tasks.
+"""The audit job: checks every record, unit and index entry of a store with Spark tasks.
 
-The checks are those of ``firetrail fsck``, and so is the verdict; here they run in parallel:
+Checks and verdict are those of ``firetrail fsck``; here they run in parallel:
 
-1. Tasks over the files of the log verify its records and stage what follows from them.
-2. Where damage reaches from one file into the next, the next is checked again from where it ends.
-3. Tasks compare the queues, some to a task, and the index files, one to a task, with that. Only if
-   an index file is not exactly as it should be is the index looked at as a whole: what is missing
-   in one file may stand in the next.
+1. Tasks over the files of the log verify its records and stage the units and entries derived from
+   them.
+2. If damage extends from one file into the next, the next file is checked again from the end of
+   the damage.
+3. Tasks compare the queues (several per task) and the index files (one per task) with the staged
+   units and entries. Only if an index file differs is the index checked as a whole: entries that
+   are missing in one file may be in the next.
 """
 
 from __future__ import annotations
@@ -57,7 +59,12 @@ FINDING_SCHEMA = (
 
 
 class Audit:
-    """The result of an audit: a report as ``fsck`` gives it, and its findings as tables."""
+    """The result of an audit: the report of ``fsck``, and its findings as tables.
+
+    Args:
+        spark: The session that creates the tables.
+        report: The report, also available as the attribute ``report``.
+    """
 
     def __init__(self, spark: SparkSession, report: CheckReport) -> None:
         self._spark = spark
@@ -65,12 +72,12 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the store has no problems; warnings do not count."""
         return self.report.ok
 
     @cached_property
     def findings(self) -> DataFrame:
-        """Everything that was found, worst first, a row each."""
+        """All findings as a table with one row per finding, problems first."""
         rows = [
             (severity, problem.kind.value, *problem[:3], problem.detail)
             for severity, found in (
@@ -82,7 +89,7 @@ class Audit:
         return self._spark.createDataFrame(rows, FINDING_SCHEMA)
 
     def tables(self) -> dict[str, DataFrame]:
-        """The findings by kind; only kinds of which there are any."""
+        """Return a table of findings for each kind that occurs."""
         return {
             kind: self.findings.where(f"kind = '{kind}'").drop("severity", "kind")
             for kind in by_kind([*self.report.problems, *self.report.warnings])
@@ -97,11 +104,25 @@ def audit(
     work: str | Path | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Audit:
-    """Check a store, which is only read and may be in use.
+    """Check every record, unit and index entry of a store.
 
-    ``delays`` are the broker's delay levels. ``work`` is a folder with room for a fifth of the log
-    (by default the machine's one for temporary files); every worker must reach it and the store
-    under the same path. ``on_progress`` is told how many bytes of the log are done.
+    The store is only read and may be in use.
+
+    Args:
+        spark: The session to run on.
+        store: Folder of the store. Every worker must reach it under the same path.
+        delays: The broker's delay levels; RocketMQ's defaults if None.
+        work: Folder for temporary files of about a fifth of the size of the log. Every worker must
+            reach it under the same path. None, the default, is the system's temporary folder.
+        on_progress: Called with the number of bytes of the log that are checked.
+
+    Returns:
+        The findings. A damaged store is not an error.
+
+    Raises:
+        NotAStoreError: The folder is not a store.
+        NotSharedError: A worker does not see the same folders as the driver.
+        DiskFullError: ``work`` has too little space.
     """
     allow_many_files()
     delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
@@ -117,7 +138,7 @@ def audit(
 
 
 def work_folder(root: Path, work: Path) -> Path:
-    """The folder for the audits of a store: each removes what one that was killed has left."""
+    """Return the work folder for audits of a store; each removes the leftovers of a killed one."""
     name = sha256(str(root).encode()).hexdigest()[:16]
     return work.absolute() / f"firetrail-audit-{name}"
 
@@ -140,14 +161,14 @@ class _AuditRun:
         self._on_progress = on_progress
         self._judged_to = judged_to(view)
         self._sight = whole_sight(view)
-        there = {CONSUME_QUEUE: view.tails, INDEX: view.index.files}
-        self._folders = tuple(name for name, found in there.items() if found)
+        contents = {CONSUME_QUEUE: view.tails, INDEX: view.index.files}
+        self._folders = tuple(name for name, found in contents.items() if found)
         self._findings = Findings()
         self._damaged = DamagedRanges()
         self._marks = MarkCheck(view, self._findings)
 
     def run(self) -> CheckReport:
-        """Check, and report."""
+        """Check the store and return the report."""
         view, findings = self._view, self._findings
         findings.extend([*view.log.misfits, *view.index_faults])
         parts = self._check_log()
@@ -182,7 +203,7 @@ class _AuditRun:
     # -- the log ------------------------------------------------------------------------------
 
     def _check_log(self) -> list[LogChecked]:
-        """The parts of the log, in order, up to its end or to where it is torn."""
+        """Check the log; return the results in order, up to its end or its torn tail."""
         view = self._view
         tags = bool(has_tag_entries(view.index, view.log))
         light = view.queues.may_lack_light_queues
@@ -199,23 +220,23 @@ class _AuditRun:
             name="audit: the log",
             progress=lambda done: self._on_progress(sum(sizes[:done])),
         )
-        return self._in_a_row(tasks, checked)
+        return self._contiguous(tasks, checked)
 
-    def _in_a_row(self, tasks: list[LogTask], checked: list[LogChecked]) -> list[LogChecked]:
-        """The parts that one walk over the whole log would come to."""
-        row: list[LogChecked] = []
+    def _contiguous(self, tasks: list[LogTask], checked: list[LogChecked]) -> list[LogChecked]:
+        """Return the results that a single walk over the whole log would have."""
+        results: list[LogChecked] = []
         position = tasks[0].start if tasks else 0
         for task, part in zip(tasks, checked, strict=True):
             if position >= task.until:
                 continue
             if position != task.start:
                 again = [task._replace(start=position)]
-                (part,) = run_tasks(self._spark, check_log, again, name="audit: behind damage")
-            row.append(part)
+                (part,) = run_tasks(self._spark, check_log, again, name="audit: after damage")
+            results.append(part)
             position = part.position
             if part.torn is not None:
                 break
-        return row
+        return results
 
     # -- queues and index ---------------------------------------------------------------------
 
@@ -232,8 +253,8 @@ class _AuditRun:
         return compared
 
     def _queue_tasks(self, parts: list[LogChecked]) -> list[QueueTask]:
-        there = self._view.queues.pairs()
-        pieces: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {key: [] for key in there}
+        present = self._view.queues.pairs()
+        pieces: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {key: [] for key in present}
         homeless = Homeless(self._view)
         for part in parts:
             for piece in part.staged.pieces:
@@ -242,9 +263,9 @@ class _AuditRun:
                 if homeless.admits(key, piece.offset, piece.length, *places):
                     pieces.setdefault(key, []).append((part.staged.units, piece))
         homeless.finish(self._findings)
-        present = set(there)
+        existing = set(present)
         work = [
-            QueueWork(key, key in present, found)
+            QueueWork(key, key in existing, found)
             for key, found in pieces.items()
             if key not in homeless.queues
         ]
@@ -255,9 +276,9 @@ class _AuditRun:
         ]
 
     def _index_tasks(self, parts: list[LogChecked]) -> list[IndexFileTask]:
-        """A task for each index file, with the entries that it holds if all is well.
+        """Return a task per index file, with the entries that the file should hold.
 
-        No tasks if that cannot be told, or if there is only one file.
+        Return no tasks if these cannot be determined, or if there is only one file.
         """
         view = self._view
         files = view.index.files

@@ -1,4 +1,4 @@
-"""An audit as one HTML page, in the looks of the report."""
+"""The result of an audit as one HTML page, styled like the report."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from firetrail.store.inspect.problems import WARNINGS, Problem
 from firetrail.text import counted, human_size, human_time
 
 ROWS_MAX = 200
-"""Findings of a kind that are listed."""
+"""Findings listed per kind."""
 _WIDTH, _HEIGHT = 1100, 46
 
 
 def render(report: CheckReport, made: datetime) -> str:
-    """The page; ``made`` is the time that its foot tells."""
+    """Return the page; ``made`` is the time shown in its footer."""
     name = report.store.rstrip("/").rsplit("/", 1)[-1]
     return page(
         brand="Firetrail audit",
         head=name,
-        subtitle="Every record, unit and index entry, held against each other.",
+        subtitle="Every record, unit and index entry, compared with each other.",
         tiles=_tiles(report),
         sections=_sections(report),
         store=report.store,
@@ -50,10 +50,10 @@ def _tiles(report: CheckReport) -> Iterator[str]:
     yield tile(
         "Warnings",
         f"{warnings:,}" if warnings else "none",
-        "messages are not concerned" if warnings else "nothing odd",
+        "no message is affected" if warnings else "nothing unusual",
         "warn" if warnings else "good",
     )
-    yield tile("Messages", f"{report.messages:,}", "records whose checksums hold")
+    yield tile("Messages", f"{report.messages:,}", "records with correct checksums")
     amount, unit = human_size(report.end_offset - report.begin_offset).split()
     offsets = f"offsets {report.begin_offset:,} to {report.end_offset:,}"
     yield tile("Log", amount, offsets, unit=unit)
@@ -70,30 +70,33 @@ def _sections(report: CheckReport) -> Iterator[str]:
     if not found:
         yield section(
             "Findings",
-            "Of records, queues, index, store times and checkpoint.",
-            fine("Sound.", "Every record, unit and entry is there once and as it should be."),
+            "Checked: records, queues, index, store times and checkpoint.",
+            fine("Sound.", "Every record, unit and entry exists once and is correct."),
             wide=True,
         )
     if any(problem.physical_offset is not None for problem in found):
-        note = "Findings by the place in the log of the record concerned."
+        note = "Findings by the position of the affected record in the log."
         yield section("Where", note, plot(_strip(report, found)), wide=True)
     for kind, some in by_kind(found).items():
         severity = "warning" if some[0].kind in WARNINGS else "problem"
         note = counted(len(some), severity)
         if len(some) > ROWS_MAX:
-            note += f", the first {ROWS_MAX} of them listed"
+            note += f", of which the first {ROWS_MAX} are listed"
         yield section(kind, f"{note}.", plot(_table(some[:ROWS_MAX])), wide=True)
     if report.problems_omitted:
-        note = f"{report.problems_omitted:,} more findings were counted and not kept."
-        yield section("And more", note, "", wide=True)
+        note = f"{report.problems_omitted:,} more findings were counted but not kept."
+        yield section("More findings", note, "", wide=True)
     if report.torn_tail is not None:
         torn = report.torn_tail
-        note = f"{torn.file} at {torn.offset:,}: what follows was being written ({torn.detail})."
-        yield section("The log of the crashed store ends here", note, "", wide=True)
+        note = (
+            f"The log ends in {torn.file} at {torn.offset:,}, with a record that was being written "
+            f"when the broker stopped ({torn.detail})."
+        )
+        yield section("Torn tail", note, "", wide=True)
 
 
 def _strip(report: CheckReport, found: list[Problem]) -> str:
-    """The log from its beginning to its end, with a mark for each finding."""
+    """Draw the log from its beginning to its end, with a mark for each finding."""
     length = max(report.end_offset - report.begin_offset, 1)
     marks: dict[int, Problem] = {}
     for problem in reversed(found):

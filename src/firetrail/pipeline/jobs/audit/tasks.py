@@ -1,7 +1,8 @@
-"""The tasks of an audit: parts of the log, queues and index files, checked as ``fsck`` does it.
+"""The tasks of an audit: they check parts of the log, queues and index files as ``fsck`` does.
 
-Tasks over the log check its records and stage what follows from them; then queues and index files
-are compared with that, each by the code of ``firetrail.store.inspect.fsck`` and in log order.
+Tasks over the log check its records and stage the units and entries derived from them. Then other
+tasks compare queues and index files with these. All use the code of
+``firetrail.store.inspect.fsck``, in log order.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ UNITS_PER_STEP = 4096
 
 
 class Subject(NamedTuple):
-    """The store that is audited, as the driver has seen it."""
+    """The audited store as the driver has seen it."""
 
     root: str
     known: Known
     judged_to: int
-    """Units and entries of records before this offset must be there."""
+    """Units and entries of records before this offset must exist."""
     sight: Sight
     folders: tuple[str, ...]
-    """Those that had something in them, beside the log's."""
+    """Folders, other than the log's, that were not empty."""
 
     def open(self) -> StoreView:
-        """The store; close it. Raises NotSharedError unless it is the one the driver has seen."""
+        """Open the store; raise NotSharedError unless it is the one that the driver has seen."""
         check_store(self.root, self.sight)
         for name in self.folders:
             folder = Path(self.root, name)
@@ -66,10 +67,10 @@ class LogTask(NamedTuple):
 
 
 class LogChecked(NamedTuple):
-    """What was found in a part of the log, and what follows from it."""
+    """The findings in a part of the log, and what was derived from it."""
 
     position: int
-    """Where the next part begins: behind this one, or behind damage that goes on there."""
+    """Where the next part begins: after this one, or after damage that extends beyond it."""
     messages: int
     times: StoreTimes
     torn: TornTail | None
@@ -79,7 +80,7 @@ class LogChecked(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What was found in queues or index files."""
+    """The findings in queues or index files."""
 
     findings: Findings
     units: int = 0
@@ -107,7 +108,7 @@ def check_log(task: LogTask) -> LogChecked:
 
 
 class _Feed:
-    """Stages what follows from records; pieces do not reach over damage."""
+    """Stages the units and entries of records; a piece never extends across damage."""
 
     def __init__(
         self, stage: Stage, damaged: DamagedRanges, delays: DelayLevels, tags: bool, light: bool
@@ -135,58 +136,58 @@ class _Feed:
 
 
 class _DamageCursor:
-    """The damaged parts of the log, made known as far as the comparison has come."""
+    """Reveals the damaged parts of the log as far as the comparison has come."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self._left = ranges[::-1]
         self.known = DamagedRanges()
 
-    def before(self, offset: int) -> None:
-        """The comparison has come to the record at ``offset``."""
+    def advance(self, offset: int) -> None:
+        """Reveal the damage before the record at ``offset``."""
         while self._left and self._left[-1][0] <= offset:
             self.known.add(*self._left.pop())
 
-    def all(self) -> None:
-        """The log is done."""
+    def finish(self) -> None:
+        """Reveal all damage."""
         while self._left:
             self.known.add(*self._left.pop())
 
 
 class QueueWork(NamedTuple):
-    """A queue, whether it is there, and its pieces in the order of the log."""
+    """A queue, whether it exists, and its pieces in the order of the log."""
 
     key: QueueKey
-    there: bool
+    exists: bool
     pieces: list[tuple[str, DerivedPiece]]
 
     @property
     def weight(self) -> int:
-        """About how many bytes are read; a queue costs something even without any."""
+        """Approximate number of bytes to read, with a minimum for the cost of opening a queue."""
         return 4096 + 2 * UNIT_SIZE * sum(piece.length for _, piece in self.pieces)
 
 
 class QueueTask(NamedTuple):
-    """Queues to compare with what follows from the log."""
+    """Queues to compare with what was derived from the log."""
 
     subject: Subject
     damaged: list[tuple[int, int]]
     queues: list[QueueWork]
 
     def run(self) -> Compared:
-        """Compare them."""
+        """Compare the queues."""
         findings, staged, units = Findings(), StagedFiles(), 0
         with self.subject.open() as view:
             for queue in self.queues:
                 damage = _DamageCursor(self.damaged)
                 checks = QueueChecks(view, findings, damage.known, self.subject.judged_to)
                 for path, piece in queue.pieces:
-                    damage.before(piece.physical_offset)
+                    damage.advance(piece.physical_offset)
                     found = staged.units(path, piece.position, piece.length)
                     for at in range(0, piece.length, UNITS_PER_STEP):
                         part = found[at * UNIT_SIZE : (at + UNITS_PER_STEP) * UNIT_SIZE]
                         checks.take(*queue.key, piece.offset + at, bytearray(part))
-                damage.all()
-                checks.finish([queue.key] if queue.there else [])
+                damage.finish()
+                checks.finish([queue.key] if queue.exists else [])
                 units += checks.units
         return Compared(findings, units=units)
 
@@ -200,9 +201,9 @@ class IndexFileTask(NamedTuple):
     entries: list[Entries]
 
     def run(self) -> Compared:
-        """Compare it."""
+        """Compare the file."""
         findings, damage = Findings(), _DamageCursor(self.damaged)
-        damage.all()
+        damage.finish()
         with self.subject.open() as view:
             parts = (view, findings, damage.known, self.subject.judged_to)
             check = IndexCheck(*parts, only=self.number)
@@ -220,17 +221,17 @@ class IndexTask(NamedTuple):
     subject: Subject
     damaged: list[tuple[int, int]]
     staged: list[tuple[str, array[int]]]
-    """Files, and how many entries of each were derived together: so ``fsck`` takes them, too."""
+    """Files with the numbers of entries that were derived together, as ``fsck`` checks them."""
 
     def run(self) -> Compared:
-        """Compare it."""
+        """Compare the index."""
         findings, damage = Findings(), _DamageCursor(self.damaged)
         with self.subject.open() as view:
             check = IndexCheck(view, findings, damage.known, self.subject.judged_to)
             for entries in self._chunks():
-                damage.before(entries[1])
+                damage.advance(entries[1])
                 check.take(entries)
-            damage.all()
+            damage.finish()
             check.finish()
         return Compared(findings, entries=check.entries)
 
@@ -247,5 +248,5 @@ CompareTask = QueueTask | IndexFileTask | IndexTask
 
 
 def compare(task: CompareTask) -> Compared:
-    """Compare queues or index files with what follows from the log."""
+    """Compare queues or index files with what was derived from the log."""
     return task.run()

@@ -1,1 +1,1 @@
-"""The rebuild job: consume queues and index from the log alone."""
+"""The rebuild job: derives consume queues and index from the log alone."""

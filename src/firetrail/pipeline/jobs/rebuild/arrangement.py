@@ -1,4 +1,4 @@
-"""Which unit and which entry goes into which file: from their numbers, without a look at them."""
+"""The arrangement of units and entries in files, computed from their numbers alone."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.rebuild import damage_at
 
 RANGE_BYTES = 64 << 20
-"""About so much of a queue is written by one task."""
+"""Approximate part of a queue that one task writes."""
 TASK_BYTES = 1 << 30
-"""A task should not have more than this to read and write."""
+"""Limit for what a task should read and write."""
 TASKS_PER_SLOT = 2
-"""So many tasks for each slot, so that all slots end at about the same time."""
+"""Tasks per slot, so that all slots end at about the same time."""
 
 
 class _Gap(NamedTuple):
-    """A message that a queue cannot take, for the one before it is not in the log."""
+    """A message that a queue cannot take because the previous one is missing in the log."""
 
     physical_offset: int
     detail: str
@@ -40,11 +40,11 @@ class _Gap(NamedTuple):
 def queue_files(
     view: StoreView, staged: list[StagedPiece], catalog: Catalog, lives: Lives
 ) -> Iterator[QueueFiles]:
-    """The files of all queues; ``lives`` counts what is not in them.
+    """Yield the files of all queues; ``lives`` counts the messages that are left out.
 
-    As the live dispatcher has it: a queue begins with its first message in the log, a message
-    with a number that was there before is passed over, and none may be missing. As recovery has
-    it, number 0 behind others begins a new life, and what is before it is given up.
+    The rules are those of the live dispatcher: a queue begins with its first message in the log, a
+    message whose queue offset the queue already has is skipped, and no offset may be missing. As in
+    recovery, an offset 0 after others starts the queue again, and its earlier messages are dropped.
     """
     queues: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {}
     gaps: dict[QueueKey, _Gap] = {}
@@ -57,7 +57,7 @@ def queue_files(
             found = queues.setdefault(key, [])
             if lives.note(key, piece.offset, piece.length, piece.physical_offset, piece.newest):
                 found.clear()
-            elif is_light(piece.topic) and found:  # one behind the other, whatever their numbers
+            elif is_light(piece.topic) and found:  # appended regardless of their offsets
                 before = found[-1][1]
                 piece = piece._replace(offset=before.offset + before.length)
             elif end is not None and piece.offset > end:
@@ -70,7 +70,7 @@ def queue_files(
     absent = lives.absent(catalog)
     files_per_range = max(RANGE_BYTES // view.queue_file_size, 1)
     for (topic, queue_id), found in queues.items():
-        queue_folder(topic, queue_id)  # or it cannot be a queue
+        queue_folder(topic, queue_id)  # raises if the name is not possible
         if (topic, queue_id) in absent:
             continue
         ranges: dict[int, list[Units]] = {}
@@ -81,7 +81,7 @@ def queue_files(
 
 
 def _new_units(found: list[tuple[str, DerivedPiece]]) -> Iterator[Units]:
-    """The pieces of a queue, less the messages with numbers that were there before."""
+    """Yield the pieces of a queue without messages whose offsets earlier pieces already have."""
     end = found[0][1].offset
     for path, piece in found:
         known = end - piece.offset
@@ -92,7 +92,7 @@ def _new_units(found: list[tuple[str, DerivedPiece]]) -> Iterator[Units]:
 
 
 def _cut(units: Units, range_length: int, ranges: dict[int, list[Units]]) -> None:
-    """Put units into the ranges, of ``range_length`` queue offsets, that they belong to."""
+    """Distribute units over ranges of ``range_length`` queue offsets."""
     path, position, offset, length = units
     while length:
         number = offset // range_length
@@ -106,7 +106,7 @@ def _cut(units: Units, range_length: int, ranges: dict[int, list[Units]]) -> Non
 def index_files(
     staged: list[StagedPiece], geometry: IndexGeometry, created_ms: int
 ) -> Iterator[IndexFiles]:
-    """The files of the index, the first of which is named after the time ``created_ms``."""
+    """Yield the files of the index; the first is named after the time ``created_ms``."""
     created = datetime.fromtimestamp(created_ms / 1000)
     before: IndexHeader | None = None
     counts = [(part.entries, part.entry_count) for part in staged]
@@ -117,7 +117,7 @@ def index_files(
 
 
 def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Entries]]:
-    """Share the entries of some files out, in order: so many to each, as long as there are any."""
+    """Yield shares of the entries of some files, in order, with at most ``sizes`` entries each."""
     left = deque(Entries(path, 0, count) for path, count in staged if count)
     for size in sizes:
         share: list[Entries] = []
@@ -132,7 +132,7 @@ def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[li
 
 
 def _end_of(entries: Entries) -> IndexHeader:
-    """What the header of an index file that ends with these entries says about its end."""
+    """Return the end time and offset in the header of an index file that ends with ``entries``."""
     found = StagedFiles().entries(entries.path)
     _, offset, time = found[3 * entries.end - 3 : 3 * entries.end]
     return IndexHeader(end_timestamp=time, end_offset=offset)
@@ -143,14 +143,14 @@ class Weighty(Protocol):
 
     @property
     def weight(self) -> int:
-        """About how many bytes it reads and writes."""
+        """Approximate number of bytes that it reads and writes."""
 
 
 Work = TypeVar("Work", bound=Weighty)
 
 
 def shared_out(work: list[Work], slots: int) -> list[list[Work]]:
-    """Shares of about the same weight, enough of them for all slots."""
+    """Divide work into shares of about the same weight, enough to keep all slots busy."""
     weight = sum(item.weight for item in work)
     count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(work))
     shares: list[list[Work]] = [[] for _ in range(count)]

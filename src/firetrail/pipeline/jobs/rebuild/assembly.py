@@ -1,7 +1,7 @@
-"""Putting staged pieces together: the files of queues and of the index, written by tasks.
+"""The tasks of a rebuild that write the files of queues and index from staged pieces.
 
-Files are made by the classes that the live store writes them with, in a folder of the attempt's
-own; they are synced when a task returns.
+Files are written by the same classes as in a live store. Every attempt at a task has a folder of
+its own, and its files are synced when it returns.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Units(NamedTuple):
 
 
 class QueueFiles(NamedTuple):
-    """Files of one queue, to be made of these units, which follow each other.
+    """Files of one queue, to be written from these consecutive units.
 
-    They begin at the beginning of a file, or are the first ones of the queue.
+    The first unit is at the beginning of a file, or is the first one of the queue.
     """
 
     topic: str
@@ -43,11 +43,11 @@ class QueueFiles(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes are read and written."""
+        """Approximate number of bytes that are read and written."""
         return 2 * UNIT_SIZE * sum(units.length for units in self.units)
 
     def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
-        """Make the files below ``folder``."""
+        """Write the files below ``folder`` and return their paths."""
         queue = ConsumeQueue(System(), folder, self.topic, self.queue_id, self.file_size)
         with closing(queue):
             for units in self.units:
@@ -66,7 +66,7 @@ class Entries(NamedTuple):
 
 
 class IndexFiles(NamedTuple):
-    """One index file, to be made of these entries; ``before`` is the header of the one before."""
+    """One index file, to be written from ``entries``; ``before`` is the previous file's header."""
 
     name: str
     geometry: IndexGeometry
@@ -75,11 +75,11 @@ class IndexFiles(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes are read and written, and slots looked for."""
+        """Approximate cost in bytes: reading, writing, and looking up slots."""
         return 3 * ENTRY_SIZE * sum(entries.end - entries.first for entries in self.entries)
 
     def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
-        """Make the file below ``folder``."""
+        """Write the file below ``folder`` and return its path."""
         path = folder / INDEX / self.name
         file = IndexFile.create_at(System(), path, self.geometry, self.before)
         with closing(file.segment):
@@ -90,14 +90,14 @@ class IndexFiles(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """The files that one task makes, in a new folder below ``folder``."""
+    """The files that one task writes, in a new folder below ``folder``."""
 
     folder: str
     files: list[QueueFiles | IndexFiles]
 
 
 class Made(NamedTuple):
-    """Files that a task has made on a worker, relative to ``folder``, and their sizes."""
+    """Files that a task has written on a worker, relative to ``folder``, with their sizes."""
 
     folder: str
     files: list[tuple[str, int]]
@@ -105,7 +105,7 @@ class Made(NamedTuple):
 
 
 def assemble(task: Assembly) -> Made:
-    """Make the files of a task."""
+    """Write the files of a task."""
     check_shared(task.folder)
     folder = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     staged = StagedFiles()

@@ -1,14 +1,15 @@
-"""Consume queues and index files from the log alone, as Spark tasks.
+"""The rebuild job: derives consume queues and index files from the log alone, with Spark tasks.
 
 1. Tasks over the files of the log, or parts of large ones, derive units and index entries with the
-   functions of the live dispatcher and leave them in pieces.
-2. The driver puts the pieces in order: where the messages of each queue stand, and which entries
-   belong into which index file, follows from their numbers alone.
+   functions of the live dispatcher and stage them in files.
+2. The driver arranges the staged pieces: the file and position of every unit and entry follow from
+   their numbers alone.
 3. Tasks write the queue files and the index files, and sync them.
-4. The driver moves what the tasks that counted have made into one folder and gives that its name.
+4. The driver moves the files of the successful tasks into one folder and renames it to the target.
 
-Every attempt at a task writes to files of its own, so one that was killed, or that Spark took for
-dead and that went on, spoils nothing. Up to the last step only ``<target>.building`` exists.
+Every attempt at a task writes to files of its own. So an attempt does no harm if it is killed, or
+if Spark takes it for dead while it continues. Until the last step only ``<target>.building``
+exists.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import Files, System
 
 PARTS_PER_SLOT = 2
-"""So many parts of the log for each slot, if none gets too small."""
+"""Parts of the log per slot, unless they would be smaller than PART_BYTES_MIN."""
 PART_BYTES_MIN = 32 << 20
 PIECES = "pieces"
 PARTS = "parts"
@@ -60,15 +61,26 @@ def rebuild(
     delays: DelayLevels | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Rebuilt:
-    """Make the consume queues and the index of a store anew, from its log alone.
+    """Rebuild the consume queues and the index of a store from its log.
 
-    With ``into``, a new or empty folder, the store is only read and may be in use. Without it, they
-    take the place of the store's own, which must be closed; those are kept in a folder
-    ``repair-<time>`` in it. ``delays`` are the broker's delay levels. ``on_progress`` is told how
-    many bytes of the log are done.
+    Args:
+        spark: The session to run on.
+        store: Folder of the store. Every worker must reach it under the same path.
+        into: New or empty folder for the rebuilt files, which every worker must reach under the
+            same path, too. The store is then only read and may be in use. None, the default,
+            replaces the queues and the index of the store, which must be closed; the old ones are
+            kept in its folder ``repair-<time>``.
+        delays: The broker's delay levels; RocketMQ's defaults if None.
+        on_progress: Called with the number of bytes of the log that are processed.
 
-    Every worker must reach the store, and the folder of ``into``, under the same path. Raises
-    StoreDamagedError if the log cannot be followed to its end, and then nothing has changed.
+    Returns:
+        The numbers of messages, queues and index files, and of messages that were left out.
+
+    Raises:
+        StoreDamagedError: The log cannot be read to its end. Nothing has changed.
+        StoreError: Without ``into``: the store is open or was not closed.
+        NotSharedError: A worker does not see the same folders as the driver.
+        DiskFullError: There is too little space for the staged files.
     """
     delays = delays or DelayLevels.parse(DEFAULT_DELAY_LEVELS)
     root = Path(store).absolute()
@@ -77,7 +89,7 @@ def rebuild(
         check_outside(root, target)
         with StoreView.open(root) as view:
             return make(spark, view, target, delays, on_progress)
-    made: list[Rebuilt] = []
+    rebuilt: list[Rebuilt] = []
 
     def make_closed(
         view: StoreView, target: Path, delays: DelayLevels, on_progress: Callable[[int], None]
@@ -87,11 +99,11 @@ def rebuild(
                 f"{root}: was not closed; open it once, which recovers it, or rebuild into another "
                 "folder"
             )
-        made.append(make(spark, view, target, delays, on_progress))
-        return made[-1]
+        rebuilt.append(make(spark, view, target, delays, on_progress))
+        return rebuilt[-1]
 
     repair_store(System(), root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
-    return made[-1]
+    return rebuilt[-1]
 
 
 def make(
@@ -101,7 +113,7 @@ def make(
     delays: DelayLevels,
     on_progress: Callable[[int], None],
 ) -> Rebuilt:
-    """As :func:`firetrail.store.repair.rebuild.rebuild`, by tasks."""
+    """Do the work of :func:`firetrail.store.repair.rebuild.rebuild` with Spark tasks."""
     files = view.system.files
     with built(files, target.absolute()) as building:
         pieces, parts = make_shared(building, PIECES), make_shared(building, PARTS)
@@ -130,7 +142,7 @@ def _derive(
     delays: DelayLevels,
     on_progress: Callable[[int], None],
 ) -> list[Derived]:
-    """Derive from the whole log. Raises StoreDamagedError if it cannot be followed to its end."""
+    """Derive from the whole log; raise StoreDamagedError if it cannot be read to its end."""
     tags = has_tag_entries(view.index, view.log) or False
     tasks = [
         DeriveTask(
@@ -156,28 +168,28 @@ def _derive(
         name="rebuild: deriving",
         progress=lambda done: on_progress(sum(sizes[:done])),
     )
-    row: list[Derived] = []
+    results: list[Derived] = []
     position = view.log.min_offset
     for task, part in zip(tasks, derived, strict=True):
         if task.start > position:
             break
         if task.start < position:
-            continue  # it began with what only looked like a record, or behind the file's end
+            continue  # it began at what only looked like a record, or after the file's end
         last = min(task.base + task.size, view.end)
         if part.position < task.end < last and part.stop is not Stop.BLANK:
             rest = [task._replace(end=last)]
             (part,) = run_tasks(spark, derive, rest, name="rebuild: the rest of a file")
-        row.append(part)
+        results.append(part)
         position = part.position
         if part.stop is Stop.BLANK:
             position = task.base + view.log.segment_size
     if position < view.end:
         raise damage_at(view, position, "no good record here, so the log cannot be followed")
-    return row
+    return results
 
 
 def _parts(view: StoreView, slots: int) -> Iterator[tuple[Segment, int, int]]:
-    """The files of the log with where to start and to end; large ones in several parts."""
+    """Yield the files of the log with a start and end offset; large files in several parts."""
     wanted = (view.end - view.log.min_offset) // (slots * PARTS_PER_SLOT)
     size = max(wanted, PART_BYTES_MIN)
     for segment in without_gap(view):
@@ -190,7 +202,7 @@ def _parts(view: StoreView, slots: int) -> Iterator[tuple[Segment, int, int]]:
 
 
 def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:
-    """Bring what the tasks have made together, durably: (queues, index files)."""
+    """Move the files of all tasks into one folder, durably; return (queues, index files)."""
     folders: dict[Path, int] = {}
     for part in made:
         for name, size in part.files:

@@ -1,8 +1,8 @@
-"""What tasks derive from parts of the log, kept in files until other tasks put it together.
+"""Staged pieces: units and entries derived from parts of the log, until other tasks use them.
 
-A task that reads a part of the log leaves two files in a work folder that all tasks can reach: the
-units, queue by queue, and the index entries, in the order of the log. What it returns says where
-they are; the files of a task that was killed are known to nobody and go with the folder.
+A task that reads a part of the log writes two files to a work folder that all tasks can reach: the
+units, queue by queue, and the index entries, in the order of the log. It returns their paths. The
+files of a killed task are ignored and are removed together with the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENTRY_SIZE = 24
 
 
 class DerivedPiece(NamedTuple):
-    """Consecutive units of one queue; they stand together in a file of units."""
+    """Consecutive units of one queue, which are contiguous in a file of units."""
 
     topic: str
     queue_id: int
@@ -34,21 +34,21 @@ class DerivedPiece(NamedTuple):
     """Queue offset of the first unit."""
     length: int
     physical_offset: int
-    """Of the first unit's record."""
+    """Physical offset of the first unit's record."""
     newest: int
     """Physical offset of the last unit's record."""
     position: int
 
 
 class StagedPiece(NamedTuple):
-    """What follows from a part of the log, and where it is."""
+    """The units and entries derived from a part of the log, and their files."""
 
     units: str
     entries: str
     pieces: list[DerivedPiece]
-    """In the order of the log as far as they are of one queue."""
+    """Those of one queue are in the order of the log."""
     chunks: array[int]
-    """Numbers of entries that were derived together."""
+    """The numbers of entries that were derived together."""
 
     @property
     def entry_count(self) -> int:
@@ -67,13 +67,13 @@ class _Growing:
 
 
 class Stage:
-    """Collects what is derived from a part of the log; use it as a context manager.
+    """Collects what is derived from a part of the log; used as a context manager.
 
-    The units are in memory until :meth:`finish`: 20 bytes a message.
+    The units are kept in memory until :meth:`finish`, 20 bytes per message.
     """
 
     def __init__(self, folder: Path) -> None:
-        attempt = uuid4().hex  # attempts at a task may overlap: they share no file
+        attempt = uuid4().hex  # attempts at a task may overlap, so they share no file
         self._units_path = folder / f"{attempt}.units"
         self._entries_path = folder / f"{attempt}.entries"
         self._entries = open(self._entries_path, "wb")  # noqa: SIM115  # closed by __exit__
@@ -93,12 +93,13 @@ class Stage:
         self._entries.close()
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise DiskFullError(
-                f"{self._entries_path.parent}: no space for what is derived from the log, about a "
-                "fifth of its size; free some or choose another work folder"
+                f"{self._entries_path.parent}: not enough space for the units and index entries "
+                "derived from the log, about a fifth of its size; free some space or choose "
+                "another work folder"
             ) from error
 
     def add(self, runs: Iterable[DerivedRun], entries: Iterable[array[int] | memoryview]) -> None:
-        """Take what follows from the next records."""
+        """Add what was derived from the next records."""
         for run in runs:
             key = run.topic, run.queue_id
             piece = self._growing.get(key)
@@ -112,11 +113,11 @@ class Stage:
             self._chunks.append(len(chunk) // 3)
 
     def break_pieces(self) -> None:
-        """Let what follows be new pieces, also where it goes on with the numbers."""
+        """Begin new pieces, even where the queue offsets continue."""
         self._growing.clear()
 
     def finish(self) -> StagedPiece:
-        """Write what is left; where all of it is."""
+        """Write the remaining units and return the description of all pieces."""
         pieces = []
         position = 0
         with open(self._units_path, "wb") as file:
@@ -132,17 +133,17 @@ class Stage:
 
 
 class StagedFiles:
-    """Staged files, mapped when they are first asked for."""
+    """Staged files, mapped on first use."""
 
     def __init__(self) -> None:
         self._mapped: dict[str, memoryview] = {}
 
     def units(self, path: str, position: int, length: int) -> memoryview:
-        """``length`` units from ``position`` on of a file of units."""
+        """Return ``length`` units of a file, starting at the byte ``position``."""
         return self._map(path)[position : position + length * UNIT_SIZE]
 
     def entries(self, path: str) -> memoryview:
-        """All numbers of a file of entries, three for each."""
+        """Return all numbers of a file of entries, three per entry."""
         return self._map(path).cast("q")
 
     def _map(self, path: str) -> memoryview:
@@ -152,10 +153,10 @@ class StagedFiles:
                 file = open(path, "rb")  # noqa: SIM115  # closed below
             except FileNotFoundError:
                 raise not_shared(
-                    path, "another task has left this file, but it is not there"
+                    path, "another task wrote this file, but it does not exist"
                 ) from None
             with file:
-                # Nobody writes to it, but the kernel that appends entries takes no read-only view.
+                # It is never written to, but the kernel that appends entries needs a writable view.
                 view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
             self._mapped[path] = view
         return view

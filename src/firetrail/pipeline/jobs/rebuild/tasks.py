@@ -1,4 +1,4 @@
-"""The tasks of a rebuild that read the log; ``assembling`` has those that write."""
+"""The tasks of a rebuild that read the log; ``assembly`` has those that write files."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Derived(NamedTuple):
 
     messages: int
     position: int
-    """Physical offset behind the last record."""
+    """Physical offset after the last record."""
     stop: Stop
     staged: StagedPiece
 
 
 def derive(task: DeriveTask) -> Derived:
-    """What follows from a part of the log, staged."""
+    """Derive units and entries from a part of the log and stage them."""
     check_store(task.root, task.sight)
     check_shared(task.folder)
     messages, position, stop = 0, task.start, Stop.LIMIT
@@ -59,5 +59,5 @@ def derive(task: DeriveTask) -> Derived:
             return Derived(messages, position, stop, stage.finish())
     except FileNotFoundError as error:
         raise StoreError(
-            f"{task.path}: was deleted meanwhile, by retention perhaps; run the job again"
+            f"{task.path}: was deleted during the job, probably by retention; run the job again"
         ) from error

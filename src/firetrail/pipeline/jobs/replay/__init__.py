@@ -1,1 +1,1 @@
-"""The replay job: chosen messages, copied to a store or to brokers."""
+"""The replay job: copies selected messages to a store or to brokers."""

@@ -1,12 +1,13 @@
-"""Replay: messages that a SQL predicate chooses, copied to a topic of a store or of brokers.
+"""The replay job: copies messages selected by a SQL predicate to a topic of a store or of brokers.
 
-Spark finds the messages: where they stand in the log, and nothing else of them. One process then
-copies them from there, in the order of each queue, in commits that have as their number how far the
-source was copied (:mod:`firetrail.pipeline.jobs.replay.targets`). Run again, a replay goes on
-behind its last commit: after a kill, and for messages that came since.
+Spark finds the positions of the messages in the log. One process then copies the messages, each
+queue in order, in numbered commits; the number is the offset up to which the source is copied
+(:mod:`firetrail.pipeline.jobs.replay.targets`). If a replay is run again, after a kill or for newer
+messages, it continues after its last commit.
 
-A copy has the body, flag, queue id and properties of its message, and its id as a property.
-Properties by which a store delays or commits messages are left out, times and born host are new.
+A copy has the body, flag, queue id and properties of the message, and the message's id as a further
+property. Properties that make a store delay or commit a message are left out. The times and the
+born host of the copy are new.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
 
 ORIGIN = "REPLAY_ORIGIN"
-"""Property of a copy: the offset id of the message that it was made from."""
+"""Property of a copy: the offset id of the original message."""
 SEARCH_BYTES = 4 << 30
-"""Of the log, searched at once: what is found in it is in memory, 12 bytes a message."""
+"""Bytes of log per query; the results of a query are held in memory, 12 bytes per message."""
 PIECE_BYTES = 256 << 10
 PIECE_MESSAGES = 256
-"""Copies that go together: brokers take no batch of more than 4 MiB."""
+"""Limits of a batch of copies; brokers take no batch of more than 4 MiB."""
 _LEFT_OUT = {
     properties.DELAY,
     properties.REAL_TOPIC,
@@ -53,16 +54,16 @@ _LEFT_OUT = {
     layout.PROPERTY_CRC_NAME.decode(),
 }
 _LEFT_OUT_BYTES = tuple(name.encode() + b"\x01" for name in _LEFT_OUT)
-_COMPRESSION = 0x701  # whether, and how: RocketMQ 5 keeps the kind in bits 8 to 10
+_COMPRESSION = 0x701  # bit 0: is compressed; bits 8 to 10: the method, in RocketMQ 5
 _IN_A_QUEUE = "sys_flag & 12 in (0, 8)"
 
 
 class Replayed(NamedTuple):
-    """What a run has done."""
+    """The result of a run."""
 
-    replay: str  # its id
-    messages: int
-    bytes: int
+    replay: str  # id of the replay
+    messages: int  # copied, or counted in a dry run
+    bytes: int  # of their records
     commits: int
     start: int  # physical offsets of the source
     end: int
@@ -70,7 +71,7 @@ class Replayed(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A message that the predicate chose."""
+    """A message that the predicate selects."""
 
     offset: int
     size: int
@@ -89,20 +90,45 @@ def replay(
     config: StoreConfig | None = None,
     on_progress: Callable[[int], None] = lambda offset: None,
 ) -> Replayed:
-    """Copy the messages for which ``where`` holds, to ``topic`` or each to its own topic.
+    """Copy messages to a store or to brokers.
 
-    ``rate`` limits the messages per second. A replay is known again by ``replay_id``, or by what it
-    was asked for. ``target`` is a store that is not in use, or ``namesrv=HOST:PORT`` for brokers;
-    without one, what would be copied is counted. ``on_progress`` hears how many bytes of the
-    source's log are done.
+    If the replay is run again with the same id, it continues after its last commit.
+
+    Args:
+        spark: The session to run on.
+        source: Folder of the store to copy from. It may be in use.
+        target: Folder of a store that is not in use, or ``namesrv=HOST:PORT`` for brokers. None
+            only counts the messages that would be copied.
+        where: SQL predicate over the columns of the table ``log``, such as
+            ``"topic = 'orders' and store_time >= '2026-11-01'"``.
+        topic: Topic of the copies. None, the default, keeps each message's own topic.
+        replay_id: Name under which progress is recorded. By default it is derived from ``source``,
+            ``where`` and ``topic``.
+        rate: Limit in messages per second; None, the default, is no limit.
+        dry_run: Only count the messages, even if there is a target.
+        config: Settings of the target if it is a store; the defaults if None.
+        on_progress: Called with the number of bytes of the source's log that are processed.
+
+    Returns:
+        The numbers of messages, bytes and commits, and the range of the log.
+
+    Raises:
+        StoreError: The source is not a local store, is not the one that the replay was begun with,
+            or is also the target without another ``topic``.
+        StoreLockedError: Another process has the target store open.
+        PipelineError: ``where`` is not valid, or the brokers cannot be reached.
+        IllegalMessageError: ``topic`` is not a valid name.
     """
     if name_server(str(source)) is not None:
         raise StoreError(
-            f"{source}: replay reads the files of a store; from brokers, write what the data "
-            "source reads with its sink"
+            f"{source}: replay reads the files of a store; to copy from brokers, read with the "
+            "data source and write with its sink"
         )
     if is_remote(str(source)):
-        raise StoreError(f"{source}: replay reads single messages, which needs a local folder")
+        raise StoreError(
+            f"{source}: replay reads single messages, which needs a local folder; copy the store "
+            "to one"
+        )
     if topic is not None:
         check_topic(topic)
     name = replay_id or _id_of(str(Path(source).resolve()), where, topic)
@@ -132,8 +158,8 @@ def replay(
 def _check_source(view: StoreView, target: Target, name: str) -> None:
     """Raise StoreError unless the store is the one that the replay was begun with.
 
-    What was noted as done would be skipped in another one, too. Records that retention has deleted
-    since tell nothing.
+    In another store, the offsets recorded as copied would be skipped although they were not.
+    Records that retention has deleted since are not compared.
     """
     known = [item for item in target.anchors().items() if item[1] >= view.log.min_offset]
     for sha256, offset in known:
@@ -142,9 +168,9 @@ def _check_source(view: StoreView, target: Target, name: str) -> None:
             return
     if known:
         raise StoreError(
-            f"{view.root}: not the store that {name} was begun with, or its log goes on "
-            f"differently: the record at {known[0][1]} is another; give the replay of this store "
-            "a name of its own with --id"
+            f"{view.root}: is not the store that {name} was begun with, or its log has changed: "
+            f"the record at {known[0][1]} is another one; give the replay of this store an id of "
+            "its own with --id"
         )
 
 
@@ -171,17 +197,17 @@ class _Replay:
         self.messages = self.bytes = self.commits = 0
 
     def skip_copies(self, target: Path) -> None:
-        """In the store that the copies go to, they are not messages to be copied again."""
+        """Exclude the copies themselves if the store is also the target."""
         if target.resolve() != self._view.root.resolve():
             return
         if self._topic is None:
             raise StoreError(
-                f"{target}: source and target of the replay; name another topic with --topic"
+                f"{target}: is source and target of the replay; name another topic with --topic"
             )
         self._where += f" and topic <> '{self._topic}'"
 
     def find(self, start: int, end: int) -> Iterator[_Found]:
-        """The chosen messages, in the order of the log."""
+        """Yield the selected messages in the order of the log."""
         for split in plan_log(self._view, start, end, split_bytes=SEARCH_BYTES):
             query = (
                 f"select physical_offset, size from log where {self._where} "
@@ -194,7 +220,7 @@ class _Replay:
                 yield from map(_Found, offsets, sizes)
 
     def count(self, start: int, end: int, on_progress: Callable[[int], None]) -> None:
-        """Look what would be copied."""
+        """Count the messages that would be copied."""
         for found in self.find(start, end):
             self.messages += 1
             self.bytes += found.size
@@ -203,30 +229,30 @@ class _Replay:
     def copy_to(
         self, target: Target, start: int, end: int, on_progress: Callable[[int], None]
     ) -> None:
-        """Copy in commits, not faster than the rate."""
+        """Copy in commits, at most at the given rate."""
         begun = time.monotonic()
         found = self.find(start, end)
         chosen = list(self._slice(found, target))
         self._note_source(target)
         while chosen:
-            behind = chosen[-1].offset + chosen[-1].size
-            if target.commit(behind, self._pieces(chosen, target)):
+            copied_to = chosen[-1].offset + chosen[-1].size
+            if target.commit(copied_to, self._pieces(chosen, target)):
                 self.commits += 1
-            on_progress(behind - start)
+            on_progress(copied_to - start)
             if self._rate is not None:
                 ahead = begun + self.messages / self._rate - time.monotonic()
                 time.sleep(max(ahead, 0))
             chosen = list(self._slice(found, target))
-        target.commit(end, ())  # nothing more is chosen up to there
+        target.commit(end, ())  # nothing more is selected up to the end
 
     def _note_source(self, target: Target) -> None:
-        """Let the target know the source by its oldest record, unless it does."""
+        """Record the source's oldest record in the target, unless it has one to identify it."""
         oldest = anchor_of(self._view, self._view.log.min_offset)
         if oldest is not None and not target.anchors():
             target.note_anchor(oldest.sha256, oldest.offset)
 
     def _slice(self, found: Iterator[_Found], target: Target) -> Iterator[_Found]:
-        """What goes into one commit."""
+        """Yield the messages of one commit."""
         most = target.commit_messages if self._rate is None else max(int(self._rate), 1)
         size = 0
         for one in islice(found, min(most, target.commit_messages)):
@@ -236,9 +262,9 @@ class _Replay:
                 return
 
     def _pieces(self, chosen: list[_Found], target: Target) -> Iterator[ReplayPiece]:
-        """The copies by queue, and each queue's in order.
+        """Yield the copies by queue, each queue in order.
 
-        A piece has one kind of compression, so it ends where another kind begins.
+        All messages of a piece are compressed in the same way, so a piece ends where that changes.
         """
         waiting: dict[tuple[str, int], list[BatchItem]] = {}
         sizes: dict[tuple[str, int], int] = {}
@@ -267,11 +293,11 @@ class _Replay:
         yield from map(close, list(waiting))
 
     def _is_copy(self, record: Record) -> bool:
-        """Whether a message of the brokers that the copies go to is one; StoreError if unclear."""
+        """Whether a message of the target brokers is a copy; raise StoreError if unknown."""
         if self._topic is None:
             raise StoreError(
-                f"{record.store_host}: source and target of the replay; name another topic with "
-                "--topic"
+                f"{record.store_host}: is source and target of the replay; name another topic "
+                "with --topic"
             )
         return record.topic == self._topic
 
@@ -279,14 +305,14 @@ class _Replay:
         content = self._view.log.read(offset, size)
         if content is None:
             raise StoreError(
-                f"{self._view.root}: the message at {offset} is not there any more; run the "
-                "replay again"
+                f"{self._view.root}: the message at {offset} was deleted during the replay, "
+                "probably by retention; run the replay again"
             )
         return decode_message(content)
 
 
 def _properties(record: Record) -> bytes:
-    """The properties of a copy."""
+    """Return the encoded properties of a copy."""
     raw = record.raw_properties
     if any(name in raw for name in _LEFT_OUT_BYTES):
         kept = {n: v for n, v in decode_properties(raw).items() if n not in _LEFT_OUT}

@@ -1,12 +1,13 @@
-"""Where a replay's copies go: to a store that is not in use, or to brokers.
+"""The targets of a replay: a store that is not in use, or brokers.
 
-A target takes commits with rising numbers and knows the last one. A store keeps it itself, in the
-commit: no message is copied twice. Brokers cannot, so it is noted beside the source afterwards::
+A target takes commits with increasing numbers and knows the last one. A store records the number as
+part of the commit, so no message is copied twice. Brokers cannot do that, so the number is recorded
+in the folder of the source after the commit::
 
     firetrail.replayed.<id>    {"target": "namesrv=…", "replayed_to": <number>}
 
-A replay that is killed in between sends one commit again; ``REPLAY_ORIGIN`` tells which of its
-messages were there before.
+A replay that is killed between the two sends one commit again. Consumers can recognize the
+duplicates by the property ``REPLAY_ORIGIN``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from firetrail.system import System
 
 
 class ReplayPiece(NamedTuple):
-    """Copies for one queue: the items of a client batch, compressed alike or not at all."""
+    """Copies for one queue: the items of a client batch, all compressed in the same way or not."""
 
     topic: str
     queue_id: int
@@ -44,29 +45,29 @@ class ReplayPiece(NamedTuple):
 
 
 class Target(Protocol):
-    """Takes copies."""
+    """Receives the copies."""
 
     commit_bytes: int
     commit_messages: int
 
     def done(self) -> int:
-        """The number of the last commit, -1 if there is none."""
+        """Return the number of the last commit; -1 if there is none."""
 
     def anchors(self) -> dict[str, int]:
-        """Records that the source is known by: where each is, by its SHA-256."""
+        """Return the records that identify the source, as physical offsets by SHA-256."""
 
     def note_anchor(self, sha256: str, offset: int) -> None:
-        """Note such a record."""
+        """Record a record that identifies the source."""
 
     def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
-        """Take all of them; False if that was done before. Without any, only note the number."""
+        """Store all pieces and the number; return False if this number is already committed."""
 
     def is_home(self, store_host: str) -> bool:
-        """Whether a message that was stored there is in the same place as its copy will be."""
+        """Whether the broker at ``store_host`` is one of the target."""
 
 
 class StoreTarget:
-    """A store that is not in use: a commit is visible completely or not at all, and only once."""
+    """A store that is not in use: commits are atomic, and none is applied twice."""
 
     commit_bytes = 64 << 20
     commit_messages = 100_000
@@ -77,11 +78,11 @@ class StoreTarget:
         self._name = name
 
     def done(self) -> int:
-        """What the store knows."""
+        """Return the number that the store has recorded."""
         return committed_numbers(self.root, self._config).get(self._name, -1)
 
     def anchors(self) -> dict[str, int]:
-        """Those that are among the store's writers, with the place as their number."""
+        """Return the anchors among the store's writer ids, whose numbers are their offsets."""
         prefix = self._anchor("")
         numbers = committed_numbers(self.root, self._config)
         return {
@@ -91,7 +92,7 @@ class StoreTarget:
         }
 
     def note_anchor(self, sha256: str, offset: int) -> None:
-        """Note it as a writer, in a commit without messages."""
+        """Record an anchor as a writer id, in a commit without messages."""
         with BulkAppend(self.root, self._config, Ticket(self._anchor(sha256), offset)) as bulk:
             bulk.commit()
 
@@ -99,7 +100,7 @@ class StoreTarget:
         return f"{self._name} of the store with {sha256}"
 
     def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
-        """Append them."""
+        """Append the pieces in one commit."""
         with BulkAppend(self.root, self._config, Ticket(self._name, number)) as bulk:
             if bulk.done:
                 return False
@@ -109,15 +110,15 @@ class StoreTarget:
         return True
 
     def is_home(self, store_host: str) -> bool:
-        """Folders are compared, not addresses."""
+        """Return False: whether the source is the target is known from their folders."""
         return False
 
 
 class BrokerTarget(AbstractContextManager["BrokerTarget"]):
-    """Brokers: what is sent is visible at once.
+    """Brokers, where a message is visible as soon as it is sent.
 
-    The messages of a queue go to one queue, in their order: to that of the same number, brokers in
-    the order of their names, or counted on from the first if the topic has fewer.
+    The messages of a queue are sent to one queue, in order. The queues of the topic are numbered by
+    broker name and queue id, and the source's queue id selects one, modulo their number.
     """
 
     commit_bytes = 4 << 20
@@ -138,7 +139,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._loop.__enter__()
         try:
             self._loop.run(self._open())
-            self._note(self.done())  # nothing is sent if that cannot be noted
+            self._note(self.done())  # fails before anything is sent if the folder is not writable
         except BaseException:
             self.__exit__()
             raise
@@ -148,7 +149,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         async def find_homes() -> set[str]:
             async with Admin(self._namesrv) as admin:
                 homes = {*(await admin.masters()).values()}
-            if not homes:  # or the source would not be known as the target
+            if not homes:  # without them, a source that is also the target is not recognized
                 raise no_broker()
             return homes
 
@@ -160,22 +161,23 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._loop.__exit__()
 
     def done(self) -> int:
-        """What is noted beside the source."""
+        """Return the number that is recorded in the folder of the source."""
         try:
             return int(json.loads(self._files.read(self._mark))["replayed_to"])
         except FileNotFoundError:
             return -1
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{self._mark}: cannot be understood; remove it to begin the replay anew"
+                f"{self._mark}: is not the progress of a replay; remove the file to start the "
+                "replay from the beginning"
             ) from error
 
     def anchors(self) -> dict[str, int]:
-        """None are needed: what is done is noted in the source itself."""
+        """Return none: progress is recorded in the source itself, so it needs no identification."""
         return {}
 
     def note_anchor(self, sha256: str, offset: int) -> None:
-        """Nothing is to be noted."""
+        """Do nothing, see :meth:`anchors`."""
 
     def _note(self, number: int) -> None:
         content = json.dumps({"target": self._target, "replayed_to": number}).encode()
@@ -183,12 +185,12 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
             self._files.replace(self._mark, content)
         except OSError as error:
             raise StoreError(
-                f"{self._mark}: the progress of the replay is noted there, but {error.strerror}; "
-                "make the folder writable, or replay a copy of the store"
+                f"{self._mark}: cannot record the progress of the replay: {error.strerror}; make "
+                "the folder writable, or replay a copy of the store"
             ) from error
 
     def commit(self, number: int, pieces: Iterable[ReplayPiece]) -> bool:
-        """Send them, then note the number."""
+        """Send the pieces, then record the number."""
         self._loop.run(self._send(list(pieces)))
         self._note(number)
         return True
@@ -206,5 +208,5 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         await send_in_order(self._producer, parcels, self._patience)
 
     def is_home(self, store_host: str) -> bool:
-        """By the address of a broker."""
+        """Whether ``store_host`` is the address of one of the brokers."""
         return store_host in self._homes

@@ -1,4 +1,4 @@
-"""``firetrail pipeline report``: what is in a store, on one page."""
+"""The report job: shows the content of a store on one HTML page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,22 @@ __all__ = ["Figures", "report"]
 
 
 def report(spark: SparkSession, store: str | Path, out: str | Path) -> Figures:
-    """Write the report of a store to the file ``out``; the figures in it.
+    """Write a report about a store as one HTML page.
 
-    The store may be in use. Damage is left out of the figures and told in a section of its own.
+    The store may be in use. Damaged records are not part of the figures; the page lists them in a
+    section of their own.
+
+    Args:
+        spark: The session to run on.
+        store: Folder of the store. Every worker must reach it under the same path.
+        out: HTML file to write; an existing file is replaced.
+
+    Returns:
+        The figures that the page shows.
+
+    Raises:
+        NotAStoreError: The folder is not a store.
+        NotSharedError: A worker does not see the same store as the driver.
     """
     figures = gather_figures(spark, Path(store).absolute())
     text = render(figures, datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What pages of Firetrail are made of; each page is a file that needs nothing else."""
+"""Building blocks of Firetrail's HTML pages; each page is a single self-contained file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page(
     made: datetime,
     note: str,
 ) -> str:
-    """A whole page about a store: ``brand`` is what kind of page, ``head`` the store's name."""
+    """Return a page about a store; ``brand`` is the kind of page and ``head`` the store's name."""
     template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
     when = made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return template.substitute(
@@ -44,7 +44,7 @@ def page(
 
 
 def tile(name: str, value: str, note: str, style: str = "", unit: str = "") -> str:
-    """A number at the top; ``style`` is good, warn or bad."""
+    """Return a number for the top of the page; ``style`` is good, warn or bad."""
     shown = escape(value) + (f" <small>{escape(unit)}</small>" if unit else "")
     return (
         f'<div class="tile {style}"><span>{escape(name)}</span><b>{shown}</b>'
@@ -53,16 +53,16 @@ def tile(name: str, value: str, note: str, style: str = "", unit: str = "") -> s
 
 
 def section(title: str, note: str, content: str, *, wide: bool = False) -> str:
-    """A card, of half the width or all of it; ``content`` is HTML."""
+    """Return a card of half or full width; ``content`` is HTML."""
     style = ' class="wide"' if wide else ""
     return f"<section{style}><h2>{escape(title)}</h2><p>{escape(note)}</p>{content}</section>"
 
 
 def plot(svg: str) -> str:
-    """A plot or a table, which scrolls where there is no room for it."""
+    """Return a plot or table that scrolls if it does not fit."""
     return f'<div class="plot">{svg}</div>'
 
 
 def fine(text: str, more: str) -> str:
-    """Nothing to complain about."""
+    """Return a note that there is nothing to report."""
     return f'<div class="fine">{_FINE}<span><b>{escape(text)}</b> {escape(more)}</span></div>'

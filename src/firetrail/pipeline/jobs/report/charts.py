@@ -1,4 +1,4 @@
-"""The plots of the report."""
+"""The charts of the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CELL, _PITCH = 10.0, 12.5
 
 
 def topic_names(figures: Figures) -> dict[int, str]:
-    """Name of each topic class that has messages."""
+    """Return the name of each topic class that has messages."""
     names = {number: topic.name for number, topic in enumerate(figures.shown)}
     rest = len(figures.topics) - len(figures.shown)
     if rest:
@@ -39,7 +39,7 @@ def topic_names(figures: Figures) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class BarColumns:
-    """Where the columns of a bar chart stand, and up to which value they reach."""
+    """The positions of the columns of a bar chart, and the value at its upper edge."""
 
     numbers: range
     left: float
@@ -48,7 +48,7 @@ class BarColumns:
     top: float
 
     def area(self, plot: Plot, column: int) -> str:
-        """All of a column, as a path."""
+        """Return the whole area of a column as a path."""
         x = self.left + (column - self.numbers.start) * self.wide
         return box(x, plot.top, self.wide, plot.inner[1])
 
@@ -59,7 +59,7 @@ def _stack(
     names: Mapping[int, str],
     values: Mapping[tuple[int, int], float],
 ) -> None:
-    """Bars by (topic class, column), one upon the other."""
+    """Draw stacked bars; values are by (topic class, column)."""
     below = dict.fromkeys(columns.numbers, 0.0)
     for name in names:
         path = []
@@ -81,7 +81,7 @@ def _hover(
     form: Callable[[float], str],
     head: Callable[[int], str],
 ) -> None:
-    """What each column shows under the pointer: its head and total, then each topic's part."""
+    """Add the tooltip of each column: its title and total, then the part of each topic."""
     for column in columns.numbers:
         parts = {name: values[name, column] for name in names if values[name, column]}
         lines = [(f"t{name}", names[name], form(value)) for name, value in parts.items()]
@@ -92,7 +92,7 @@ def _hover(
 def over_time(
     figures: Figures, values: Mapping[tuple[int, int], int], form: Callable[[float], str], what: str
 ) -> str:
-    """Bars stacked by topic along the time axis, per second."""
+    """Draw rates per second along the time axis, stacked by topic."""
     axis, names = figures.times, topic_names(figures)
     rates = Counter({key: value * 1000 / axis.width for key, value in values.items()})
     plot = Plot(WIDE, 230, left=72)
@@ -117,13 +117,13 @@ def _time_labels(plot: Plot, axis: TimeAxis) -> None:
 
 
 def step_time(axis: TimeAxis, step: int) -> str:
-    """When a step begins."""
+    """Return the time at which a step begins, as text."""
     at = axis.time(step)
     return moment(at) if axis.width >= 1000 else f"{moment(at)}.{int(at) % 1000:03d}"
 
 
 def sizes(figures: Figures) -> str:
-    """How many records have which size; sizes by half octaves, stacked by topic."""
+    """Draw the distribution of record sizes in half octaves, stacked by topic."""
     names = topic_names(figures)
     found = [column for _, column in figures.sizes]
     numbers = range(min(found), max(found) + 1)
@@ -152,7 +152,7 @@ def sizes(figures: Figures) -> str:
 
 
 def latency_label(column: int) -> str:
-    """The range of a latency class."""
+    """Return the range of a latency class as text."""
     if column < 0:
         return "before it was born (clocks differ)"
     if column == 0:
@@ -161,7 +161,7 @@ def latency_label(column: int) -> str:
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float:
-    """The latency that ``share`` of the messages stay below, by its class's upper bound."""
+    """Return the latency below which ``share`` of the messages are, as a class's upper bound."""
     left = share * sum(counts.values())
     for column in sorted(counts):
         left -= counts[column]
@@ -171,7 +171,7 @@ def percentile(counts: Mapping[int, int], share: float) -> float:
 
 
 def latency_counts(figures: Figures) -> Counter[int]:
-    """Messages by latency class."""
+    """Count the messages by latency class."""
     counts: Counter[int] = Counter()
     for (_, column), messages in figures.latency.items():
         counts[column] += messages
@@ -179,7 +179,7 @@ def latency_counts(figures: Figures) -> Counter[int]:
 
 
 def latency(figures: Figures) -> str:
-    """A cell for each step of time and class of latency, darker the more messages; two lines."""
+    """Draw a heat map of latency classes over time, with lines for two percentiles."""
     axis = figures.times
     lowest = min(0, *(column for _, column in figures.latency))
     highest = max(3, *(column for _, column in figures.latency))
@@ -209,7 +209,7 @@ def latency(figures: Figures) -> str:
 
 
 def _percentile_lines(plot: Plot, figures: Figures, lowest: int, wide: float, high: float) -> None:
-    """Half of the messages are below the one line, 99 % below the other."""
+    """Draw the median and the 99th percentile."""
     by_step: dict[int, Counter[int]] = {}
     for (step, column), messages in figures.latency.items():
         by_step.setdefault(step, Counter())[column] += messages
@@ -227,7 +227,7 @@ def _percentile_lines(plot: Plot, figures: Figures, lowest: int, wide: float, hi
 
 
 def _place_of(counts: Mapping[int, int], share: float) -> float:
-    """Where ``share`` of the messages are below, as a class and a part of it."""
+    """Return the class that ``share`` of the messages are below, interpolated within it."""
     left = share * sum(counts.values())
     for column in sorted(counts):
         if left <= counts[column]:
@@ -237,7 +237,7 @@ def _place_of(counts: Mapping[int, int], share: float) -> float:
 
 
 def queues(topic: TopicFigures, number_of_class: int) -> str:
-    """Messages of each queue of a topic, and a line at their mean."""
+    """Draw the messages of each queue of a topic, with a line at the mean."""
     plot = Plot(256, 92, left=2, right=2, top=6, bottom=18)
     ids = sorted(topic.queues)
     most = max(topic.queues.values())
@@ -263,7 +263,7 @@ def queues(topic: TopicFigures, number_of_class: int) -> str:
 
 
 def attempts(figures: Figures) -> str:
-    """Records by how often they had been delivered before."""
+    """Draw the number of records by earlier deliveries."""
     counts = {times: figures.attempts[times] for times in sorted(figures.attempts) if times > 0}
     plot = Plot(HALF, 200)
     numbers = range(1, max(*counts, 8) + 1)
@@ -286,7 +286,7 @@ def attempts(figures: Figures) -> str:
 
 
 def segment_map(figures: Figures) -> str:
-    """The log as cells in the colour of the topic that has most bytes there."""
+    """Draw the log as cells in the colour of the topic with most bytes in each."""
     axis = figures.map
     names = topic_names(figures)
     left = 152.0
@@ -317,19 +317,19 @@ def segment_map(figures: Figures) -> str:
 def _cell_style(
     figures: Figures, cell: int, names: Mapping[int, str], used_to: int
 ) -> tuple[str, str]:
-    """Colour class of a cell without damage, and what it holds."""
+    """Return the colour class of an undamaged cell and a description of its content."""
     name = figures.cells.get(cell)
     if name is not None:
         return f"t{name}", f"mostly {names[name]}"
     if cell > used_to:
         return "free", "not written yet"
-    # A record that spans cells counts where it begins.
+    # A record that spans cells is counted in the cell where it begins.
     before = next((figures.cells[c] for c in range(cell, -1, -1) if c in figures.cells), None)
-    return ("free", "no record") if before is None else (f"t{before}", "inside of a large record")
+    return ("free", "no record") if before is None else (f"t{before}", "inside a large record")
 
 
 def bars(rows: list[tuple[str, str, int, str]], total: int) -> str:
-    """A list with a bar behind each line: (name, what it belongs to, messages, colour class)."""
+    """Return a list with a bar per row; rows are (name, topic or kind, messages, colour class)."""
     most = max(row[2] for row in rows)
     lines = []
     for name, topic, messages, style in rows:
@@ -346,7 +346,7 @@ def bars(rows: list[tuple[str, str, int, str]], total: int) -> str:
 
 
 def legend(figures: Figures) -> str:
-    """Which colour is which topic."""
+    """Return the legend of topic colours."""
     items = (
         f'<span data-topic="t{number}"><i class="t{number}"></i>{escape(name)}</span>'
         for number, name in topic_names(figures).items()
@@ -355,7 +355,7 @@ def legend(figures: Figures) -> str:
 
 
 def groups_of(figures: Figures, prefix: str) -> dict[str, int]:
-    """Messages of each consumer group in its topic with a prefix, most first."""
+    """Return the messages of each group's topic with a prefix, the largest number first."""
     found = {
         topic.name.removeprefix(prefix): topic.messages
         for topic in figures.topics

@@ -1,4 +1,4 @@
-"""What a report shows, as numbers: filled by Spark, drawn as a page."""
+"""The figures of a report, which Spark computes and the page shows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from math import ceil
 
 TOPICS_SHOWN = 7
-"""Topics with a colour of their own; the rest share one, as class ``TOPICS_SHOWN``."""
+"""Number of topics with their own colour; the others share one, as class ``TOPICS_SHOWN``."""
 BUCKETS = 140
-"""Most steps of a time axis."""
+"""Maximum number of steps of a time axis."""
 MAP_ROWS = 32
-"""Most rows of the segment map."""
+"""Maximum number of rows of the segment map."""
 MAP_CELLS = 72
-"""Cells of each of its rows."""
+"""Cells per row of the segment map."""
 _WIDTHS_MS = [
     step * unit
     for unit, steps in (
@@ -37,7 +37,7 @@ class TimeAxis:
 
     @classmethod
     def over(cls, first: int, last: int) -> TimeAxis:
-        """The finest axis with round steps."""
+        """Return the finest axis with round steps."""
         span = max(last - first, 0) + 1
         fitting = (width for width in _WIDTHS_MS if span / width <= BUCKETS - 1)
         width = next(fitting, ceil(span / (BUCKETS - 1) / _WIDTHS_MS[-1]) * _WIDTHS_MS[-1])
@@ -45,13 +45,13 @@ class TimeAxis:
         return cls(start, width, (last - start) // width + 1)
 
     def time(self, step: float) -> float:
-        """When a step begins."""
+        """Return the time at which a step begins."""
         return self.start + step * self.width
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """A queue as the log has it."""
+    """A queue, by its records in the log."""
 
     topic: str
     queue_id: int
@@ -63,7 +63,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """A topic as the log has it; ``queues`` are messages by queue id."""
+    """A topic, by its records in the log; ``queues`` are numbers of messages by queue id."""
 
     name: str
     messages: int
@@ -79,7 +79,7 @@ class TopicFigures:
 
 
 def by_topic(queues: list[QueueFigures]) -> list[TopicFigures]:
-    """The topics of some queues, that with the most bytes first."""
+    """Sum up queues by topic; the topic with the most bytes comes first."""
     names = dict.fromkeys(queue.topic for queue in queues)
     grouped = {name: [queue for queue in queues if queue.topic == name] for name in names}
     topics = [
@@ -98,7 +98,7 @@ def by_topic(queues: list[QueueFigures]) -> list[TopicFigures]:
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """A tag or key, and how often the messages of a topic have it."""
+    """A tag or key, and the number of messages of a topic that have it."""
 
     topic: str
     text: str
@@ -107,7 +107,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class MapAxis:
-    """The log as rows of cells: a row is one or more segments, ``row`` bytes from ``start`` on."""
+    """The log as rows of cells; a row covers ``row`` bytes, which are one or more segments."""
 
     start: int
     row: int
@@ -117,7 +117,7 @@ class MapAxis:
 
     @classmethod
     def over(cls, start: int, end: int, segment_size: int) -> MapAxis:
-        """Rows for the segments of a log, as many in one as it takes to have few rows."""
+        """Return the map of a log, with as many segments per row as MAP_ROWS requires."""
         if end <= start:
             return cls(start, max(segment_size, 1), 0, 1)
         first = start - start % segment_size
@@ -126,14 +126,14 @@ class MapAxis:
         return cls(first, per_row * segment_size, -(-segments // per_row), per_row)
 
     def cell_of(self, physical_offset: int) -> int:
-        """Number of the cell that an offset is in."""
+        """Return the number of the cell that contains an offset."""
         row, inside = divmod(physical_offset - self.start, self.row)
         return row * self.cells + inside * self.cells // self.row
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A place that is no good record, or a file that cannot be read (without an offset)."""
+    """A damaged position in the log, or a file that cannot be read (without an offset)."""
 
     file: str
     position: int
@@ -144,7 +144,7 @@ class Flaw:
 
 @dataclass(slots=True)
 class Figures:
-    """Everything on the page. Counters are by the classes that their names tell."""
+    """Everything that the page shows; the comments give the keys of the counters."""
 
     store: str
     state: str
@@ -167,12 +167,12 @@ class Figures:
 
     @property
     def shown(self) -> list[TopicFigures]:
-        """The topics that are a class of their own."""
+        """The topics with their own colour."""
         return self.topics[:TOPICS_SHOWN]
 
     @property
     def total(self) -> int:
-        """All messages."""
+        """Number of all messages."""
         return sum(topic.messages for topic in self.topics)
 
     @property

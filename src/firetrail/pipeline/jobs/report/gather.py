@@ -1,7 +1,7 @@
-"""The figures of a report, aggregated by Spark.
+"""Aggregation of a report's figures with Spark.
 
-Each query reads the columns that it needs, and what comes back to the driver is bounded: by the
-queues of the store, by the classes of the plots, by how many tags and keys are shown.
+Each query reads only the columns that it needs. The size of the results is limited by the number of
+queues, the classes of the plots, and the number of tags and keys shown.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from firetrail.pipeline.session import prepare
 from firetrail.store.inspect.view import StoreView
 
 HOT_MAX = 12
-"""Tags and keys shown of each."""
+"""Number of tags shown, and of keys."""
 FLAWS_MAX = 200
-"""Damaged places kept."""
+"""Number of damaged positions kept."""
 _ATTEMPTS_MAX = 16
-"""RocketMQ gives a message up after so many deliveries; more than that are one class."""
+"""RocketMQ stops redelivering after 16 attempts; messages with more are counted together."""
 
 
 def gather_figures(spark: SparkSession, store: Path) -> Figures:
-    """Everything about a store that its report shows."""
+    """Compute the figures of a store's report."""
     prepare(spark)
     with StoreView.open(store) as view:
         log_start, log_end = view.log.min_offset, view.end
@@ -65,14 +65,14 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
 
 
 class _Log(NamedTuple):
-    """A log up to an end that stays, so that all figures are of the same records."""
+    """A log up to a fixed end, so that all figures are about the same records."""
 
     spark: SparkSession
     store: Path
     end: int
 
     def read(self, *columns: str) -> DataFrame:
-        """Some columns of every good record."""
+        """Read some columns of every undamaged record."""
         options = {
             "view": "log",
             "mode": "permissive",
@@ -92,7 +92,7 @@ def _queues(log: _Log) -> list[QueueFigures]:
 
 
 def _add_classes(figures: Figures, log: _Log) -> None:
-    """All counts by small classes, in one pass over the log."""
+    """Add all counts by class, in one pass over the log."""
     names = ("topic", "physical_offset", "born_time", "store_time", "reconsume_times", "size")
     classes = log.read(*names).select(
         _topic_class(figures).alias("topic_class"),
@@ -116,7 +116,7 @@ def _add_classes(figures: Figures, log: _Log) -> None:
         F.count("*").alias("messages"),
         F.sum("size").alias("bytes"),
     )
-    # Bit by bit from the first column on, 1 where a column is not in the set.
+    # A grouping id has one bit per column, the first column highest: 1 if it is not in the set.
     kinds = {
         int("".join("0" if column in names else "1" for column in columns), 2): kind
         for kind, names in by.items()
@@ -155,28 +155,28 @@ def _time_step(axis: TimeAxis) -> Column:
 
 
 def _latency_class() -> Column:
-    """-1 for a store time before the birth, 0 for none, n for 2 ** (n - 1) ms and more."""
+    """Return -1 if stored before it was born, 0 below 1 ms, and n from 2 ** (n - 1) ms on."""
     ms = F.unix_millis("store_time") - F.unix_millis("born_time")
     power = F.floor(F.log2(ms)) + 1
     return F.when(ms < 0, -1).when(ms == 0, 0).otherwise(power).cast("int")
 
 
 def _map_cell(axis: MapAxis) -> Column:
-    """As :meth:`MapAxis.cell_of`."""
+    """Return the SQL form of :meth:`MapAxis.cell_of`."""
     offset = F.col("physical_offset") - axis.start
     row, inside = F.floor(offset / axis.row), offset % axis.row
     return (row * axis.cells + F.floor(inside * axis.cells / axis.row)).cast("int")
 
 
 def _hot(records: DataFrame, text: Column) -> list[Hot]:
-    """The most frequent texts of a column, by topic; the same ones in every run."""
+    """Return the most frequent texts of a column by topic, in a deterministic order."""
     counted = records.select("topic", text.alias("text")).where("text != ''")
     rows = counted.groupBy("topic", "text").agg(F.count("*").alias("messages"))
     return [Hot(*row) for row in rows.orderBy(F.desc("messages"), "topic", "text").head(HOT_MAX)]
 
 
 def _add_flaws(figures: Figures, spark: SparkSession, store: Path) -> None:
-    """Everything is verified for this; the other figures are of what needs no checksum."""
+    """Verify all records and add the damage; the other figures do not need body checksums."""
     damage = spark.read.format("rocketmq").option("view", "damage").load(str(store))
     order = F.asc_nulls_first("physical_offset"), "file", "offset"
     rows = damage.orderBy(*order).head(FLAWS_MAX + 1)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no fonts, no libraries."""
+"""The report as a self-contained HTML page: it needs no network, fonts or libraries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from firetrail.text import counted, human_size
 _TABLE_MAX = 20
 _SKEW_TOPICS = 8
 _GROUPS_MAX = 6
-_SKEW_WORTH_A_WORD = 1.5
+_SKEW_HIGHLIGHTED = 1.5
 
 
 def render(figures: Figures, made: datetime) -> str:
-    """The page; ``made`` is the time that its foot tells."""
+    """Return the page; ``made`` is the time shown in its footer."""
     name = figures.store.rstrip("/").rsplit("/", 1)[-1]
     return page(
         brand="Firetrail report",
@@ -30,7 +30,7 @@ def render(figures: Figures, made: datetime) -> str:
         sections=_sections(figures),
         store=figures.store,
         made=made,
-        note="Times are UTC; messages count as the log has them.",
+        note="Times are UTC; numbers of messages are records in the log.",
     )
 
 
@@ -44,7 +44,7 @@ def _subtitle(figures: Figures) -> str:
 
 
 def _tiles(figures: Figures) -> Iterator[str]:
-    """The numbers at the top."""
+    """Yield the numbers at the top of the page."""
     total = figures.total
     average = figures.size / total if total else 0
     yield tile("Messages", f"{total:,}", f"{size(average)} on average")
@@ -59,22 +59,22 @@ def _tiles(figures: Figures) -> Iterator[str]:
     yield tile("Peak", rate, when, unit="msg/s")
     counts = charts.latency_counts(figures)
     half, most = (duration(charts.percentile(counts, share)) for share in (0.5, 0.99))
-    yield tile("Produce to store, p99", f"≤ {most}", f"half within {half}")
+    yield tile("Produce to store, p99", f"≤ {most}", f"median ≤ {half}")
     retried = sum(charts.groups_of(figures, RETRY_PREFIX).values())
     yield tile("Retries", f"{retried:,}", "messages in retry topics", "warn" if retried else "good")
     dead = sum(charts.groups_of(figures, DLQ_PREFIX).values())
-    yield tile("Dead letters", f"{dead:,}", "messages given up", "bad" if dead else "good")
+    yield tile("Dead letters", f"{dead:,}", "messages retried too often", "bad" if dead else "good")
     flaws = figures.flaws_total
     yield tile(
         "Damage",
         f"{flaws:,}" if flaws else "none",
-        "places in the log" if flaws else "every checksum holds",
+        "positions in the log" if flaws else "every checksum is correct",
         "bad" if flaws else "good",
     )
 
 
 def _peak(figures: Figures) -> tuple[str, str]:
-    """The busiest step of the time axis, and when it was."""
+    """Return the rate of the busiest step of the time axis, and its time."""
     by_step: dict[int, int] = {}
     for (_, step), messages in figures.messages.items():
         by_step[step] = by_step.get(step, 0) + messages
@@ -92,31 +92,31 @@ def _sections(figures: Figures) -> Iterator[str]:
         loads = plot(charts.over_time(figures, figures.bytes, size, "Bytes over time"))
         yield section(
             "Throughput",
-            f"Messages and bytes a second by topic, in steps of {duration(figures.times.width)}.",
+            f"Messages and bytes per second by topic, in steps of {duration(figures.times.width)}.",
             f"{legend}<h3>Messages</h3>{rates}<h3>Bytes of log</h3>{loads}",
             wide=True,
         )
         yield section("Topics", _topics_note(figures), _topics(figures), wide=True)
         yield section(
             "Produce to store",
-            "From a message's birth at the producer to its place in the log; "
+            "Time from a message's creation by the producer to its store time; "
             "the stronger the colour, the more messages.",
-            '<div class="legend"><span><i class="dash"></i>half are faster</span>'
-            '<span><i class="dash p99"></i>99 % are faster</span></div>'
+            '<div class="legend"><span><i class="dash"></i>median</span>'
+            '<span><i class="dash p99"></i>99th percentile</span></div>'
             + plot(charts.latency(figures)),
             wide=True,
         )
         yield section("Queue skew", *_skew(figures), wide=True)
-        yield section("Hot tags", "Most frequent, by topic.", _hot(figures, "tags"))
-        yield section("Hot keys", "Most frequent, by topic.", _hot(figures, "keys"))
+        yield section("Hot tags", "The most frequent tags, by topic.", _hot(figures, "tags"))
+        yield section("Hot keys", "The most frequent keys, by topic.", _hot(figures, "keys"))
         yield section(
-            "Record sizes", "Bytes of a record in the log.", legend + plot(charts.sizes(figures))
+            "Record sizes", "Bytes per record in the log.", legend + plot(charts.sizes(figures))
         )
         yield section("Retries and dead letters", *_retries(figures))
     if figures.map.rows:
         yield section(
             "Segment map",
-            f"{_map_note(figures)} Colour: the topic with most bytes there.",
+            f"{_map_note(figures)} The colour is that of the topic with most bytes in the cell.",
             legend.replace(
                 "</div>",
                 '<span><i class="free"></i>not written</span>'
@@ -130,8 +130,8 @@ def _sections(figures: Figures) -> Iterator[str]:
 
 def _topics_note(figures: Figures) -> str:
     if len(figures.topics) <= _TABLE_MAX:
-        return "By bytes."
-    return f"By bytes; the first {_TABLE_MAX} of {len(figures.topics):,}."
+        return "Sorted by bytes."
+    return f"Sorted by bytes; the first {_TABLE_MAX} of {len(figures.topics):,}."
 
 
 def _topics(figures: Figures) -> str:
@@ -157,7 +157,7 @@ def _topics(figures: Figures) -> str:
 
 
 def _skew(figures: Figures) -> tuple[str, str]:
-    """Note and content: topics with several queues, as small plots."""
+    """Return note and content: small charts of the topics with several queues."""
     several = [
         (place, topic)
         for place, topic in enumerate(figures.topics)
@@ -167,8 +167,8 @@ def _skew(figures: Figures) -> tuple[str, str]:
         return "Messages by queue.", fine("Nothing to compare.", "No topic has several queues.")
     parts = []
     for place, topic in several[:_SKEW_TOPICS]:
-        skewed = topic.skew >= _SKEW_WORTH_A_WORD
-        text = f"busiest queue {topic.skew:.2g} times the mean"
+        skewed = topic.skew >= _SKEW_HIGHLIGHTED
+        text = f"the busiest queue has {topic.skew:.2g} times the mean"
         note = f"<b>{text}</b>" if skewed else text
         plot = charts.queues(topic, min(place, TOPICS_SHOWN))
         parts.append(
@@ -193,7 +193,7 @@ def _hot(figures: Figures, what: str) -> str:
 
 
 def _retries(figures: Figures) -> tuple[str, str]:
-    """Note and content: consumer groups, and how often messages were delivered before."""
+    """Return note and content: retries by consumer group, and earlier deliveries of messages."""
     again = sum(count for times, count in figures.attempts.items() if times > 0)
     rows = [
         (group, what, count, style)
@@ -203,9 +203,9 @@ def _retries(figures: Figures) -> tuple[str, str]:
         )
         for group, count in charts.groups_of(figures, prefix).items()
     ]
-    note = "Messages that consumers could not handle, by consumer group."
+    note = "Messages that consumers failed to process, by consumer group."
     if not rows and not again:
-        return note, fine("None.", "No message was delivered again, and none was given up.")
+        return note, fine("None.", "No message was redelivered, and none is a dead letter.")
     content = ""
     if rows:
         most = sorted(rows, key=lambda row: -row[2])[:_GROUPS_MAX]
@@ -218,26 +218,26 @@ def _retries(figures: Figures) -> tuple[str, str]:
 def _map_note(figures: Figures) -> str:
     rows = figures.map
     row = (
-        "A row is a segment"
+        "Each row is a segment"
         if rows.segments_per_row == 1
-        else (f"A row is {rows.segments_per_row} segments")
+        else (f"Each row is {rows.segments_per_row} segments")
     )
-    return f"{row}, a cell {size(rows.row / rows.cells)} of log."
+    return f"{row}, each cell {size(rows.row / rows.cells)} of the log."
 
 
 def _damage(figures: Figures) -> tuple[str, str]:
     read = f"{figures.total:,} records of {human_size(figures.size)}"
     if not figures.flaws_total:
         return (
-            "Every record was read and its checksums compared.",
-            fine("No damage.", f"{read}, all as they were written."),
+            "Every record was read and its checksums were verified.",
+            fine("No damage.", f"{read} are all as they were written."),
         )
     rows = "".join(map(_flaw, figures.flaws[:_TABLE_MAX]))
     hidden = figures.flaws_total - min(len(figures.flaws), _TABLE_MAX)
     more = f" {hidden:,} more are not listed." if hidden else ""
     return (
-        f"Places that are no good record; {read} are good.{more} "
-        "What to do: firetrail fsck tells more and repairs.",
+        f"Damaged positions in the log; {read} are undamaged.{more} "
+        "Run 'firetrail fsck' for details and repair.",
         '<div class="plot"><table><thead><tr><th>file</th><th class="n">at</th>'
         '<th class="n">offset in the log</th><th>kind</th><th>detail</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>",

@@ -1,7 +1,7 @@
-"""Parts of plots as SVG text: a plotting area with axes, bars, lines, and what hovering shows.
+"""Elements of charts as SVG text: a plotting area with axes, bars, lines and tooltips.
 
-Colours are classes of the page's style sheet (``t0`` and on for topics), so that one drawing serves
-the light and the dark page. Whatever comes from a store passes through :func:`escape`.
+Colours are classes of the page's style sheet (``t0``, ``t1``, … for topics), so that one drawing
+works on the light and the dark page. All text from a store passes through :func:`escape`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import ceil, floor, log10
 
 from firetrail.text import human_size
 
-_GLYPH_WIDTH = 6.2  # of the axis labels, on average
+_GLYPH_WIDTH = 6.2  # average width of a character of the axis labels
 _TIME_STEPS_MS = [
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
     *(1_000 * n for n in (1, 2, 5, 10, 15, 30)),
@@ -25,7 +25,7 @@ _TIME_STEPS_MS = [
 
 
 def number(value: float) -> str:
-    """``1234567`` as ``1.23 M``: three digits or so, for labels."""
+    """Format a number for labels with about three digits: ``1234567`` as ``1.23 M``."""
     for limit, divisor, unit in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:
             return f"{value / divisor:.3g} {unit}"
@@ -33,12 +33,12 @@ def number(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, for labels."""
+    """Format a number of bytes for labels."""
     return human_size(int(value)).replace(".0 ", " ")
 
 
 def duration(ms: float) -> str:
-    """``90000`` as ``1.5 min``."""
+    """Format milliseconds for labels: ``90000`` as ``1.5 min``."""
     for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
         if abs(ms) >= unit:
             return f"{ms / unit:.3g} {name}"
@@ -46,7 +46,7 @@ def duration(ms: float) -> str:
 
 
 def moment(ms: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A time of the store, in UTC; one that no calendar has, as a number."""
+    """Format a time in UTC; a time outside Python's calendar is shown as a number."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -54,7 +54,7 @@ def moment(ms: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def nice_ticks(top: float, count: int = 4, base: int = 10) -> list[float]:
-    """Round values from 0 up to the first that is not below ``top``."""
+    """Return round values from 0 to the first one that is at least ``top``."""
     if top <= 0:
         return [0.0, 1.0]
     rough = top / count
@@ -67,7 +67,7 @@ def nice_ticks(top: float, count: int = 4, base: int = 10) -> list[float]:
 
 
 def time_ticks(start: float, end: float, width: float) -> list[tuple[float, str]]:
-    """Round moments of a range with their labels, as many as fit."""
+    """Return round times of a range with their labels, as many as fit."""
     most = max(width / 110, 2)
     longest = _TIME_STEPS_MS[-1] * ceil((end - start) / most / _TIME_STEPS_MS[-1])
     step = next((s for s in _TIME_STEPS_MS if (end - start) / s <= most), longest)
@@ -91,14 +91,14 @@ def time_ticks(start: float, end: float, width: float) -> list[tuple[float, str]
 
 
 def tip(head: str, lines: Iterable[tuple[str, str, str]] = ()) -> str:
-    """The attribute with what hovering shows: a head, then (colour class, name, value)."""
+    """Return the tooltip attribute: a title, then lines of (colour class, name, value)."""
     parts = [head, *("\t".join(line) for line in lines)]
     return f' data-tip="{escape(chr(10).join(parts))}"'
 
 
 @dataclass
 class Plot:
-    """A drawing with a plotting area inside of its margins."""
+    """A drawing with margins around its plotting area."""
 
     width: float
     height: float
@@ -124,16 +124,16 @@ class Plot:
         return self.x1 - self.left, self.y1 - self.top
 
     def add(self, part: str) -> None:
-        """Draw something."""
+        """Add an SVG element."""
         self.parts.append(part)
 
     def text(self, x: float, y: float, text: str, style: str = "tick", anchor: str = "") -> None:
-        """A label; ``anchor`` is ``middle`` or ``end``."""
+        """Add a label; ``anchor`` is ``middle`` or ``end``."""
         at = f' text-anchor="{anchor}"' if anchor else ""
         self.add(f'<text class="{style}" x="{x:.1f}" y="{y:.1f}"{at}>{escape(text)}</text>')
 
     def y_axis(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
-        """Horizontal lines at the ticks, the last of which is the upper edge."""
+        """Add horizontal lines at the ticks; the last tick is the upper edge."""
         for value, label in zip(ticks, labels, strict=True):
             y = self.y1 - value / ticks[-1] * self.inner[1]
             style = "grid" if value else "axis"
@@ -141,7 +141,7 @@ class Plot:
             self.text(self.left - 8, y + 3.5, label, anchor="end")
 
     def x_labels(self, labels: Iterable[tuple[float, str]]) -> None:
-        """Labels below the area, centred at their x; those that would overlap are left out."""
+        """Add labels below the area, centred at their x; labels that would overlap are skipped."""
         taken = float("-inf")
         for x, label in labels:
             half = len(label) * _GLYPH_WIDTH / 2
@@ -152,7 +152,7 @@ class Plot:
             self.text(at, self.y1 + 17, label, anchor="middle")
 
     def svg(self, label: str) -> str:
-        """The drawing."""
+        """Return the drawing as an SVG element."""
         return (
             f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
             f'aria-label="{escape(label)}">{"".join(self.parts)}</svg>'
@@ -160,10 +160,10 @@ class Plot:
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """A rectangle, as a part of a path."""
+    """Return a rectangle as part of a path."""
     return f"M{x:.2f} {y:.2f}h{width:.2f}v{height:.2f}h{-width:.2f}z"
 
 
 def line(points: Sequence[tuple[float, float]]) -> str:
-    """A line through points, as a path."""
+    """Return a line through points as a path."""
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
