@@ -32,7 +32,7 @@ def test_an_error_of_a_task() -> None:
 
 
 def test_a_worker_that_the_data_source_names() -> None:
-    line = "firetrail.errors.NotSharedError: s/commitlog: the folder is not there on the worker w"
+    line = "firetrail.errors.NotSharedError: s/commitlog: the folder is missing on the worker w"
     found = told(PySparkException(TRACEBACK.format(line=line)))
     assert type(found) is NotSharedError
     assert str(found) == line.partition(": ")[2]

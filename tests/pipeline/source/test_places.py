@@ -150,7 +150,7 @@ def test_refusals(url: str) -> None:
         ("subscribePattern", ".*"),
         ("queueIds", "1"),
     ):
-        with pytest.raises(ConfigError, match="not for remote stores"):
+        with pytest.raises(ConfigError, match="does not apply to remote stores"):
             rows_of(url, **{name: value})
     with pytest.raises(ConfigError, match="local or mounted"):
         QueueStreamReader(parse_options({"path": url}, stream=True), ("topic",))

@@ -83,11 +83,11 @@ class TestColumns:
     def test_another_type(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("topic string, size bigint")
         text = error_of(lambda: reader.load(str(store)))
-        assert "column size = 'bigint': the source has it as int" in text
+        assert "column size = 'bigint': its type in the source is int" in text
 
     def test_no_such_column(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("topic string, message string")
-        assert "no such column; there are topic, queue_id" in error_of(
+        assert "no such column; the columns are topic, queue_id" in error_of(
             lambda: reader.load(str(store))
         )
 
@@ -134,7 +134,7 @@ class TestErrors:
         text = error_of(lambda: load(spark, store, view="topics"))
         assert "view = 'topics': must be queue, log or damage" in text
         text = error_of(lambda: load(spark, store, subscribe="usal"))
-        assert "has no such topic; it has rare, usual" in text
+        assert "has no such topic; its topics are rare, usual" in text
 
     def test_a_range_that_no_longer_exists(self, spark: SparkSession, tmp_path: Path) -> None:
         fill(tmp_path, some_messages(150))

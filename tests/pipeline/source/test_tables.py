@@ -136,9 +136,12 @@ class TestSeveralStores:
             ({"paths": "[]"}, "paths = '\\[\\]': must be"),
             ({"paths": '["a"]', "path": "a"}, "path = 'together with paths': only one"),
             ({"paths": '["a"]', "namesrv": "h:1"}, "paths = 'together with namesrv'"),
-            ({"paths": '["a"]', "startingOffsets": '{"T": {"0": 1}}'}, "are those of one store"),
-            ({"paths": '["a"]', "startingPhysicalOffset": "7"}, "only one of the two"),
-            ({"paths": '["a"]', "view": "damage"}, "paths.* not for view=damage"),
+            (
+                {"paths": '["a"]', "startingOffsets": '{"T": {"0": 1}}'},
+                "offsets belong to one store",
+            ),
+            ({"paths": '["a"]', "startingPhysicalOffset": "7"}, "give only one of the two"),
+            ({"paths": '["a"]', "view": "damage"}, "paths.* does not apply to view=damage"),
         ],
     )
     def test_refusals(self, options: dict[str, str], error: str) -> None:
@@ -146,13 +149,13 @@ class TestSeveralStores:
             parse_options(options)
 
     def test_not_for_a_stream(self) -> None:
-        with pytest.raises(ConfigError, match=r"paths.* not for a stream"):
+        with pytest.raises(ConfigError, match=r"paths.* does not apply to a stream"):
             parse_options({"paths": '["a"]'}, stream=True)
 
 
 def test_the_plan_says_what_columns_would_save(stores: list[Path]) -> None:
     path = str(stores[0])
-    note = "% of it, are read: the option columns drops them"
+    note = "% of it, are read: the option columns can leave them out"
     assert note in explain(path=path)
     assert note not in explain(path=path, columns="topic,size")
     assert note not in explain(path=path, subscribe="usual", key="k3")

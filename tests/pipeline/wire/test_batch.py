@@ -130,13 +130,13 @@ def test_the_plan_says_what_it_does(namesrv: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"subscribe": "nix"}, r"'nix': namesrv=.* has no such topic; it has "),
-        ({"startingOffsets": '{"usual": {"7": 0}}'}, "usual/7': there is no such queue"),
+        ({"subscribe": "nix"}, r"'nix': namesrv=.* has no such topic; its topics are "),
+        ({"startingOffsets": '{"usual": {"7": 0}}'}, "usual/7': no such queue"),
         (
             {"startingOffsets": '{"usual": {"other/0": 0}}'},
-            "usual/other/0': there is no such queue",
+            "usual/other/0': no such queue",
         ),
-        ({"startingOffsets": '{"usual": {"0": 9999}}'}, "has no such offset yet"),
+        ({"startingOffsets": '{"usual": {"0": 9999}}'}, "use an offset of at most"),
     ],
 )
 def test_refused(namesrv: str, options: dict[str, str], error: str) -> None:

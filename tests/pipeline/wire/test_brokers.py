@@ -68,7 +68,7 @@ def test_two_brokers(namesrv: str) -> None:
     assert bodies(namesrv) == list(range(40))
     later = '{"T": {"broker-a/0": 10, "broker-a/1": 10, "broker-b/0": 9, "broker-b/1": 10}}'
     assert bodies(namesrv, startingOffsets=later) == [38]
-    with pytest.raises(ConfigError, match=r"'T/0': there is no such queue; there are .*broker-b/0"):
+    with pytest.raises(ConfigError, match=r"'T/0': no such queue; the queues are .*broker-b/0"):
         bodies(namesrv, startingOffsets='{"T": {"0": 3}}')
     options = parse_options({"namesrv": namesrv, "subscribe": "T"}, stream=True)
     ends = {f"broker-{name}/{queue}": 10 for name in "ab" for queue in (0, 1)}

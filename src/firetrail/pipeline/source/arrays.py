@@ -1,6 +1,6 @@
-"""From the columns of a scan to an Arrow batch: buffers are allocated here, filled by the kernels.
+"""Conversion of scan columns to Arrow batches: buffers are allocated here and filled by kernels.
 
-Nothing is done a row. Buffers come from Arrow's own pool, which uses them again.
+No Python code runs per row. Buffers come from Arrow's own pool, which reuses them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _OFFSET = 4
 
 
 class Gatherer:
-    """Makes batches with certain columns of the records that a scan has noted.
+    """Creates batches with given columns from the records of a scan.
 
-    With ``decompress`` bodies are as they were before the producing client compressed them; one
-    that cannot be is an error, or null if ``lenient``.
+    With ``decompress``, bodies are decompressed. A body that cannot be decompressed is an error, or
+    null if ``lenient``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Gatherer:
     def batch(
         self, data: memoryview, columns: Columns, picks: memoryview, count: int
     ) -> pa.RecordBatch:
-        """The rows ``picks[:count]`` of a scan of ``data`` into ``columns``."""
+        """Return the rows ``picks[:count]`` of a scan of ``data`` into ``columns``."""
         rows = Rows(data, columns.table, picks, count)
         arrays = [_array(field, rows) for field in self._fields]
         if self._decompress:
@@ -77,7 +77,7 @@ def _array(field: SourceField, rows: Rows) -> pa.Array:
 
 
 def _buffer(size: int, code: Literal["B", "i", "q"] = "B") -> tuple[pa.Buffer, memoryview]:
-    """A buffer of ``size`` bytes, and a view of it as numbers (of a few more, never of none)."""
+    """Return a buffer of ``size`` bytes and a view of it as numbers, which is never empty."""
     room = pa.allocate_buffer(-(-max(size, 1) // 8) * 8)
     return room.slice(0, size), memoryview(room).cast("B").cast(code)
 
@@ -103,7 +103,7 @@ def _values(field: SourceField, rows: Rows) -> pa.Array:
 
 
 def _strings(count: int, offsets: pa.Buffer, ends: memoryview, text: pa.Buffer) -> pa.Array:
-    """The first ``count`` strings of buffers that have room for more."""
+    """Return the first ``count`` strings of buffers that have room for more."""
     used = [None, offsets.slice(0, _OFFSET * (count + 1)), text.slice(0, ends[count])]
     return pa.Array.from_buffers(pa.string(), count, used, 0)
 

@@ -1,4 +1,4 @@
-"""Read a split into Arrow batches, inside of a task and without Spark."""
+"""Reading of a split into Arrow batches, inside a task and without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, explain
 
 BATCH_BYTES = 16 << 20
-"""Of log a batch; one record may have more."""
+"""Bytes of log per batch; a single record may have more."""
 _ALL = memoryview(array("q", range(ROWS_PER_BATCH + 64)))
 _UNIT = layout.UNIT.struct
 _SIZE = layout.BLANK.struct.unpack_from
@@ -42,13 +42,20 @@ def read_split(
     decompress: bool = False,
     allow_loss: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a split in batches of at most ROWS_PER_BATCH rows.
+    """Yield the messages of a split in batches of at most ROWS_PER_BATCH rows.
 
-    Bodies are verified if they are asked for; what is not read is not verified. At the first place
-    that is no good record StoreDamagedError is raised; ``permissive`` verifies everything and
-    passes over what is damaged. DataLostError says that retention has deleted a part meanwhile;
-    ``allow_loss`` passes over that. NotSharedError says that this worker does not see the store
-    that was planned with. Compressed bodies are inflated if ``decompress`` says so.
+    Args:
+        split: The part of a store to read.
+        columns: The columns to return. Bodies are only verified if they are among them.
+        permissive: Verify everything, and skip damaged records.
+        decompress: Decompress bodies.
+        allow_loss: Skip records that retention deleted after planning.
+
+    Raises:
+        StoreDamagedError: A record is damaged, unless ``permissive``.
+        DataLostError: Retention deleted records after planning, unless ``allow_loss``.
+        NotSharedError: This worker does not see the store that the driver planned with.
+        FormatError: A body cannot be decompressed, unless ``permissive``.
     """
     check = Check.RECORD if permissive or "body" in columns else Check.NONE
     gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
@@ -59,7 +66,7 @@ def read_split(
 
 
 class _SplitReader:
-    """Reads splits of one store in one way."""
+    """Reads splits of one store with fixed options."""
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class _SplitReader:
     # -- a range of the log -------------------------------------------------------------------
 
     def log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        """Walk over the log and pick what is wanted."""
+        """Walk over the log and yield the selected records."""
         lost = damaged = False
         with open_log(split.store, split.start, split.end) as log:
             if self._sight is not None:
@@ -103,19 +110,19 @@ class _SplitReader:
                     lost = True
                 else:
                     damaged = True
-                    self._meet(damage)
+                    self._report(damage)
         if chooser is not None and not lost and not damaged:
             self._check_all_seen(chooser)
 
     def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[RecordBatch | Damage]:
-        """The records of a split, and what is none: files that are missing at its end, too."""
+        """Yield the records and the damage of a split, including files missing at its end."""
         walk = LogWalk(log, split.start, split.end, self._check)
         yield from walk
         if walk.position < split.end:
             yield no_file(log, walk.position)
 
     def _is_end(self, log: ViewLog, damage: Damage) -> bool:
-        """Whether a remote log simply ends here: nothing but zeros in its last file."""
+        """Whether a remote log ends here: only zeros follow in its last file."""
         last = log.last
         return (
             is_remote(self._store)
@@ -126,39 +133,39 @@ class _SplitReader:
         )
 
     def _is_lost(self, damage: Damage) -> bool:
-        """Whether retention has deleted what should be here; raises unless that is allowed."""
+        """Whether retention deleted these records; raise DataLostError unless that is allowed."""
         if damage.kind not in (ProblemKind.FILE_MISSING, ProblemKind.FILE_UNREADABLE):
             return False
-        return self._is_gone(damage.physical_offset)
+        return self._is_deleted(damage.physical_offset)
 
-    def _is_gone(self, physical_offset: int) -> bool:
+    def _is_deleted(self, physical_offset: int) -> bool:
         with open_log(self._store, 0, 0) as log:
-            if self._sight is not None:  # the store itself may be gone, or not be mounted any more
+            if self._sight is not None:  # the store itself may be missing or no longer mounted
                 self._sight.check(log, allow_loss=True)
             begin = log.min_offset
         if physical_offset >= begin:
             return False
         if not self._allow_loss:
             raise DataLostError(
-                f"{self._store}: the log begins at {begin} now, retention has deleted the messages "
-                f"from {physical_offset} on; read with failOnDataLoss=false to go without them"
+                f"{self._store}: the log now begins at {begin}, because retention deleted the "
+                f"messages from {physical_offset} on; read with failOnDataLoss=false to skip them"
             )
         return True
 
-    def _meet(self, damage: Damage) -> None:
-        """Raise at damage, unless it is to be passed over."""
+    def _report(self, damage: Damage) -> None:
+        """Raise StoreDamagedError, unless damage is to be skipped."""
         if not self._permissive:
             raise StoreDamagedError(
                 f"{self._store}/{damage.path.parent.name}/{damage.path.name}",
                 damage.position,
                 damage.physical_offset,
                 damage.detail,
-                "check the store with 'firetrail fsck', or read with mode=permissive to pass over "
-                "what is damaged",
+                "check the store with 'firetrail fsck', or read with mode=permissive to skip "
+                "damaged records",
             )
 
     def _check_all_seen(self, chooser: Chooser) -> None:
-        """Raise unless every unit has led to a record, or the queues are not to be trusted."""
+        """Raise StoreDamagedError unless every unit points to a record, or if ``permissive``."""
         missed = None if self._permissive else chooser.missed()
         if missed is not None:
             part, seen = missed
@@ -166,8 +173,8 @@ class _SplitReader:
                 f"{self._store}/{queue_folder(part.topic, part.queue_id)}",
                 part.begin * UNIT_SIZE,
                 None,
-                f"of the units {part.begin} up to {part.end}, {part.count - seen} do not point to "
-                "a message of this queue",
+                f"{part.count - seen} of the units {part.begin} up to {part.end} do not point to a "
+                "message of this queue",
                 "rebuild the queues with 'firetrail rebuild', or read with mode=permissive",
             )
 
@@ -175,14 +182,14 @@ class _SplitReader:
 
     @contextmanager
     def _open_whole(self) -> Iterator[ViewLog]:
-        """The log, of which any part may be asked for. What was deleted may not be among it."""
+        """Open the log for lookups anywhere; deleted files are no error yet."""
         with open_log(self._store, 0, 0) as log:
             if self._sight is not None:
                 self._sight.check(log, allow_loss=True)
             yield log
 
     def units(self, split: UnitSplit) -> Iterator[pa.RecordBatch]:
-        """Look up the messages of queues, one behind the other, through their units."""
+        """Look up the messages of queues through their units, queue after queue."""
         queues = split.queues
         with self._open_whole() as log:
             for part in queues.ranges:
@@ -199,15 +206,15 @@ class _SplitReader:
                         self._check_all_seen(chooser)
 
     def places(self, split: PlaceSplit) -> Iterator[pa.RecordBatch]:
-        """The records at given places."""
+        """Yield the records at given physical offsets."""
         with self._open_whole() as log:
             units = bytearray()
             for place in split.places:
                 segment = log.find(place)
                 view = log.look(segment) if segment is not None else None
                 if segment is None or view is None:
-                    if not self._is_gone(place):
-                        self._meet(no_file(log, place))
+                    if not self._is_deleted(place):
+                        self._report(no_file(log, place))
                     continue
                 units += _UNIT.pack(place, _SIZE(view, place - segment.base)[0], 0)
             yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))
@@ -221,8 +228,8 @@ class _SplitReader:
             segment = log.find(place)
             view = log.look(segment) if segment is not None else None
             if segment is None or view is None:
-                if not self._is_gone(place):
-                    self._meet(no_file(log, place))
+                if not self._is_deleted(place):
+                    self._report(no_file(log, place))
                 first += 1
                 continue
             limit = log.length_of(segment)
@@ -236,7 +243,7 @@ class _SplitReader:
                 at = _UNIT.unpack_from(units, first * UNIT_SIZE)[0] - segment.base
                 detail = explain(view, at, limit, stop)
                 kind = KIND_OF_STOP.get(stop, ProblemKind.UNIT_WRONG)
-                self._meet(Damage(segment.path, at, segment.base + at, kind, detail, None))
+                self._report(Damage(segment.path, at, segment.base + at, kind, detail, None))
                 first += 1
 
     # -- batches ------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ class _SplitReader:
     def _batches(
         self, view: memoryview, columns: Columns, rows: int, chooser: Chooser | None
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a scan, cut so that no batch becomes too large."""
+        """Yield the selected rows of a scan, cut so that no batch becomes too large."""
         picks, count = _ALL, rows
         if chooser is not None:
             picks = self._picks
@@ -253,24 +260,24 @@ class _SplitReader:
             yield self._gatherer.batch(view, columns, picks[first:last], last - first)
 
     def _pieces(self, columns: Columns, picks: memoryview, count: int) -> Iterator[tuple[int, int]]:
-        """Cut rows into pieces of about BATCH_BYTES of log."""
+        """Yield ranges of rows of about BATCH_BYTES of log each."""
         if count == 0:
             return
         offsets, sizes = columns.column(col.PHYSICAL_OFFSET), columns.column(col.SIZE)
         if offsets[picks[count - 1]] - offsets[picks[0]] <= BATCH_BYTES:
             yield 0, count
             return
-        behind = list(accumulate(sizes[row] for row in picks[:count]))
+        ends = list(accumulate(sizes[row] for row in picks[:count]))
         first = 0
         while first < count:
-            before = behind[first - 1] if first else 0
-            last = bisect_left(behind, before + BATCH_BYTES, first + 1, count)
+            before = ends[first - 1] if first else 0
+            last = bisect_left(ends, before + BATCH_BYTES, first + 1, count)
             yield first, last
             first = last
 
 
 def no_file(log: ViewLog, place: int) -> Damage:
-    """The damage that no file holds a place of the log."""
+    """Return the damage that the file with a physical offset is missing."""
     path = log.path_of(place - place % log.segment_size if log.segment_size else 0)
     return Damage(
         path, 0, place, ProblemKind.FILE_MISSING, "the file is missing or cannot be read", None

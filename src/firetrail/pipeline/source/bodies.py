@@ -1,7 +1,7 @@
-"""Bodies that the producing client has compressed.
+"""Decompression of bodies that the producing client compressed.
 
-The sys flag says whether and how: zlib (also of clients that say nothing else), LZ4 frames, zstd.
-Inflated bodies are bounded, because a few bytes can stand for very many.
+The sys flag gives the method: zlib (also if no method is set), LZ4 frames or zstd. The size of
+decompressed bodies is limited, because a few bytes can expand to very many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from firetrail.errors import FormatError
 from firetrail.format.layout import COMPRESSED
 
 INFLATED_MAX = 64 << 20
-"""Larger bodies are not inflated; RocketMQ's own limit is 4 MiB unless it is raised."""
+"""Larger bodies are not decompressed; RocketMQ's own limit is 4 MiB unless configured higher."""
 BATCH_INFLATED_MAX = (1 << 31) - 1
 _KIND = 0x700
 _LZ4 = 0x100
@@ -23,10 +23,10 @@ _CODECS = {_LZ4: "lz4", _ZSTD: "zstd"}
 
 
 def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient: bool) -> pa.Array:
-    """The bodies with the compressed ones inflated; ``flags`` and ``places`` are of the same rows.
+    """Decompress the compressed ones of ``bodies``.
 
-    Raises FormatError with the record's physical offset for one that does not inflate; ``lenient``
-    makes it null.
+    ``flags`` and ``places`` are the sys flags and physical offsets of the same rows. A body that
+    cannot be decompressed raises FormatError with the physical offset, or is null if ``lenient``.
     """
     compressed = [row for row in range(len(bodies)) if flags[row] & COMPRESSED]
     if not compressed:
@@ -49,13 +49,13 @@ def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient:
         raise FormatError(
             "compressed bodies",
             places[0],
-            f"together more than {BATCH_INFLATED_MAX} bytes; read with decompress=false",
+            f"have more than {BATCH_INFLATED_MAX} bytes together; read with decompress=false",
         )
     return pa.array(values, pa.binary())
 
 
 def inflate_one(raw: bytes, sys_flag: int) -> bytes:
-    """One compressed body inflated. Raises ValueError, OSError or zlib.error if it is none."""
+    """Decompress one body; raise ValueError, OSError or zlib.error if it is not valid."""
     codec = _CODECS.get(sys_flag & _KIND)
     if codec is None:
         inflater = zlib.decompressobj()
@@ -66,5 +66,5 @@ def inflate_one(raw: bytes, sys_flag: int) -> bytes:
             body = stream.read(INFLATED_MAX + 1)
         whole = len(raw) > 0 and len(body) <= INFLATED_MAX
     if not whole:
-        raise ValueError(f"it is cut off, or more than {INFLATED_MAX} bytes long")
+        raise ValueError(f"it is truncated, or longer than {INFLATED_MAX} bytes")
     return body

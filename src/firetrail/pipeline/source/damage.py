@@ -1,8 +1,8 @@
-"""The corrupt-record table: ``view=damage`` gives a row for every place that is no good record.
+"""The table of damage: ``view=damage`` has a row for every damaged position in the log.
 
-It is what a read with ``mode=permissive`` passes over: everything is verified, checksums included.
-Beside the log's own there are rows for queue and index files that cannot be read, and one if
-messages are missing at the log's end.
+These are the positions that a read with ``mode=permissive`` skips: everything is verified,
+including checksums. There are further rows for queue and index files that cannot be read, and one
+if messages are missing at the end of the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DDL = (
 
 @dataclass(frozen=True, slots=True)
 class FoundSplit:
-    """What planning has found out already."""
+    """Problems that were found during planning."""
 
     problems: tuple[Problem, ...]
 
@@ -53,7 +53,7 @@ DamageSplit = LogSplit | FoundSplit
 
 
 def plan_damage(options: ReadOptions) -> list[DamageSplit]:
-    """Splits that together look at every byte of the log."""
+    """Return splits that together cover every byte of the log."""
     if is_remote(options.path):
         splits, _ = plan_remote(options, NO_BOUNDS, EVERYTHING)
         return [split for split in splits if isinstance(split, LogSplit)]
@@ -76,7 +76,7 @@ def plan_damage(options: ReadOptions) -> list[DamageSplit]:
 
 
 def read_damage(split: DamageSplit) -> Iterator[pa.RecordBatch]:
-    """The rows of a split."""
+    """Yield the rows of a split."""
     rows = (
         [_row_of_problem(problem) for problem in split.problems]
         if isinstance(split, FoundSplit)
@@ -98,7 +98,7 @@ def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
             last = log.last
             empty = damage.kind is ProblemKind.LOG_HOLE and damage.resume is None
             if is_remote(split.store) and empty and last and damage.physical_offset >= last.base:
-                continue  # where the last of the archived segments simply ends
+                continue  # the end of the last archived segment
             yield _row(damage, split.end)
         if log.min_offset <= walk.position < split.end:
             yield _row(no_file(log, walk.position), split.end)

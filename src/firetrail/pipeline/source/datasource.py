@@ -1,7 +1,7 @@
 """The data source ``rocketmq`` as Spark sees it.
 
-Spark makes it from the options alone, in a process of its own, and pickles it: nothing is opened
-before it is asked for a reader.
+Spark creates it from the options alone, in a separate process, and pickles it. So nothing is opened
+before Spark asks for a reader.
 """
 
 from __future__ import annotations
@@ -40,21 +40,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NOTED = "rocketmq"
-"""In the metadata of a table's columns."""
+"""Key in the metadata of a table's columns."""
 
 hush_planner()
 
 
 class RocketMqDataSource(DataSource):
-    """Messages of a RocketMQ store. Options: ``firetrail.pipeline.source.options``."""
+    """Messages of a RocketMQ store or of brokers.
+
+    The options are described in ``firetrail.pipeline.source.options``.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What ``spark.read.format`` is given."""
+        """Return the name for ``spark.read.format``."""
         return "rocketmq"
 
     def schema(self) -> str | StructType:
-        """The columns, or those of the option ``columns``."""
+        """Return the columns, all or those of the option ``columns``."""
         table = table_options(self.options)
         view, columns = parse_shape(self.options if table is None else table)
         if table is None:
@@ -62,18 +65,18 @@ class RocketMqDataSource(DataSource):
         return _with_options(damage.SCHEMA if view is View.DAMAGE else arrow_schema(columns), table)
 
     def _all_options(self, schema: StructType) -> dict[str, str]:
-        """The options, and those of the table in whose schema they were noted."""
+        """Return the options together with those that a table has in its schema."""
         return (_noted_options(schema) or {}) | dict(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of batches, with the columns that the schema names."""
+        """Return a reader of batches with the columns of the schema."""
         options = parse_options(self._all_options(schema))
         if options.view is View.DAMAGE:
             return DamageReader(options)
         return BatchReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader of micro-batches."""
+        """Return a reader of micro-batches."""
         options = parse_options(self._all_options(schema), stream=True)
         if options.namesrv:
             from firetrail.pipeline.wire.stream import WireStreamReader
@@ -83,24 +86,24 @@ class RocketMqDataSource(DataSource):
         return kind(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer of batches. Options: ``firetrail.pipeline.sink.columns``."""
+        """Return a writer of batches; ``firetrail.pipeline.sink.columns`` has its options."""
         if not {"path", "namesrv"} & dict(self.options).keys():
             remedy = (
-                "a table of the catalog is for reading, Spark does not tell the sink its path: "
-                "write with df.write.format('rocketmq').mode('append').save(PATH)"
+                "a table of the catalog is read-only, because Spark does not pass its path to the "
+                "sink: write with df.write.format('rocketmq').mode('append').save(PATH)"
             )
             raise ConfigError("path", "", remedy)
         return batch_writer(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer of micro-batches."""
+        """Return a writer of micro-batches."""
         return stream_writer(schema, self.options, overwrite)
 
 
 def _with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
-    """A table's schema with its options noted in it: of the two, scans get the schema only.
+    """Return a table's schema that contains its options: Spark passes only the schema to scans.
 
-    They are noted in every column, because ALTER TABLE can drop any of them.
+    Every column contains them, because ALTER TABLE can drop any of the columns.
     """
     schema = from_arrow_schema(columns)
     for field in schema.fields:
@@ -109,7 +112,7 @@ def _with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
 
 
 def _noted_options(schema: StructType) -> dict[str, str] | None:
-    """The options that were noted in a table's schema; None if it is not that of a table."""
+    """Return the options in a table's schema; None if the schema is not that of a table."""
     for field in schema.fields:
         if noted := field.metadata.get(_NOTED):
             options: dict[str, str] = json.loads(noted)
@@ -118,7 +121,7 @@ def _noted_options(schema: StructType) -> dict[str, str] | None:
 
 
 def columns_of(schema: StructType) -> Sequence[str]:
-    """The columns that a schema asks for. Raises ConfigError unless they are the source's own."""
+    """Return the columns of a schema; raise ConfigError unless they are the source's own."""
     names = schema.fieldNames()
     if _noted_options(schema) is not None:
         _check_altered(names)
@@ -127,35 +130,41 @@ def columns_of(schema: StructType) -> Sequence[str]:
             raise ConfigError(
                 f"column {field.name}",
                 asked.dataType.simpleString(),
-                f"the source has it as {field.sql}; cast it in the query",
+                f"its type in the source is {field.sql}; cast it in the query",
             )
         if to_arrow_type(asked.dataType, timezone="UTC") != field.arrow or not asked.nullable:
             raise ConfigError(
-                f"column {field.name}", "not null", "Spark takes the source's columns as nullable"
+                f"column {field.name}",
+                "not null",
+                "the columns of the source are nullable; leave out NOT NULL",
             )
     return names
 
 
 def _check_altered(names: Sequence[str]) -> None:
-    """Raise ConfigError if ALTER TABLE has added or renamed a column: Spark does not ask before."""
+    """Raise ConfigError if ALTER TABLE added or renamed a column, which Spark allows."""
     for name in names:
         if name not in BY_NAME:
             remedy = (
-                "the source has no such column, and its tables cannot have others: undo the "
+                "the source has no such column, and its tables cannot have further ones: undo the "
                 f"ALTER TABLE (DROP COLUMN {name}, or RENAME COLUMN {name} TO its old name), and "
-                "select derived columns from a view"
+                "define derived columns in a view"
             )
             raise ConfigError("column", name, remedy)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, where Spark does not find it by itself.
+    """Register the data source ``rocketmq`` with a session that does not find it by itself.
 
-    ``firetrail.pipeline.session`` and the jobs need no call. In a session of one's own, Spark looks
-    for sources with the ``python3`` on the path, or the Python that ``PYSPARK_DRIVER_PYTHON`` or
-    ``PYSPARK_PYTHON`` name. If Firetrail is not installed there (the usual case is a virtual
-    environment that is not activated), Spark says DATA_SOURCE_NOT_FOUND: call this once. Batch
-    writes from a thread need a call in that thread, whatever Python it is.
+    Sessions of :func:`firetrail.pipeline.session`, and the jobs, need no call. In other sessions
+    Spark looks for data sources with the ``python3`` on the path, or with the Python that
+    ``PYSPARK_DRIVER_PYTHON`` or ``PYSPARK_PYTHON`` names. If Firetrail is not installed there,
+    usually because a virtual environment is not activated, Spark raises DATA_SOURCE_NOT_FOUND. In
+    that case, call this function once. A thread that writes batches needs a call of its own, with
+    any Python.
+
+    Args:
+        spark: The session.
     """
     choose_python(spark)
     spark.dataSource.register(RocketMqDataSource)

@@ -1,7 +1,7 @@
-"""Predicates over the columns, as bounds of what has to be read.
+"""Conversion of predicates over the columns to bounds for what has to be read.
 
-Bounds only prune: they hold every row for which the predicate is true, and maybe others, so whoever
-asks applies the predicate again. What is not understood prunes nothing.
+Bounds only prune: they contain every row for which the predicate is true, and possibly others, so
+the caller applies the predicate again. A predicate that is not supported prunes nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column beside a constant; ``operator`` is one of ``= < <= > >=``.
+    """A comparison of a column with a constant; ``operator`` is one of ``= < <= > >=``.
 
-    Constants are text or whole numbers; those beside ``store_time`` are µs since 1970.
+    Constants are text or integers; those compared with ``store_time`` are µs since 1970.
     """
 
     column: str
@@ -30,7 +30,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A column that has one of some values."""
+    """The condition that a column has one of some values."""
 
     column: str
     values: tuple[str | int, ...]
@@ -38,7 +38,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two predicates of which both hold."""
+    """The conjunction of two predicates."""
 
     left: Predicate
     right: Predicate
@@ -46,18 +46,18 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Two predicates of which at least one holds."""
+    """The disjunction of two predicates."""
 
     left: Predicate
     right: Predicate
 
 
 Predicate = Comparison | Membership | Both | Either | None
-"""None is a predicate of which nothing is known."""
+"""None is a predicate that is not supported."""
 
 
 def bounds_of(predicate: Predicate) -> Bounds:
-    """What is known of the rows for which a predicate holds."""
+    """Return bounds of the rows for which a predicate holds."""
     if isinstance(predicate, Both):
         return intersection(bounds_of(predicate.left), bounds_of(predicate.right))
     if isinstance(predicate, Either):
@@ -75,7 +75,7 @@ NOTHING = Bounds(topics=frozenset(), queue_ids=frozenset(), queue_offsets=(0, 0)
 
 
 def intersection(one: Bounds, other: Bounds) -> Bounds:
-    """Bounds of the rows that are within both."""
+    """Return bounds of the rows that are within both."""
     return Bounds(
         topics=_both(one.topics, other.topics),
         queue_ids=_both(one.queue_ids, other.queue_ids),
@@ -86,7 +86,7 @@ def intersection(one: Bounds, other: Bounds) -> Bounds:
 
 
 def union(one: Bounds, other: Bounds) -> Bounds:
-    """The closest bounds that hold all rows of both."""
+    """Return the closest bounds that contain all rows of both."""
     for this, that in ((one, other), (other, one)):
         if is_empty(this):
             return that
@@ -107,14 +107,15 @@ def is_empty(bounds: Bounds) -> bool:
 
 
 CLOCK_STEP_MS = 10 * 60_000
-"""By how much a broker's clock may once have been set back without a predicate missing messages."""
+"""A predicate finds all messages if the broker's clock was never set back by more than this."""
 
 
 def with_slack(bounds: Bounds) -> Bounds:
-    """Bounds with times that can be searched for in stores whose clock was set back.
+    """Return bounds with a wider range of times, for stores whose clock was set back.
 
-    Times are found by bisection, which takes stored times as rising. As long as no message is older
-    by more than this than one before it, whatever is outside of the wider range is out of bounds.
+    Times are found by bisection, which assumes that store times increase. As long as no message is
+    older than an earlier one by more than CLOCK_STEP_MS, everything outside the wider range is out
+    of bounds.
     """
     low, high = bounds.times
     if low < high:
@@ -123,7 +124,7 @@ def with_slack(bounds: Bounds) -> Bounds:
 
 
 def bounds_text(bounds: Bounds) -> str:
-    """Bounds as the value of an option."""
+    """Return bounds as the value of an option."""
     fields = asdict(bounds)
     for name in ("topics", "queue_ids"):
         fields[name] = None if fields[name] is None else sorted(fields[name])
@@ -131,7 +132,7 @@ def bounds_text(bounds: Bounds) -> str:
 
 
 def parse_bounds(text: str) -> Bounds:
-    """The bounds that :func:`bounds_text` has written."""
+    """Parse the result of :func:`bounds_text`."""
     fields: dict[str, Any] = json.loads(text)
     for name in ("topics", "queue_ids"):
         fields[name] = None if fields[name] is None else frozenset(fields[name])
@@ -160,12 +161,12 @@ def _compared(column: str, operator: str, value: Any) -> Bounds:
 
 
 def _cut(known: tuple[int, int], operator: str, floor: int, ceiling: int) -> tuple[int, int]:
-    """The numbers of a range for which a comparison with a constant can hold."""
+    """Return the part of a range for which a comparison with a constant can hold."""
     low, high = _overlap(known, _RANGES[operator](floor, ceiling))
     return min(low, known[1]), max(high, known[0])
 
 
-# From a constant, rounded down and up, to a range of whole numbers with the end excluded.
+# Ranges of integers, with the end excluded, from a constant rounded down and up.
 _RANGES: dict[str, Callable[[int, int], tuple[int, int]]] = {
     "=": lambda floor, ceiling: (ceiling, floor + 1),
     "<": lambda floor, ceiling: (TIME_MIN, ceiling),

@@ -1,7 +1,7 @@
-"""Cut what is to be read into splits: few, large, of about the same bytes, aligned to records.
+"""Splits of the log and of queues: few, large, of about the same size, aligned to records.
 
-Where a record begins inside of a log file is asked from the consume queues by bisection, so that
-the cost grows with the number of segments and queues, not with that of the messages.
+The position of a record near an offset is found in the consume queues by bisection, so the cost
+grows with the number of segments and queues, not with the number of messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from firetrail.pipeline.source.splits import (
     RowSelection,
     UnitSplit,
 )
-from firetrail.pipeline.source.units import first_behind
+from firetrail.pipeline.source.units import first_at_or_after
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.scan import find_record
@@ -31,14 +31,14 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 SPLIT_BYTES = 256 << 20
 """Size of a split of a large log."""
 SPLIT_BYTES_MIN = 32 << 20
-"""What is worth a task of its own while processors idle."""
+"""Minimum size of a split while processors are idle."""
 SCAN_RATIO = 4
-"""The log is scanned unless it is this many times larger than what is wanted of it."""
-_QUEUES_ASKED = 8
+"""The log is scanned unless it is more than this many times larger than the requested messages."""
+_QUEUES_SEARCHED = 8
 
 
 def split_count(size: int, split_bytes: int | None = None, at_least: int = 1) -> int:
-    """How many splits for ``size`` bytes: enough for all processors, none too small or large."""
+    """Return the number of splits for ``size`` bytes: enough for all processors, none too small."""
     if split_bytes is not None:
         return max(-(-size // split_bytes), at_least, 1)
     usual = -(-size // SPLIT_BYTES)
@@ -58,9 +58,10 @@ def plan_log(
     queues: QueueSet | None = None,
     wanted: RowSelection = EVERYTHING,
 ) -> list[LogSplit]:
-    """Splits of the log from ``start`` to ``end``, or of all of it; both are where records begin.
+    """Return splits of the log, or of its part from ``start`` to ``end``, where records begin.
 
-    ``split_bytes`` is the size aimed at; without it the machine's processors count too.
+    ``split_bytes`` is the intended size; without it, the size also depends on the number of
+    processors.
     """
     begin = view.log.min_offset if start is None else max(start, view.log.min_offset)
     stop = view.end if end is None else min(end, view.end)
@@ -74,7 +75,7 @@ def plan_log(
 
 
 def cut_range(view: StoreView, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
-    """Cut a range of the log into at most ``count`` of about the same size."""
+    """Cut a range of the log into at most ``count`` ranges of about the same size."""
     queues = _longest_queues(view)
     at = start
     for number in range(1, count):
@@ -90,7 +91,7 @@ def cut_range(view: StoreView, start: int, end: int, count: int) -> Iterator[tup
 
 
 def record_from(view: StoreView, offset: int) -> int:
-    """Where the first record at or behind ``offset`` begins; the end of the log if none does."""
+    """Return the start of the first record at or after ``offset``, or the end of the log."""
     if offset <= view.log.min_offset:
         return view.log.min_offset
     if offset >= view.end:
@@ -101,10 +102,10 @@ def record_from(view: StoreView, offset: int) -> int:
 
 
 def time_span(view: StoreView, since: int, until: int) -> tuple[int, int]:
-    """A part of the log with all records stored from ``since`` up to ``until`` (ms).
+    """Return a part of the log that has all records stored from ``since`` up to ``until`` (ms).
 
-    The longest queues are searched: before the end of a message that is too old, and from one on
-    that is too new, nothing is wanted, because store times do not decrease along the log.
+    The longest queues are searched. Store times do not decrease along the log, so everything up to
+    a message that is too old, and everything from a message that is too new, can be left out.
     """
     start, end = view.log.min_offset, view.end
     for queue in _longest_queues(view):
@@ -123,24 +124,24 @@ def time_span(view: StoreView, since: int, until: int) -> tuple[int, int]:
 
 
 def _is_older(view: StoreView, physical_offset: int, time: int, damaged: bool = False) -> bool:
-    """Whether a record was stored before a time; ``damaged`` if there is no telling."""
+    """Whether a record was stored before a time; ``damaged`` if it cannot be read."""
     stored = store_time_at(view.log, physical_offset)
     return damaged if stored is None else stored < time
 
 
 def _longest_queues(view: StoreView) -> list[ConsumeQueue]:
-    """The queues with the most units: they have one close to every place."""
+    """Return the queues with the most units, which have a unit close to every position."""
     pairs = sorted(view.tails, key=lambda pair: view.tails[pair].max_offset, reverse=True)
-    found = (view.queues.find(*pair) for pair in pairs[:_QUEUES_ASKED])
+    found = (view.queues.find(*pair) for pair in pairs[:_QUEUES_SEARCHED])
     return [queue for queue in found if queue is not None]
 
 
 def _record_near(view: StoreView, queues: list[ConsumeQueue], target: int) -> int:
-    """Where a record begins at ``target`` or not far behind it; the end of the log if none does."""
+    """Return the start of a record at or soon after ``target``, or the end of the log."""
     known = []
     for queue in queues:
         first = queue.files.min_offset // UNIT_SIZE
-        unit = queue.unit(first_behind(queue, first, queue.max_offset, target))
+        unit = queue.unit(first_at_or_after(queue, first, queue.max_offset, target))
         if unit is None:
             continue
         if view.log.scan_one(unit.physical_offset, Check.NONE)[0] is Stop.LIMIT:
@@ -152,7 +153,7 @@ def _record_near(view: StoreView, queues: list[ConsumeQueue], target: int) -> in
 
 
 def _search(view: StoreView, target: int) -> int:
-    """The next record by its looks, for what no queue knows."""
+    """Return the start of the next bytes that look like a record, where no queue has a unit."""
     segment = view.log.find(target)
     if segment is None or view.log.look(segment) is None:
         following = view.log.following(target)
@@ -172,13 +173,13 @@ def plan_queues(
     split_bytes: int | None = None,
     at_least: int = 1,
 ) -> tuple[list[LogSplit] | list[UnitSplit], str]:
-    """Splits for parts of queues, and a word on why they are so.
+    """Return splits for parts of queues, and a note that explains them.
 
-    The log is read from front to back and what is not wanted left out, as long as that is less
-    work than to look up every message on its own.
+    The log is scanned, and other messages are skipped, as long as that is less work than looking up
+    every message individually.
     """
     if not parts:
-        return [], "no message is in the ranges asked for"
+        return [], "the requested ranges contain no messages"
     start, end = min(part.start for part in parts), max(part.end for part in parts)
     size, messages = sum(part.size for part in parts), sum(part.range.count for part in parts)
     facts = f"{messages} messages of {len(parts)} queues, about {size} of {end - start} bytes"
@@ -218,9 +219,9 @@ def _unit_splits(
 def share_out(
     ranges: Sequence[tuple[int, int, int]], count: int
 ) -> Iterator[list[tuple[int, int, int]]]:
-    """Distribute ranges (begin, end, bytes) over ``count`` shares of about the same bytes.
+    """Distribute ranges (begin, end, bytes) over ``count`` shares of about the same size.
 
-    A share has (number of the range, begin, end); a large range goes into several.
+    A share is a list of (number of the range, begin, end). A large range is divided among several.
     """
     room = -(-sum(size for _, _, size in ranges) // count)
     taken: list[tuple[int, int, int]] = []

@@ -1,7 +1,7 @@
-"""The options of the data source: parsed, checked, and each with a line that says what it may be.
+"""The options of the data source, with the values that each one allows.
 
-Names follow Spark's Kafka source where it has the same thing. Spark hands option names over in
-lower case; errors give them as they are written in the documentation.
+Names are those of Spark's Kafka source where it has the same option. Spark passes option names in
+lower case; errors show them as they are documented.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from firetrail.pipeline.source.schema import NAMES, STORE, fields
 
 EARLIEST = -2
 LATEST = -1
-"""The numbers that stand for the ends of a queue, as in Kafka."""
+"""Numbers that denote the ends of a queue, as in Kafka."""
 
 Queue = TypeVar("Queue")
 Offsets = dict[str, dict[int, int]]
 
 GROUP = "FIRETRAIL_SPARK"
-"""Under which brokers know those who read or write; consumers of that name do not exist."""
+"""Group under which brokers see the pipeline; it has no consumers of its own."""
 RETRY_MS = 120_000
 """Default of ``retryTimeoutMs``; Kafka's producers have the same as ``delivery.timeout.ms``."""
 
 
 class QueueName(NamedTuple):
-    """A queue of a topic as options name it: ``0``, or ``broker-a/0`` where brokers share a topic.
+    """The name of a queue in options: ``0``, or ``broker-a/0`` if several brokers have the topic.
 
-    Stores have no brokers.
+    For a store, the broker is empty.
     """
 
     broker: str
@@ -43,7 +43,7 @@ class QueueName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for what is none."""
+        """Parse a name; raise ValueError if it is not valid."""
         broker, _, queue_id = text.rpartition("/")
         return cls(broker, int(queue_id))
 
@@ -52,22 +52,22 @@ class QueueName(NamedTuple):
 
 
 class View(Enum):
-    """What the rows are."""
+    """The kind of rows."""
 
-    QUEUE = "queue"  # what consumers see, through the consume queues
+    QUEUE = "queue"  # the messages that consumers see, through the consume queues
     LOG = "log"  # every record, as stored
-    DAMAGE = "damage"  # what is no good record
+    DAMAGE = "damage"  # every damaged position
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where reading begins or ends in every queue: one of its ends, or offsets by queue."""
+    """The start or end of a read in every queue: one of the queue's ends, or offsets by queue."""
 
     default: int
     offsets: dict[str, dict[QueueName, int]] = field(default_factory=dict)
 
     def of(self, topic: str, queue_id: int, broker: str = "") -> int:
-        """The offset for a queue, EARLIEST or LATEST."""
+        """Return the offset for a queue, which may be EARLIEST or LATEST."""
         known = self.offsets.get(topic, {})
         anywhere = known.get(QueueName("", queue_id), self.default)
         return known.get(QueueName(broker, queue_id), anywhere)
@@ -75,13 +75,13 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was asked for."""
+    """The parsed options of a read."""
 
     path: str = ""
     paths: tuple[str, ...] = ()
     """Several stores that are read as one, instead of a path."""
     namesrv: str = ""
-    """Where brokers are found, instead of a path; several are separated by semicolons."""
+    """Name servers, separated by semicolons, to read from brokers instead of a path."""
     group: str = GROUP
     retry_ms: int = RETRY_MS
     """How long each request to a name server or broker is retried."""
@@ -105,15 +105,15 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     bounds: str = ""
-    """What Firetrail itself has found out about the rows that a query needs (``filters``)."""
+    """Bounds that ``firetrail.pipeline.sql`` derived from a query, as text (``filters``)."""
 
     @property
     def place(self) -> str:
-        """What is read, for messages to people."""
+        """The store or brokers, for messages."""
         return self.path or ", ".join(self.paths) or f"namesrv={self.namesrv}"
 
     def follows(self, topic: str) -> bool:
-        """Whether a topic is one of those to be read."""
+        """Whether a topic is to be read."""
         if self.subscribe is not None:
             return topic in self.subscribe
         pattern = self.subscribe_pattern
@@ -191,12 +191,12 @@ def _text(text: str) -> str:
 
 
 def parse_offsets(value: Any) -> Offsets:
-    """``{"topic": {"0": 5}}`` with numbers as keys. Raises ValueError for anything else."""
+    """Parse ``{"topic": {"0": 5}}`` with queue ids as keys; raise ValueError if it is invalid."""
     return parse_offsets_by(int, value)
 
 
 def parse_offsets_by(queue: Callable[[str], Queue], value: Any) -> dict[str, dict[Queue, int]]:
-    """The same with other names for queues."""
+    """Parse ``{"topic": {"queue": 5}}``, where ``queue`` parses the keys."""
     if not isinstance(value, dict):
         raise ValueError
     parsed: dict[str, dict[Queue, int]] = {}
@@ -226,7 +226,7 @@ def _edge(default: int, *words: str) -> Callable[[str], Edge]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How an option is called, what it sets, and what it may be."""
+    """The name of an option, the field that it sets, its parser, and its allowed values."""
 
     name: str
     target: str
@@ -236,14 +236,14 @@ class Option:
 
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
-    Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec opens"),
-    Option("paths", "paths", _paths, "what load([…]) makes of several paths"),
+    Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec can open"),
+    Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
-    Option("group", "group", _text, "a consumer group"),
-    Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms from 0 on"),
+    Option("group", "group", _text, "the name of a consumer group"),
+    Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms, at least 0"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
-    Option("subscribe", "subscribe", _list, "topics, separated by commas"),
-    Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression of topics"),
+    Option("subscribe", "subscribe", _list, "a list of topics, separated by commas"),
+    Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression for topics"),
     Option(
         "startingOffsets",
         "starting_offsets",
@@ -251,26 +251,37 @@ OPTIONS = (
         f"earliest, latest or {_JSON}",
     ),
     Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
-    Option("startingTimestamp", "starting_timestamp", _not_negative, "ms since 1970"),
-    Option("endingTimestamp", "ending_timestamp", _not_negative, "ms since 1970"),
-    Option("queueIds", "queue_ids", _ids, "numbers of queues, separated by commas"),
+    Option("startingTimestamp", "starting_timestamp", _not_negative, "a time in ms since 1970"),
+    Option("endingTimestamp", "ending_timestamp", _not_negative, "a time in ms since 1970"),
+    Option("queueIds", "queue_ids", _ids, "a list of queue ids, separated by commas"),
     Option(
-        "startingPhysicalOffset", "starting_physical_offset", _not_negative, "a number from 0 on"
+        "startingPhysicalOffset",
+        "starting_physical_offset",
+        _not_negative,
+        "a number of bytes, at least 0",
     ),
-    Option("endingPhysicalOffset", "ending_physical_offset", _not_negative, "a number from 0 on"),
+    Option(
+        "endingPhysicalOffset",
+        "ending_physical_offset",
+        _not_negative,
+        "a number of bytes, at least 0",
+    ),
     Option("key", "key", _text, "a key or unique key of messages"),
-    Option("tags", "tags", _tags, "tags, separated by ||"),
+    Option("tags", "tags", _tags, "a list of tags, separated by ||"),
     Option("columns", "columns", _list, f"some of {', '.join(NAMES)}, separated by commas"),
     Option("decompress", "decompress", _flag, "true or false"),
     Option("mode", "permissive", _choice("failfast", "permissive"), "failfast or permissive"),
-    Option("minPartitions", "min_partitions", _count, "a number from 1 on"),
+    Option("minPartitions", "min_partitions", _count, "a number of partitions, at least 1"),
     Option(
-        "maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "a number of messages from 1 on"
+        "maxOffsetsPerTrigger",
+        "max_offsets_per_trigger",
+        _count,
+        "a number of messages, at least 1",
     ),
-    Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes from 1 on"),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes, at least 1"),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "true or false"),
 )
-_BOUNDS = Option("bounds", "bounds", _text, "left to firetrail.pipeline.sql")
+_BOUNDS = Option("bounds", "bounds", _text, "a value set by firetrail.pipeline.sql")
 _BY_KEY = {option.name.lower(): option for option in (*OPTIONS, _BOUNDS)}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 _BATCH_ONLY = (
@@ -301,7 +312,7 @@ _DAMAGE_ONLY = ("path", "view", "minPartitions")
 
 
 def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...]]:
-    """The view and the columns that options ask for, whatever else they say."""
+    """Return the view and the columns, and ignore all other options."""
     named = _known(given)
     view = _parse(_BY_KEY["view"], named.get("view", "queue"))
     columns = named.get("columns")
@@ -311,10 +322,11 @@ def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...]]:
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a statement ``CREATE TABLE … USING rocketmq``; None if it is something else.
+    """Return the options of ``CREATE TABLE … USING rocketmq``; None for any other statement.
 
     Spark mixes them with its own (owner, provider, location, comment, …) and with the table's
-    properties, but repeats each as ``option.NAME``; the path stands for itself, as ``file:/…``.
+    properties, but repeats each as ``option.NAME``. Only the path is not repeated; it has the form
+    ``file:/…``.
     """
     if not {"owner", "provider"} <= given.keys():
         return None
@@ -328,7 +340,7 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their documented names."""
+    """Return the options by their documented names; raise ConfigError for an unknown one."""
     named: dict[str, str] = {}
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
@@ -340,7 +352,7 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
-    """The options of a read. Raises ConfigError, which says what is allowed."""
+    """Parse the options of a read; raise ConfigError, with the allowed values, for a wrong one."""
     named = _known(given)
     if not {"path", "paths", "namesrv"} & named.keys():
         remedy = (
@@ -363,13 +375,13 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
 
 
 def _check_paths(values: Mapping[str, Any]) -> None:
-    """Offsets are those of one store."""
+    """Raise ConfigError if several stores are read with offsets, which belong to one store."""
     for name, edge in (
         ("startingOffsets", values.get("starting_offsets")),
         ("endingOffsets", values.get("ending_offsets")),
     ):
         if edge is not None and edge.offsets:
-            remedy = "offsets are those of one store: use timestamps, or a read for each store"
+            remedy = "offsets belong to one store: use timestamps, or one read per store"
             raise ConfigError(name, "together with several paths", remedy)
 
 
@@ -383,25 +395,30 @@ def _parse(option: Option, text: str) -> Any:
 
 
 def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
-    """Options that exclude each other, or that mean nothing for this kind of read."""
+    """Raise ConfigError if options exclude each other, or do not apply to this kind of read."""
     given = set(named)
     for one, other in _TOGETHER:
         if one in given and other in given:
-            raise ConfigError(one, f"together with {other}", "only one of the two may be given")
+            raise ConfigError(one, f"together with {other}", "give only one of the two")
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name in given:
             kind = "a stream" if stream else "a batch read"
-            raise ConfigError(name, "", f"not for {kind}")
+            raise ConfigError(name, "", f"does not apply to {kind}; leave it out")
     if "namesrv" in given and view is not View.QUEUE:
-        raise ConfigError("view", view.value, "needs the files of a store: brokers have queues")
+        raise ConfigError(
+            "view", view.value, "brokers have only view=queue; give the path of a store instead"
+        )
     if view is View.DAMAGE:
         if stream:
-            raise ConfigError("view", "damage", "not for a stream; a stream has queue or log")
+            raise ConfigError("view", "damage", "does not apply to a stream; use queue or log")
         for name in sorted(given - set(_DAMAGE_ONLY)):
-            raise ConfigError(name, "", f"not for view=damage, which has {_DAMAGE_ONLY}")
+            allowed = ", ".join(_DAMAGE_ONLY)
+            raise ConfigError(name, "", f"does not apply to view=damage, which has only {allowed}")
     if view is View.LOG:
         for name in sorted(given & _QUEUES_ONLY):
             remedy = "use startingTimestamp, startingPhysicalOffset or maxBytesPerTrigger"
-            raise ConfigError(name, "", f"not for view=log, which has no queues: {remedy}")
+            raise ConfigError(
+                name, "", f"does not apply to view=log, which has no queues: {remedy}"
+            )
     if "key" in given and "subscribe" not in given:
-        raise ConfigError("key", "", "needs subscribe: the index knows keys by topic")
+        raise ConfigError("key", "", "needs the option subscribe: the index finds keys by topic")

@@ -1,8 +1,8 @@
-"""Where stores live: in local or mounted folders, or in any file system that Arrow or fsspec opens.
+"""The locations of stores: local or mounted folders, or file systems that Arrow or fsspec opens.
 
-A store with a URL (``s3://…``, ``hdfs://…``, ``zip://…``) is a row of archived log segments: nobody
-writes it, and of what else a store has nothing is needed. Its segments are fetched piece by piece:
-the mapping of a file is memory that holds only the range which a task reads.
+A store with a URL (``s3://…``, ``hdfs://…``, ``zip://…``) is a series of archived log segments. It
+is never written to, and needs no other files. Its segments are fetched in pieces: the mapping of a
+file is memory that holds only the range that a task reads.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from firetrail.store.inspect.log_files import ViewLog
 from firetrail.system import Files, System
 
 FETCH_BYTES = 8 << 20
-"""Bytes a read of a remote file."""
+"""Bytes per read of a remote file."""
 
 
 def is_remote(store: str) -> bool:
-    """Whether a store is named by a URL that is no local file's."""
+    """Whether a store is named by a URL other than ``file://``."""
     return "://" in store and not store.startswith("file://")
 
 
 def absolute(store: str) -> str:
-    """A store's name that means the same in every process; relative paths are the user's."""
+    """Return a name that is valid in every process; relative paths refer to the user's program."""
     return store if is_remote(store) else str(_driver_folder() / local_path(store))
 
 
 def _driver_folder() -> Path:
-    """The working directory of the user's program.
+    """Return the working directory of the user's program.
 
-    Spark plans reads and writes in a process of its own. It keeps the working directory that the
-    program had when it started Spark, but the program may have changed its own since. If Python
-    started the JVM, the planner has this variable in its environment and the program has not.
+    Spark plans reads and writes in a separate process. That process keeps the working directory
+    that the program had when it started Spark, but the program may have changed its own since. If
+    Python started the JVM, only the planner has the variable below in its environment.
     """
     if "_PYSPARK_DRIVER_CONN_INFO_PATH" in os.environ:
         for process, parent in pairwise(ancestors()):
@@ -56,14 +56,14 @@ def _driver_folder() -> Path:
 
 
 def local_path(store: str) -> Path:
-    """The folder of a store that is not remote."""
+    """Return the folder of a store that is not remote."""
     return Path(unquote(urlsplit(store).path)) if store.startswith("file://") else Path(store)
 
 
 class RemoteFiles(Files):
-    """A file system as the store sees it, for reading one range of the log.
+    """A remote file system behind the store's interface, for reading one range of the log.
 
-    ``start`` and ``end`` are physical offsets; bytes of segments outside of them are zeros.
+    ``start`` and ``end`` are physical offsets; bytes of segments outside that range are zeros.
     """
 
     def __init__(self, system: fs.FileSystem, start: int, end: int) -> None:
@@ -73,37 +73,37 @@ class RemoteFiles(Files):
         self._numbers = count(1)
 
     def names(self, path: Path) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if the folder does not exist."""
         listed = self._system.get_file_info(fs.FileSelector(str(path), allow_not_found=True))
         return sorted(info.base_name for info in listed)
 
     def size(self, path: Path) -> int:
-        """Length of the file in bytes."""
+        """Return the length of a file in bytes."""
         info = self._system.get_file_info(str(path))
         if info.type == fs.FileType.NotFound:
-            raise FileNotFoundError(f"{path} is not there any more")
+            raise FileNotFoundError(f"{path} no longer exists")
         return int(info.size)
 
     def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
-        """A number that stands for the file."""
+        """Return a number that identifies the file, in place of a descriptor."""
         if writable or create:
-            raise PermissionError(f"{path}: stores in remote file systems are read only")
+            raise PermissionError(f"{path}: stores in remote file systems are read-only")
         number = next(self._numbers)
         self._opened[number] = path
         return number
 
     def close(self, descriptor: int) -> None:
-        """Forget the number."""
+        """Release the number."""
         del self._opened[descriptor]
 
     def _filled(self, path: Path, size: int) -> tuple[int, int]:
-        """The part of a segment's file that is in the range."""
+        """Return the part of a segment's file that is in the range."""
         base = parse_segment_name(path.name) or 0
         start, end = self._range
         return min(max(start - base, 0), size), min(max(end - base, 0), size)
 
     def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
-        """Memory with the fetched part of the file at its place; the rest takes no space."""
+        """Return memory with the fetched part of the file; the rest uses no memory."""
         path = self._opened[descriptor]
         mapping = mmap.mmap(-1, size)
         at, end = self._filled(path, size)
@@ -112,13 +112,13 @@ class RemoteFiles(Files):
                 while at < end:
                     part = file.read_at(min(FETCH_BYTES, end - at), at)
                     if not part:
-                        raise OSError(f"{path} ends at {at}, it was {size} bytes long")
+                        raise OSError(f"{path} ends at {at}, although it was {size} bytes long")
                     view[at : at + len(part)] = part
                     at += len(part)
         return mapping
 
     def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
-        """Bytes of the file, as its mapping would have them."""
+        """Return bytes of the file, as its mapping would have them."""
         path = self._opened[descriptor]
         start, stop = self._filled(path, offset + size)
         start = max(start, offset)
@@ -129,25 +129,25 @@ class RemoteFiles(Files):
         return content.rjust(stop - offset, b"\0").ljust(size, b"\0")
 
     def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
-        """The part of a range that is fetched."""
+        """Yield the part of a range that is fetched."""
         start, stop = self._filled(self._opened[descriptor], end)
         if max(start, offset) < min(stop, end):
             yield max(start, offset), min(stop, end)
 
 
 def file_system(store: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URL and the path in it: Arrow's own, or one of fsspec."""
+    """Return the file system of a URL, Arrow's own or one of fsspec, and the path in it."""
     try:
         system, path = fs.FileSystem.from_uri(store)
         return system, path
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass  # not a scheme of Arrow's
+        pass  # Arrow does not know the scheme
     scheme = store.split("://")[0]
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     except ImportError:
         raise PipelineError(
-            f"{store}: Arrow opens no {scheme}://, fsspec may: pip install fsspec"
+            f"{store}: Arrow cannot open {scheme}://, but fsspec may: pip install fsspec"
         ) from None
     try:
         system, path = url_to_fs(store)
@@ -158,7 +158,7 @@ def file_system(store: str) -> tuple[fs.FileSystem, str]:
 
 @contextmanager
 def open_log(store: str, start: int, end: int) -> Iterator[ViewLog]:
-    """The log of a store, of which a range is to be read."""
+    """Open the log of a store to read a range of it."""
     if is_remote(store):
         system, path = file_system(store)
         log = ViewLog(System(files=RemoteFiles(system, start, end)), Path(path))
@@ -167,5 +167,8 @@ def open_log(store: str, start: int, end: int) -> Iterator[ViewLog]:
     with closing(log):
         log.load()
         if not log.segments and is_remote(store):
-            raise NotAStoreError(f"{store}: no log segments in {COMMIT_LOG}/ there")
+            raise NotAStoreError(
+                f"{store}: has no log segments in {COMMIT_LOG}/; give the URL of the folder that "
+                f"contains {COMMIT_LOG}/"
+            )
         yield log

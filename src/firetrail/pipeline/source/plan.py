@@ -1,4 +1,4 @@
-"""What a batch read does: its splits, and what was left out before anything was read."""
+"""The plan of a batch read: its splits, and notes on what they leave out."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.table import QueueKey
 
 LOGGER = logging.getLogger("firetrail.pipeline")
-LOGGER.setLevel(logging.INFO)  # what Spark collects of its workers is below the usual level
-_RECORDS_LOOKED_AT = 16
-_ALL_OF_THEM = 2**31 - 1
+LOGGER.setLevel(logging.INFO)  # Spark collects INFO from its workers, Python's default is WARNING
+_RECORDS_SAMPLED = 16
+_NO_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The splits of a read, and notes on how they came about."""
+    """The splits of a read, and notes that explain them."""
 
     splits: list[Split]
     notes: list[str] = field(default_factory=list)
@@ -62,9 +62,9 @@ class Plan:
 def plan_batch(
     options: ReadOptions, bounds: Bounds = NO_BOUNDS, columns: Sequence[str] | None = None
 ) -> Plan:
-    """Plan a read of the queues or of the log. Notes go to the log as well.
+    """Plan a read of the queues or of the log, and log the notes.
 
-    ``columns`` are those that will be read, if they are others than the options name.
+    ``columns`` are the columns to be read, if they differ from those in the options.
     """
     if options.paths:
         return _plan_all(options, bounds, columns)
@@ -102,9 +102,9 @@ def _plan_all(options: ReadOptions, bounds: Bounds, columns: Sequence[str] | Non
 
 
 def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
-    """What it costs to read all columns, from a few records where splits begin."""
+    """Return a note on the share of bodies and properties, from the first records of splits."""
     wide = size = 0
-    for split in splits[:_RECORDS_LOOKED_AT]:
+    for split in splits[:_RECORDS_SAMPLED]:
         if isinstance(split, LogSplit):
             stop, columns = view.log.scan_one(split.start, Check.NONE)
             if stop is Stop.LIMIT:
@@ -115,17 +115,34 @@ def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
         return []
     share = 100 * wide // size
     return [
-        f"bodies and properties, about {share} % of it, are read: the option columns drops them"
+        f"bodies and properties, about {share} % of it, are read: the option columns can leave "
+        "them out"
     ]
 
 
 def explain(**options: str) -> str:
-    """What a read with these options would do: ``explain(path="STORE", subscribe="T")``."""
+    """Describe how a batch read would be done, without reading any messages.
+
+    ::
+
+        print(explain(path="STORE", subscribe="orders"))
+
+    Args:
+        **options: Options of the data source ``rocketmq``, by name.
+
+    Returns:
+        Text with the number of partitions, and the parts of the store that are read or skipped.
+
+    Raises:
+        ConfigError: An option is unknown or has an invalid value.
+        NotAStoreError: There is no store at ``path``.
+        StoreDamagedError: The end of the log, the queues or the index are damaged.
+    """
     return str(plan_batch(parse_options(options)))
 
 
 def check_readable(view: StoreView, options: ReadOptions) -> None:
-    """Raise StoreDamagedError if the end of the log is missing and damage is not passed over."""
+    """Raise StoreDamagedError if the end of the log is missing, unless damage is to be skipped."""
     if options.permissive:
         return
     tail = read_tail(view)
@@ -135,12 +152,12 @@ def check_readable(view: StoreView, options: ReadOptions) -> None:
             tail.found.position,
             tail.found.physical_offset,
             tail.found.detail,
-            "check the store with 'firetrail fsck', or read with mode=permissive what there is",
+            "check the store with 'firetrail fsck', or read the rest with mode=permissive",
         )
 
 
 def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
-    """Bounds cut to what the options say about places."""
+    """Return the bounds combined with those of the options."""
     if options.bounds:
         bounds = intersection(bounds, parse_bounds(options.bounds))
     ids = None if options.queue_ids is None else frozenset(options.queue_ids)
@@ -187,7 +204,7 @@ def _plan(
 
 
 def _in_queues(wanted: RowSelection) -> RowSelection:
-    """What is left to look for in ranges of queues, which are of these topics and times."""
+    """Return a selection without topics and times, which ranges of queues already ensure."""
     return replace(wanted, since=TIME_MIN, until=TIME_MAX, topics=None)
 
 
@@ -197,7 +214,7 @@ def _in_queues(wanted: RowSelection) -> RowSelection:
 def _plan_lookup(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[Split], str]:
-    """Look messages up in the index; the log that it does not cover is scanned."""
+    """Look up messages in the index, and scan the part of the log that it does not cover."""
     gaps = (key_gaps(view, topic, options.key) for topic in wanted.topics or ())
     fault = next(chain(view.index_faults, *gaps), None)
     if fault is not None and not options.permissive:
@@ -228,23 +245,23 @@ def _plan_lookup(
         ]
         splits += rest
         size = sum(split.size for split in rest)
-        note += f", {size} bytes of log that they do not cover are scanned"
+        note += f", and {size} bytes of log that they do not cover are scanned"
     return splits, note
 
 
 def _candidates(view: StoreView, options: ReadOptions, wanted: RowSelection) -> list[int]:
-    """Places in the log where a record with the key may be."""
+    """Return the physical offsets at which a record with the key may be."""
     places: set[int] = set()
     for topic in wanted.topics or ():
         question = KeyQuestion(topic, options.key, 0, TIME_MAX)
-        places.update(view.index.query(question, _ALL_OF_THEM))
+        places.update(view.index.query(question, _NO_LIMIT))
     return sorted(place for place in places if view.log.min_offset <= place < view.end)
 
 
 def _in_asked_ranges(
     view: StoreView, options: ReadOptions, bounds: Bounds, places: list[int]
 ) -> list[int]:
-    """Those of some places whose record is in a queue, and there in the range asked for."""
+    """Return the offsets whose record is in a queue, within the requested range."""
     check_edges(view, options)
     ranges: dict[QueueKey, QueueRange] = {}
     found = []
@@ -257,8 +274,8 @@ def _in_asked_ranges(
         at = row["topic_at"]
         topic = java_text(bytes(segment.view[at : at + row["topic_size"]]))
         key = topic, row["queue_id"]
-        wished = key in view.tails and options.follows(topic) and is_in(bounds, *key)
-        queue = view.queues.find(*key) if wished else None
+        requested = key in view.tails and options.follows(topic) and is_in(bounds, *key)
+        queue = view.queues.find(*key) if requested else None
         unit = queue.unit(row["queue_offset"]) if queue is not None else None
         if queue is None or unit is None or unit.physical_offset != place:
             continue
@@ -270,7 +287,7 @@ def _in_asked_ranges(
 
 
 def _indexed(view: StoreView) -> tuple[int, int]:
-    """The part of the log that the index knows: from its first message with a key to its last."""
+    """Return the part of the log that the index covers, from its first entry to its last."""
     low, high = view.log.min_offset, view.end
     if not view.index.files:
         return low, low
@@ -279,5 +296,5 @@ def _indexed(view: StoreView) -> tuple[int, int]:
     if view.state is StoreState.CLOSED:
         stop, columns = view.log.scan_one(last, Check.NONE)
         if stop is Stop.LIMIT:
-            last += columns.row(0)["size"]  # all keys of that record are in the index, too
+            last += columns.row(0)["size"]  # all keys of that record are in the index
     return begin, max(min(last, high), begin)

@@ -1,6 +1,6 @@
-"""Which messages of which queues are to be read: the queues of a store, cut to what was asked for.
+"""The ranges of queues that a read of a store needs.
 
-Offsets of a time, or of a place in the log, are found by bisection in the queue.
+The queue offset of a time, or of a physical offset, is found by bisection in the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from firetrail.pipeline.source.options import (
 )
 from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.splits import QueueRange
-from firetrail.pipeline.source.units import first_behind
+from firetrail.pipeline.source.units import first_at_or_after
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -35,10 +35,10 @@ from firetrail.system import System
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What predicates say about the rows: only such ones are asked for. Ends are excluded.
+    """Bounds of the rows that predicates select; the ends of ranges are excluded.
 
-    Ids are not among it. The index knows messages by their id, but not all: what was stored while
-    ``messageIndexEnable`` was off is missing, and nothing in the files says so.
+    There are no bounds for message ids. The index finds messages by id, but not those stored while
+    ``messageIndexEnable`` was off, and nothing in the files shows whether there are any.
     """
 
     topics: frozenset[str] | None = None
@@ -50,17 +50,17 @@ class Bounds:
 
 NO_BOUNDS = Bounds()
 SAMPLES = 1 << 14
-"""Units that are looked at, in all queues together, to estimate how large their messages are."""
+"""Units read in all queues together to estimate the sizes of messages."""
 SAMPLES_MOST = 16
-"""Of one queue."""
+"""Maximum number of units read per queue."""
 SAMPLES_LEAST = 2
-"""Of each queue, however many there are."""
+"""Minimum number of units read per queue."""
 
 
 def followed_topics(options: ReadOptions) -> frozenset[str] | None:
-    """The topics that a read of a local store names, None if it names none.
+    """Return the topics that a read of a local store names; None if it names none.
 
-    Of a pattern, those that have a folder; the folders themselves are not listed.
+    For a pattern, these are the matching topics that have a folder.
     """
     if options.subscribe is not None:
         return frozenset(options.subscribe)
@@ -71,10 +71,10 @@ def followed_topics(options: ReadOptions) -> frozenset[str] | None:
 
 
 def asked_topics(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> frozenset[str] | None:
-    """The topics whose queues a read of a local store needs, None for those of all.
+    """Return the topics whose queues a read of a local store needs; None for all topics.
 
-    A read of the log needs all: it has messages of a topic that no queue has, and only all queues
-    together know where it ends.
+    A read of the log needs all queues: the log has messages that are in no queue, and only all
+    queues together determine where it ends.
     """
     if options.view is not View.QUEUE:
         return None
@@ -85,7 +85,7 @@ def asked_topics(options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> frozenset[
 
 
 def known_topics(view: StoreView) -> list[str]:
-    """Topics with a queue, and those that the broker's configuration names."""
+    """Return the topics that have a queue or are in the broker's configuration."""
     table = QueueTable(view.system, view.root, view.queue_file_size, writable=False)
     table.list_folders()
     return sorted({*table.topics(), *_configured_topics(view)})
@@ -108,20 +108,20 @@ def check_topics(view: StoreView, options: ReadOptions) -> None:
 
 
 def check_topics_in(topics: Collection[str], options: ReadOptions) -> None:
-    """The same with the topics that exist."""
+    """Raise ConfigError for a topic that is not in ``topics``."""
     for topic in options.subscribe or ():
         if topic not in topics:
-            there = ", ".join(topics) or "none"
-            remedy = f"{options.place} has no such topic; it has {there}"
+            existing = ", ".join(topics) or "none"
+            remedy = f"{options.place} has no such topic; its topics are {existing}"
             raise ConfigError("subscribe", topic, remedy)
 
 
 def each_queue(
     view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
 ) -> Iterator[ConsumeQueue]:
-    """The queues to be read from, each open until the next one comes: there may be very many.
+    """Yield the queues to read from; only one at a time is open, because there may be very many.
 
-    Raises StoreDamagedError for one that cannot be opened.
+    Raise StoreDamagedError for a queue that cannot be opened.
     """
     for topic, queue_id in view.queues.pairs():
         if not options.follows(topic) or not is_in(bounds, topic, queue_id):
@@ -136,8 +136,8 @@ def each_queue(
                 fault.offset,
                 None,
                 fault.detail,
-                "rebuild the queues with 'firetrail rebuild', or read with mode=permissive to go "
-                "without this one",
+                "rebuild the queues with 'firetrail rebuild', or read with mode=permissive to skip "
+                "this one",
             )
 
 
@@ -150,29 +150,29 @@ def is_in(bounds: Bounds, topic: str, queue_id: int) -> bool:
 
 
 def queue_ends(view: StoreView, queue: ConsumeQueue) -> tuple[int, int]:
-    """The offsets of a queue whose messages the log has, as the view found it."""
+    """Return the first and the end offset of a queue's messages in the log, as the view has it."""
     low = queue.min_offset(view.log.min_offset)
     tail = view.tails[queue.topic, queue.queue_id]
     high = max(tail.max_offset, low)
     if tail.last is not None and tail.last.physical_offset + tail.last.size > view.end:
-        high = first_behind(queue, low, high, view.end)
+        high = first_at_or_after(queue, low, high, view.end)
     return low, high
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
-    """A range of a queue that is not empty, and what is known of its messages."""
+    """A range of a queue that is not empty, and facts about its messages."""
 
     range: QueueRange
-    start: int  # physical offset of the first one
-    end: int  # behind the last one
-    size: int  # of all of them, about
+    start: int  # physical offset of the first message
+    end: int  # physical offset after the last message
+    size: int  # approximate size of all messages
 
 
 def batch_parts(
     view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
 ) -> list[QueuePart]:
-    """What a batch read is asked for, queue by queue."""
+    """Return the parts of queues that a batch read requests."""
     check_edges(view, options)
     samples = min(max(SAMPLES // max(len(view.tails), 1), SAMPLES_LEAST), SAMPLES_MOST)
     parts = []
@@ -186,8 +186,8 @@ def batch_parts(
 def range_of(
     view: StoreView, queue: ConsumeQueue, options: ReadOptions, bounds: Bounds
 ) -> QueueRange:
-    """What a batch read is asked for of one queue; it may be empty."""
-    begin, end = _asked_for(view, queue, options)
+    """Return the range of one queue that a batch read requests, which may be empty."""
+    begin, end = _requested(view, queue, options)
     low, high = bounds.queue_offsets
     begin, end = max(begin, low), min(end, high)
     begin, end = by_place(queue, begin, end, bounds.places)
@@ -196,7 +196,7 @@ def range_of(
 
 
 def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MOST) -> QueuePart:
-    """Where the messages of a range are, and how large, from the sizes of a few."""
+    """Return the position of a range's messages in the log, and their estimated size."""
     found = QueueRange(queue.topic, queue.queue_id, begin, end)
     step = max(found.count // samples, 1)
     units = [queue.unit(offset) for offset in (*range(begin, end - 1, step), end - 1)]
@@ -204,8 +204,8 @@ def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MO
     first, last = units[0], units[-1]
     if first is None or last is None:
         raise DataLostError(
-            f"queue {queue.topic}/{queue.queue_id}: the units from {begin} to {end} are gone, "
-            "retention has deleted them meanwhile; read again"
+            f"queue {queue.topic}/{queue.queue_id}: retention deleted the units from {begin} to "
+            f"{end} during planning; read again"
         )
     mean = sum(sizes) // len(sizes)
     return QueuePart(
@@ -214,20 +214,20 @@ def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MO
 
 
 def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:
-    """A range cut to the messages that stand in a part of the log."""
+    """Cut a range of a queue to the messages in a part of the log."""
     if begin < end and places[0] > 0:
-        begin = first_behind(queue, begin, end, places[0], damaged=True)
+        begin = first_at_or_after(queue, begin, end, places[0], damaged=True)
     if begin < end and places[1] < OFFSET_MAX:
-        end = first_behind(queue, begin, end, places[1])
+        end = first_at_or_after(queue, begin, end, places[1])
     return begin, end
 
 
 def by_time(
     view: StoreView, queue: ConsumeQueue, begin: int, end: int, times: tuple[int, int]
 ) -> tuple[int, int]:
-    """A range cut to the messages stored in a part of time.
+    """Cut a range of a queue to the messages stored within a range of times.
 
-    A damaged unit or record must not hide those beside it: it counts as one of that time.
+    A damaged unit or record must not hide its neighbours, so it counts as stored in that range.
     """
 
     def first_at(time: int, low: int, damaged: bool) -> int:
@@ -244,7 +244,7 @@ def by_time(
     return begin, end
 
 
-def _asked_for(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tuple[int, int]:
+def _requested(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tuple[int, int]:
     low, high = queue_ends(view, queue)
     name = queue.topic, queue.queue_id
     begin = resolve(name, options.starting_offsets, low, high, low, options)
@@ -261,9 +261,9 @@ def resolve(
     default: int,
     options: ReadOptions,
 ) -> int:
-    """The offset that an option gives for a queue that has ``low`` up to ``high``.
+    """Return the offset that an option specifies for a queue with offsets ``low`` up to ``high``.
 
-    A queue is named by its topic, its id and, if it is one of several, its broker.
+    A queue is named by its topic, its id and, if there are several, its broker.
     """
     if edge is None:
         return default
@@ -273,7 +273,7 @@ def resolve(
     name = "/".join(map(str, (queue[0], *queue[2:], queue[1])))
     if wanted > high:
         raise ConfigError(
-            "offset", wanted, f"queue {name} has no such offset yet, it ends at {high}"
+            "offset", wanted, f"queue {name} ends at {high}; use an offset of at most {high}"
         )
     if wanted < low:
         report_loss(options, name, wanted, low)
@@ -285,16 +285,15 @@ def report_loss(options: ReadOptions, queue: str, wanted: int, low: int) -> None
     """Raise DataLostError, unless loss is allowed."""
     if options.fail_on_data_loss:
         raise DataLostError(
-            f"{options.place}: queue {queue} begins at {low} now, the offsets from {wanted} on "
-            "were deleted by retention; begin later, or read with failOnDataLoss=false to go "
-            "without"
+            f"{options.place}: queue {queue} now begins at {low}, because retention deleted the "
+            f"offsets from {wanted} on; begin later, or read with failOnDataLoss=false to skip them"
         )
 
 
 def clipped(
     options: ReadOptions, queue: str, ends: tuple[int, int], begin: int, stop: int
 ) -> tuple[int, int]:
-    """The part of a stream's range that a queue has. Raises DataLostError if that is not all."""
+    """Cut a stream's range to the offsets of a queue; raise DataLostError if some are missing."""
     low, high = ends
     if begin > high or stop > high:
         report_cut(options, queue, max(begin, stop), high)
@@ -306,21 +305,21 @@ def clipped(
 
 
 def report_missing(options: ReadOptions, queue: str, begin: int) -> None:
-    """Raise DataLostError for a queue of a stream that is not there, unless loss is allowed."""
+    """Raise DataLostError for a queue that no longer exists, unless loss is allowed."""
     if options.fail_on_data_loss:
         raise DataLostError(
-            f"{options.place}: queue {queue} is gone, with its messages from {begin} on; "
-            "read with failOnDataLoss=false to go on without it"
+            f"{options.place}: queue {queue} no longer exists, so its messages from {begin} on are "
+            "lost; read with failOnDataLoss=false to continue without it"
         )
 
 
 def report_cut(options: ReadOptions, queue: str, known: int, high: int) -> None:
-    """Raise DataLostError for one that ends before it did, unless loss is allowed."""
+    """Raise DataLostError for a queue that has become shorter, unless loss is allowed."""
     if options.fail_on_data_loss:
         raise DataLostError(
             f"{options.place}: queue {queue} ends at {high}, but was read up to {known}: "
             "the store lost messages or is another one; begin with a new checkpoint, or read "
-            "with failOnDataLoss=false to go on from the queue's end"
+            "with failOnDataLoss=false to continue from the queue's end"
         )
 
 
@@ -330,7 +329,7 @@ def check_edges(view: StoreView, options: ReadOptions) -> None:
 
 
 def check_edges_in(known: set[tuple[str, QueueName]], options: ReadOptions) -> None:
-    """The same for queues by topic and name."""
+    """Raise ConfigError for offsets of queues that are not among ``known`` topics and names."""
     for name, edge in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
@@ -338,7 +337,7 @@ def check_edges_in(known: set[tuple[str, QueueName]], options: ReadOptions) -> N
         for topic, by_queue in (edge.offsets if edge else {}).items():
             for queue in by_queue:
                 if (topic, queue) not in known:
-                    there = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"
+                    existing = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"
                     raise ConfigError(
-                        name, f"{topic}/{queue}", f"there is no such queue; there are {there}"
+                        name, f"{topic}/{queue}", f"no such queue; the queues are {existing}"
                     )

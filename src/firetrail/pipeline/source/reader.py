@@ -1,4 +1,4 @@
-"""The readers that Spark drives: they plan on the driver and read in the tasks."""
+"""The batch readers for Spark: they plan on the driver and read in the tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firetrail.pipeline.source.splits import WireSplit
 def read_partition(
     partition: InputPartition, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition's split; None stands for Spark's own, where there are none."""
+    """Yield the messages of a partition; Spark's own placeholder, with None as split, has none."""
     split = partition.value
     if split is None:
         return iter(())
@@ -41,7 +41,7 @@ def read_partition(
 def _with_store(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str], place: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with a column that says where they come from."""
+    """Yield the batches with a column that names their store."""
     schema = arrow_schema(columns)
     for batch in batches:
         stores = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)
@@ -50,10 +50,10 @@ def _with_store(
 
 
 class BatchReader(DataSourceReader):
-    """Reads messages. It travels to the tasks, and knows no more than what was asked for.
+    """Reads messages. It is pickled for the tasks, so it holds only the options and columns.
 
-    It has no ``pushFilters`` on purpose: Spark keeps the filters of one scan for all later scans of
-    the same frame (docs/design/spark-filter-pushdown.md).
+    It has no ``pushFilters`` on purpose: Spark applies the filters of one scan to all later scans
+    of the same frame (docs/design/spark-filter-pushdown.md).
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
@@ -61,25 +61,25 @@ class BatchReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each split; one of nothing if there is nothing to read."""
+        """Return one partition per split."""
         plan = plan_batch(self._options, columns=self._columns)
         return [InputPartition(split) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a split."""
+        """Yield the messages of a split."""
         return read_partition(partition, self._options, self._columns)
 
 
 class DamageReader(DataSourceReader):
-    """Reads the corrupt-record table."""
+    """Reads the table of damage."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each part of the log, and one for what planning has found."""
+        """Return one partition per part of the log, and one for problems found by planning."""
         return [InputPartition(split) for split in plan_damage(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The damage in a split."""
+        """Yield the damage in a split."""
         return iter(()) if partition.value is None else read_damage(partition.value)

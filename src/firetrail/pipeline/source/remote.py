@@ -1,8 +1,8 @@
-"""Planning for archived segments in a remote file system: there is the log and nothing else.
+"""Planning for archived segments in a remote file system, which has the log and no other files.
 
-Sizes come from the listing; where a record begins is searched for in a small piece of the file.
-Queues are those that the log itself tells: a record is in one if it is neither prepared nor rolled
-back.
+Sizes come from the listing. The start of a record is searched for in a small piece of the file.
+Queues are those of the records in the log: a record is in its queue if it is neither prepared nor
+rolled back.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from firetrail.store.log.records import store_time_at
 from firetrail.store.log.scan import find_record
 
 WINDOW = 8 << 20
-"""Bytes in which a whole record is found, if there is one no larger than 4 MiB."""
+"""Bytes that contain a whole record if records have at most 4 MiB."""
 _HEAD = 4096
-"""Bytes in which the fixed fields of a record are."""
+"""Bytes that contain the fixed fields of a record."""
 
 
 def plan_remote(
     options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[Split], list[str]]:
-    """Splits of a remote log."""
+    """Return splits of a remote log, and notes that explain them."""
     for name, value in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
@@ -36,7 +36,9 @@ def plan_remote(
         ("subscribePattern", options.subscribe_pattern),
     ):
         if value is not None:
-            raise ConfigError(name, "", "not for remote stores, which have no queue files")
+            raise ConfigError(
+                name, "", "does not apply to remote stores, which have no queue files; leave it out"
+            )
     store = options.path
     with open_log(store, 0, 0) as log:
         bases = [segment.base for segment in log.segments]
@@ -60,7 +62,7 @@ def plan_remote(
 def _prune(
     store: str, bases: list[int], ends: list[int], bounds: Bounds, wanted: RowSelection
 ) -> list[tuple[int, int]]:
-    """The segments that may hold something wanted, by their place and their first record's time."""
+    """Return the segments that may hold selected records, by offset and by first store time."""
     kept = [
         (base, end)
         for base, end in zip(bases, ends, strict=True)
@@ -83,7 +85,7 @@ def _prune(
 def _clipped(
     store: str, parts: list[tuple[int, int]], places: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """Parts of the log cut to the records that begin within some places."""
+    """Return parts of the log, cut to the records that begin within a range of offsets."""
 
     def cut(place: int, base: int, end: int) -> int:
         return _record_from(store, place, end) if base < place < end else min(max(place, base), end)
@@ -93,19 +95,19 @@ def _clipped(
 
 
 def _first_time(store: str, base: int) -> int | None:
-    """Store time of the first record of a segment, None if that is not to be seen."""
+    """Return the store time of the first record of a segment; None if it cannot be read."""
     with open_log(store, base, base + _HEAD) as log:
         return store_time_at(log, base)
 
 
 def _record_near(store: str, target: int, end: int) -> int:
-    """Where a record begins at ``target`` or soon behind it, ``end`` if none is found there."""
+    """Return the start of a record at or soon after ``target``, or ``end``."""
     found = _record_within(store, target, WINDOW)
     return end if found is None else min(found, end)
 
 
 def _record_from(store: str, target: int, end: int) -> int:
-    """Where the first record at or behind ``target`` begins, ``end`` if none does before it."""
+    """Return the start of the first record at or after ``target``, or ``end``."""
     size = WINDOW
     while (found := _record_within(store, target, size)) is None and target + size < end:
         size *= 2
@@ -113,7 +115,7 @@ def _record_from(store: str, target: int, end: int) -> int:
 
 
 def _record_within(store: str, target: int, size: int) -> int | None:
-    """The first record that is in some bytes as a whole, if one is."""
+    """Return the start of the first complete record within ``size`` bytes, if any."""
     with open_log(store, target, target + size) as log:
         segment = log.find(target)
         assert segment is not None

@@ -1,6 +1,7 @@
-"""The columns of the data source: their types in Spark and Arrow, and where they come from.
+"""The columns of the data source: their types in Spark and Arrow, and their origin.
 
-Spark is strict about Arrow: plain strings and binaries, times in µs and UTC, every field nullable.
+Spark accepts only certain Arrow types: plain strings and binaries, times in µs and UTC, and every
+field nullable.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from firetrail.pipeline.kernels import arrow as gather
 
 @dataclass(frozen=True, slots=True)
 class SourceField:
-    """A column. ``source`` is a column of a scan for numbers, else a kind of the gather kernel."""
+    """A column; ``source`` is a column of a scan for numbers, else a kind of the gather kernel."""
 
     name: str
     sql: str
@@ -26,7 +27,7 @@ class SourceField:
 
 
 CHEAPEST = "queue_id"
-"""The column that is read where only rows are counted."""
+"""The column that is read if rows are only counted."""
 NO_SOURCE = -1
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TEXTS = pa.list_(pa.field("element", pa.string()))
@@ -54,30 +55,31 @@ FIELDS = (
 )
 NAMES = tuple(field.name for field in FIELDS)
 METADATA = tuple(name for name in NAMES if name not in ("body", "properties"))
-"""All but the two columns that hold nearly all bytes of a row."""
+"""All columns except the two that hold nearly all bytes of a row."""
 STORE = SourceField("store", "string", pa.string(), NO_SOURCE)
-"""Which store a row comes from. There is such a column if several are read, or if it is named."""
+"""The store of a row. The column exists if several stores are read, or if it is named."""
 BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
 
 
 def fields(names: Sequence[str] = NAMES) -> tuple[SourceField, ...]:
-    """The fields called so, in this order; ConfigError names one that is none or comes twice."""
+    """Return the fields with these names; raise ConfigError for an unknown or repeated one."""
     for name in names:
         if name not in BY_NAME:
-            raise ConfigError("columns", name, f"no such column; there are {', '.join(BY_NAME)}")
+            known = ", ".join(BY_NAME)
+            raise ConfigError("columns", name, f"no such column; the columns are {known}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
-        raise ConfigError("columns", twice, "named twice")
+        raise ConfigError("columns", twice, "is named twice; name each column once")
     if not names:
-        raise ConfigError("columns", "", f"none is named; there are {', '.join(NAMES)}")
+        raise ConfigError("columns", "", f"names no column; the columns are {', '.join(NAMES)}")
     return tuple(BY_NAME[name] for name in names)
 
 
 def arrow_schema(names: Sequence[str] = NAMES) -> pa.Schema:
-    """The schema of the batches with these columns."""
+    """Return the Arrow schema of batches with these columns."""
     return pa.schema([pa.field(field.name, field.arrow) for field in fields(names)])
 
 
 def ddl(names: Sequence[str] = NAMES) -> str:
-    """The schema as Spark reads it: ``topic string, queue_id int, …``."""
+    """Return the schema in Spark's notation: ``topic string, queue_id int, …``."""
     return ", ".join(f"{field.name} {field.sql}" for field in fields(names))

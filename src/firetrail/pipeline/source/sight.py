@@ -1,16 +1,16 @@
-"""What the driver saw of a store, so that tasks can tell whether they see the same.
+"""What the driver saw of a store, so that tasks can check that they see the same.
 
 A worker may lack the mount, or have an older copy or another store at the same path. To a reader,
-files that are not there look like messages that are not there. So whoever plans takes note of a few
-things, and whoever reads compares:
+missing files look like missing messages. So the planner records a few facts, and the readers
+compare them:
 
-- which files of the log there were in the part to be read,
-- the bytes at the beginning and the end of that part,
-- the first bytes of the file with the newest record: the store is known by them.
+- the files of the log in the part to be read,
+- the bytes at the beginning and at the end of that part,
+- the first bytes of the file with the newest record, which identify the store.
 
-Retention deletes the oldest files and never the newest. Files are taken as deleted by it only if
-the newest one is there and is the same, and all files up to them are gone. Everything else that
-is missing is an error (``NotSharedError``), whatever the options say.
+Retention deletes the oldest files and never the newest. Missing files count as deleted by retention
+only if the newest file exists and is unchanged, and all files before them are missing, too. Any
+other missing file is an error (``NotSharedError``), whatever the options say.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.system import System
 
 SAMPLE_BYTES = 128
-"""Enough for all the fields of a record's head: place, times, hosts, checksum of the body."""
+"""Enough for the fixed fields of a record: offset, times, hosts, checksum of the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some bytes of the log."""
+    """A few bytes of the log."""
 
     offset: int
     content: bytes
@@ -39,32 +39,31 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What there was of a part of the log."""
+    """What the driver saw of a part of the log."""
 
     bases: tuple[int, ...]
-    """Where the files begin that hold the part."""
+    """The offsets at which the files of the part begin."""
     samples: tuple[Sample, ...]
-    """Bytes of the part; damaged ones, too."""
+    """Bytes of the part, damaged or not."""
     newest: Sample | None
     """The first bytes of the file that holds the newest record; None if they cannot be read."""
 
     def check(self, log: ViewLog, *, allow_loss: bool) -> None:
-        """Raise NotSharedError unless the log is the one that was planned with.
+        """Raise NotSharedError unless the log is the one that the driver planned with.
 
-        DataLostError says that retention has deleted files of the part; with ``allow_loss`` that
-        is no error.
+        Raise DataLostError if retention deleted files of the part, unless ``allow_loss``.
         """
         if not self.bases and self.newest is None:
             return  # the log was empty
         if not log.segments:
-            what = "is empty" if log.folder.is_dir() else "is not there"
-            raise not_shared(log.folder, f"the folder {what}")
+            state = "empty" if log.folder.is_dir() else "missing"
+            raise not_shared(log.folder, f"the folder is {state}")
         if self.newest is not None:
             self._check_newest(log, self.newest)
-        there = {segment.base for segment in log.segments}
+        present = {segment.base for segment in log.segments}
         for base in self.bases:
-            if base not in there and base > log.min_offset:
-                raise not_shared(log.path_of(base), "the file is not there")
+            if base not in present and base > log.min_offset:
+                raise not_shared(log.path_of(base), "the file is missing")
         for sample in self.samples:
             found = _read(log, sample.offset, len(sample.content))
             cut = log.find(sample.offset) is None and sample.offset >= log.min_offset
@@ -72,29 +71,29 @@ class Sight:
                 raise _differs(log, sample.offset)
         if self.bases and self.bases[0] < log.min_offset and not allow_loss:
             raise DataLostError(
-                f"{log.folder.parent}: the log begins at {log.min_offset} now, retention has "
+                f"{log.folder.parent}: the log now begins at {log.min_offset}, because retention "
                 f"deleted the messages from {self.bases[0]} on; read with failOnDataLoss=false to "
-                "go without them"
+                "skip them"
             )
 
     def _check_newest(self, log: ViewLog, newest: Sample) -> None:
         found = _read(log, newest.offset, len(newest.content))
         if found is None:
             path = log.path_of(newest.offset)
-            raise not_shared(path, "the newest file that the driver saw is not there")
+            raise not_shared(path, "the newest file that the driver saw is missing")
         if found != newest.content:
             raise _differs(log, newest.offset)
 
 
 def check_store(root: str | Path, sight: Sight) -> None:
-    """Raise NotSharedError unless the store in a folder is the one that was planned with."""
+    """Raise NotSharedError unless the store in a folder is the one the driver planned with."""
     with closing(ViewLog(System(), Path(root))) as log:
         log.load()
         sight.check(log, allow_loss=True)
 
 
 def sight_of(view: StoreView, start: int, end: int) -> Sight:
-    """What there is of the log from ``start`` up to ``end``."""
+    """Return the facts about the log from ``start`` up to ``end``."""
     log = view.log
     bases = []
     segment = log.find(start) or log.following(start)
@@ -108,7 +107,7 @@ def sight_of(view: StoreView, start: int, end: int) -> Sight:
 
 
 def whole_sight(view: StoreView) -> Sight:
-    """What there is of the whole log."""
+    """Return the facts about the whole log."""
     return sight_of(view, view.log.min_offset, view.end)
 
 
@@ -124,7 +123,7 @@ def _last(log: ViewLog, start: int, end: int) -> Sample | None:
 
 
 def _read(log: ViewLog, offset: int, size: int) -> bytes | None:
-    """The bytes at a place, as far as its file goes; None if there is no such file."""
+    """Return the bytes at an offset, up to the end of its file; None if the file is missing."""
     segment = log.find(offset)
     view = log.look(segment) if segment is not None else None
     if segment is None or view is None:
@@ -135,5 +134,5 @@ def _read(log: ViewLog, offset: int, size: int) -> bytes | None:
 
 def _differs(log: ViewLog, offset: int) -> NotSharedError:
     path = log.path_of(offset - offset % log.segment_size)
-    what = f"differs at {offset} from what the driver saw (another store, or an older copy)"
-    return not_shared(path, what)
+    detail = f"differs at {offset} from what the driver saw (another store, or an older copy)"
+    return not_shared(path, detail)

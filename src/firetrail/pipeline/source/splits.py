@@ -1,4 +1,4 @@
-"""What one task reads: small, picklable descriptions that name a store and ranges in it."""
+"""Splits, the work of one task each: small, picklable descriptions of a store and ranges in it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class QueueRange:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """What a record must be for a reader to want it; everything by default.
+    """The conditions for records that a reader returns; by default there are none.
 
-    Store times (ms) from ``since`` up to ``until``; one of the ``tags``, if there are any; the
-    ``key`` as one of its keys or its unique key; one of the ``topics``; ``dispatched`` leaves out
-    what is in no queue: prepared and rolled back transactions.
+    A record must have a store time (ms) from ``since`` up to ``until``, one of the ``tags`` if
+    there are any, ``key`` as unique key or one of its keys, and one of the ``topics``.
+    ``dispatched`` excludes records that are in no queue: prepared and rolled back transactions.
     """
 
     since: int = TIME_MIN
@@ -46,17 +46,17 @@ EVERYTHING = RowSelection()
 
 @dataclass(frozen=True, slots=True)
 class QueueSet:
-    """Ranges of queues, and what it takes to open them."""
+    """Ranges of queues, and the size of their files."""
 
     ranges: tuple[QueueRange, ...]
-    file_size: int  # of a queue's files; 0 if there are none at hand
+    file_size: int  # 0 if there are no queue files
 
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """The records that begin in ``start`` up to ``end`` (physical offsets), in their order.
+    """The records that begin from ``start`` up to ``end`` (physical offsets), in order.
 
-    With ``queues``, only those that are in these ranges.
+    With ``queues``, only the records in these ranges.
     """
 
     store: str
@@ -65,7 +65,7 @@ class LogSplit:
     queues: QueueSet | None = None
     wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
-    """What the planner saw; None for remote stores, which are the same for everybody."""
+    """What the driver saw; None for remote stores, which all workers see alike."""
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class LogSplit:
 
 @dataclass(frozen=True, slots=True)
 class UnitSplit:
-    """The messages of ranges of queues, each looked up through its unit: for few of many."""
+    """The messages of ranges of queues, each looked up through its unit: a few of many messages."""
 
     store: str
     queues: QueueSet
@@ -106,7 +106,7 @@ class BrokerRange:
 
 @dataclass(frozen=True, slots=True)
 class WireSplit:
-    """The messages of ranges of queues, asked of the brokers that have them."""
+    """The messages of ranges of queues, pulled from their brokers."""
 
     namesrv: str
     group: str

@@ -1,11 +1,11 @@
-"""The stream readers: what is new since the last micro-batch, within the limits of one.
+"""The stream readers: they read what is new since the last micro-batch, within its limits.
 
-Offsets are ``{"topic": {"0": 5}}``: the next message of each queue. Each look at the store opens it
-anew, so that queues, topics and files that came or went meanwhile are seen. A store in use is read
-as far as records are whole (:mod:`firetrail.store.inspect.view`).
+Offsets are ``{"topic": {"0": 5}}``: the next message of each queue. Every call opens the store
+again, so that new and deleted queues, topics and files are seen. A store in use is read up to its
+last complete record (:mod:`firetrail.store.inspect.view`).
 
-A limited micro-batch is cut at one place of the log: the oldest messages of all queues come first,
-and the log is read from front to back.
+A limited micro-batch is cut at one position of the log: the oldest messages of all queues are
+delivered first, and the log is read sequentially.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ from firetrail.pipeline.source.ranges import (
 )
 from firetrail.pipeline.source.reader import read_partition
 from firetrail.pipeline.source.splits import QueueRange, RowSelection
-from firetrail.pipeline.source.units import first_behind
+from firetrail.pipeline.source.units import first_at_or_after
 from firetrail.store.inspect.view import StoreView
 
 _LOG = "log"
 _CLOSE_ENOUGH = 0.9
-"""A cut that lets through this part of the limit is not improved."""
+"""The search for a cut ends once a micro-batch has at least this part of the limit."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What all stream readers have in common."""
+    """Base class of the stream readers."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         if is_remote(options.path):
             raise ConfigError("path", options.path, "streams read local or mounted stores only")
         self._options = options
         self._columns = tuple(columns)
-        self._target: dict[str, Any] | None = None  # where a run of AvailableNow ends
+        self._target: dict[str, Any] | None = None  # the end of a run with AvailableNow
 
     def _open(self, topics: Iterable[str] | None) -> StoreView:
-        """The store with the queues of some topics: the others cost nothing."""
+        """Open the store with the queues of some topics only, which saves time."""
         return StoreView.open(local_path(self._options.path), topics=topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options allow a micro-batch."""
+        """Return the limit of a micro-batch that the options set."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -83,11 +83,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember the end that the store has now."""
+        """Remember the current end of the store."""
         self._target = self.reportLatestOffset()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a split."""
+        """Yield the messages of a split."""
         return read_partition(partition, self._options, self._columns)
 
 
@@ -95,7 +95,7 @@ class QueueStreamReader(StreamReader):
     """Follows queues."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins: at the end, unless the options say otherwise."""
+        """Return the start of a new query: the end of the store, unless options say otherwise."""
         options = self._options
         with self._open(asked_topics(options)) as view:
             check_topics(view, options)
@@ -113,7 +113,7 @@ class QueueStreamReader(StreamReader):
         return as_json(found)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
+        """Return the end of the next micro-batch, which is ``start`` if nothing is new."""
         reached = parse_offsets(start)
         with self._open(asked_topics(self._options)) as view:
             check_readable(view, self._options)
@@ -127,13 +127,13 @@ class QueueStreamReader(StreamReader):
         return as_json(reached)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the queues end now: with what was read, the lag."""
+        """Return the current ends of the queues, from which Spark computes the lag."""
         with self._open(asked_topics(self._options)) as view:
             return as_json(self._ends(view))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The splits of one micro-batch."""
-        with self._open(end) as view:  # which may be of a run that followed other topics
+        """Return the splits of one micro-batch."""
+        with self._open(end) as view:  # a previous run may have followed other topics
             _, parts = self._between(view, parse_offsets(start), parse_offsets(end))
             wanted = RowSelection(tags=self._options.tags)
             splits, note = plan_queues(view, parts, wanted, at_least=self._options.min_partitions)
@@ -149,9 +149,9 @@ class QueueStreamReader(StreamReader):
     def _between(
         self, view: StoreView, start: Offsets, end: Offsets
     ) -> tuple[list[QueueRange], list[QueuePart]]:
-        """What is between two offsets: ranges without a message, and parts with some.
+        """Return what is between two offsets: ranges without messages, and parts with some.
 
-        A queue that ``start`` does not know is new, and read from its first message on.
+        A queue that is not in ``start`` is new, and read from its first message.
         """
         empty: list[QueueRange] = []
         parts: list[QueuePart] = []
@@ -177,7 +177,7 @@ class LogStreamReader(StreamReader):
     """Follows the log itself. Offsets are ``{"log": physical offset}``."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins: at the end, or at a time."""
+        """Return the start of a new query: the end of the log, or a time."""
         since = self._options.starting_timestamp
         with self._open(() if since == TIME_MIN else None) as view:
             check_topics(view, self._options)
@@ -185,22 +185,22 @@ class LogStreamReader(StreamReader):
         return {_LOG: start}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends."""
+        """Return the end of the next micro-batch."""
         with self._open(()) as view:
             check_readable(view, self._options)
             end = view.end if self._target is None else min(self._target[_LOG], view.end)
             if isinstance(limit, ReadMaxBytes) and end - start[_LOG] > limit.max_bytes:
-                behind = record_from(view, start[_LOG] + 1)
-                end = max(record_from(view, start[_LOG] + limit.max_bytes), behind)
+                second = record_from(view, start[_LOG] + 1)
+                end = max(record_from(view, start[_LOG] + limit.max_bytes), second)
         return {_LOG: max(end, start[_LOG])}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the log ends now."""
+        """Return the current end of the log."""
         with self._open(()) as view:
             return {_LOG: view.end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The splits of one micro-batch."""
+        """Return the splits of one micro-batch."""
         options = self._options
         begin, stop = start[_LOG], end[_LOG]
         topics = followed_topics(options)
@@ -211,15 +211,15 @@ class LogStreamReader(StreamReader):
             low, high = view.log.min_offset, view.end
             if options.fail_on_data_loss and (begin < low or stop > high):
                 raise DataLostError(
-                    f"{options.path}: the log has {low} up to {high}, {begin} up to {stop} are to "
-                    "be read; read with failOnDataLoss=false to take what there is"
+                    f"{options.path}: {begin} up to {stop} are to be read, but the log has {low} "
+                    f"up to {high}; read with failOnDataLoss=false to skip what is missing"
                 )
             splits = plan_log(view, begin, stop, at_least=options.min_partitions, wanted=wanted)
         return [InputPartition(split) for split in splits]
 
 
 def as_json(offsets: Mapping[str, Mapping[Any, int]]) -> dict[str, Any]:
-    """Sorted, so that equal offsets are equal as text."""
+    """Return offsets as JSON, sorted, so that equal offsets have equal text."""
     return {
         topic: {str(queue): by_queue[queue] for queue in sorted(by_queue)}
         for topic, by_queue in sorted(offsets.items())
@@ -229,7 +229,7 @@ def as_json(offsets: Mapping[str, Mapping[Any, int]]) -> dict[str, Any]:
 def cut_to(
     ends: Mapping[str, Mapping[Queue, int]], target: Mapping[str, Mapping[Queue, int]]
 ) -> dict[str, dict[Queue, int]]:
-    """Ends that go no further than a target; queues that it does not know are left out."""
+    """Limit ends to those of a target, and leave out queues that it does not have."""
     return {
         topic: {
             queue: min(end, target[topic][queue])
@@ -245,7 +245,7 @@ def cut_to(
 
 
 def _limited(view: StoreView, parts: list[QueuePart], limit: ReadLimit) -> list[QueueRange]:
-    """The ranges cut at the place of the log up to which a limit lets them go."""
+    """Cut the ranges at the position of the log that the limit allows."""
     ranges = [part.range for part in parts]
     if isinstance(limit, ReadMaxRows):
         room, weights = limit.max_rows, [1] * len(parts)
@@ -260,8 +260,8 @@ def _limited(view: StoreView, parts: list[QueuePart], limit: ReadLimit) -> list[
 
     if cost(ranges) <= room:
         return ranges
-    # Between low, where little enough is before, and high, where too much is. The next guess is
-    # where it would be if messages were spread evenly, but never too close to either end.
+    # The cut is between low, before which the limit holds, and high, before which it does not. The
+    # next guess assumes that messages are spread evenly, but is never too close to either end.
     low, high = min(part.start for part in parts) + 1, max(part.end for part in parts)
     best, spent, excess = _before(view, ranges, low), 0, cost(ranges)
     while high - low > 1 and spent < _CLOSE_ENOUGH * room:
@@ -276,10 +276,10 @@ def _limited(view: StoreView, parts: list[QueuePart], limit: ReadLimit) -> list[
 
 
 def _before(view: StoreView, ranges: list[QueueRange], place: int) -> list[QueueRange]:
-    """What of some ranges stands before a place of the log."""
+    """Cut ranges to the messages before a position of the log."""
     cut = []
     for part in ranges:
         with closing(view.open_queue(part.topic, part.queue_id)) as queue:
-            end = first_behind(queue, part.begin, part.end, place)
+            end = first_at_or_after(queue, part.begin, part.end, place)
         cut.append(QueueRange(part.topic, part.queue_id, part.begin, end))
     return cut

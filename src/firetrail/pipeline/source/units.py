@@ -1,4 +1,4 @@
-"""The units of consume queues, for those who only read: opened, searched, copied."""
+"""Read access to the units of consume queues: opening, searching and copying."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from firetrail.system import System
 
 @contextmanager
 def open_queue(store: str, topic: str, queue_id: int, file_size: int) -> Iterator[ConsumeQueue]:
-    """A queue of a store, closed at the end."""
+    """Open a queue of a store, and close it at the end of the block."""
     queue = ConsumeQueue(System(), Path(store), topic, queue_id, file_size, writable=False)
     with closing(queue):
         queue.load()
@@ -25,32 +25,34 @@ def open_queue(store: str, topic: str, queue_id: int, file_size: int) -> Iterato
 
 
 def check_queue(queue: ConsumeQueue, end: int) -> None:
-    """Raise NotSharedError unless a queue reaches up to offset ``end``, as it did for the planner.
+    """Raise NotSharedError unless a queue has offsets up to ``end``, as it had for the driver.
 
     Retention never deletes the last file of a queue.
     """
     if queue.max_offset < end:
-        what = f"ends at offset {queue.max_offset}" if queue.files.segments else "has no files"
-        raise not_shared(queue.files.folder, f"the driver saw this queue up to {end}, it {what}")
+        state = f"ends at offset {queue.max_offset}" if queue.files.segments else "has no files"
+        detail = f"the driver saw this queue up to offset {end}, but it {state}"
+        raise not_shared(queue.files.folder, detail)
 
 
-def first_behind(
+def first_at_or_after(
     queue: ConsumeQueue, begin: int, end: int, physical_offset: int, *, damaged: bool = False
 ) -> int:
-    """The first offset in ``begin..end`` whose record begins at ``physical_offset`` or later.
+    """Return the first offset in ``begin..end`` whose record is at ``physical_offset`` or later.
 
-    ``damaged`` says whether a unit that no record can have counts as such a one. It must where a
-    range begins, and must not where one ends, or it would hide the units beside it.
+    ``damaged`` says whether an impossible unit counts as such a record. It must count in a search
+    for the beginning of a range, and must not in a search for its end; otherwise it would hide the
+    units next to it.
     """
 
-    def is_behind(unit: ConsumeQueueUnit) -> bool:
+    def is_at_or_after(unit: ConsumeQueueUnit) -> bool:
         return unit.physical_offset >= physical_offset if unit.is_written else damaged
 
-    return queue.first_where(begin, end, is_behind)
+    return queue.first_where(begin, end, is_at_or_after)
 
 
 def read_units(queue: ConsumeQueue, begin: int, end: int) -> bytes:
-    """The stored units of a range. Raises DataLostError if a part of it is gone."""
+    """Return the units of a range; raise DataLostError if retention deleted a part of it."""
     parts = []
     at = begin * UNIT_SIZE
     while at < end * UNIT_SIZE:
@@ -59,7 +61,7 @@ def read_units(queue: ConsumeQueue, begin: int, end: int) -> bytes:
         if segment is None or view is None:
             raise DataLostError(
                 f"queue {queue.topic}/{queue.queue_id} no longer has offset {at // UNIT_SIZE}: "
-                f"it begins at {queue.files.min_offset // UNIT_SIZE} now"
+                f"it now begins at {queue.files.min_offset // UNIT_SIZE}; read again"
             )
         stop = min(end * UNIT_SIZE - segment.base, segment.size)
         parts.append(bytes(view[at - segment.base : stop]))
@@ -68,7 +70,7 @@ def read_units(queue: ConsumeQueue, begin: int, end: int) -> bytes:
 
 
 class Chooser:
-    """Picks what is wanted of the records of a part of the log, and knows what was expected."""
+    """Picks the selected records of a part of the log, and counts those that were expected."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Chooser:
     def of_log(
         cls, store: str, queues: QueueSet | None, wanted: RowSelection, start: int, end: int
     ) -> Chooser:
-        """For the records from ``start`` up to ``end``: their units are read here."""
+        """Return a chooser for the records from ``start`` up to ``end``, whose units it reads."""
         if queues is None or not queues.file_size:
             ranges = None if queues is None else list(queues.ranges)
             return cls(ranges, b"", wanted, has_units=False)
@@ -112,8 +114,8 @@ class Chooser:
         for part in queues.ranges:
             with open_queue(store, part.topic, part.queue_id, queues.file_size) as queue:
                 check_queue(queue, part.end)
-                begin = first_behind(queue, part.begin, part.end, start, damaged=True)
-                stop = first_behind(queue, begin, part.end, end)
+                begin = first_at_or_after(queue, part.begin, part.end, start, damaged=True)
+                stop = first_at_or_after(queue, begin, part.end, end)
                 if begin < stop:
                     units.append(read_units(queue, begin, stop))
                     found.append(QueueRange(part.topic, part.queue_id, begin, stop))
@@ -123,12 +125,12 @@ class Chooser:
     def of_units(
         cls, part: QueueRange, begin: int, end: int, units: bytes, wanted: RowSelection
     ) -> Chooser:
-        """For the records that a part of a range's units point to."""
+        """Return a chooser for the records that some units of a range point to."""
         found = QueueRange(part.topic, part.queue_id, begin, end)
         return cls([found], units, wanted, has_units=True)
 
     def missed(self) -> tuple[QueueRange, int] | None:
-        """A range whose units do not all have their record, and how many have."""
+        """Return a range with units that lack their record, and the number of those that do not."""
         for number, part in enumerate(self._ranges or ()):
             seen = self.picker.seen(number)
             if seen != part.count:
