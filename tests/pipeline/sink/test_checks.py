@@ -55,4 +55,4 @@ def test_a_column_without_a_type(column: str, kind: Any, cast: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_columns(schema)
     assert f"column {column} = '{kind.simpleString()}': must be" in str(caught.value)
-    assert str(caught.value).endswith(f"; give what has no type one: {cast}")
+    assert str(caught.value).endswith(f"; void has no type of its own, so {cast}")

@@ -109,7 +109,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("query", "error"),
         [
-            ("select 'T' as topic", "column = 'body': missing; there is topic"),
+            ("select 'T' as topic", "column = 'body': is missing; the frame has only topic"),
             ("select 'T' as topic, 1 as body", "column body = 'int': must be binary or string"),
             ("select 'T' as topic, 'b' as body, 1 as tag", "did you mean tags?"),
             ("select 'a b' as topic, 'b' as body", "topic: 'a b' has a character other than"),
@@ -124,7 +124,7 @@ class TestRefused:
             ),
             (
                 "select 'T' as topic, 'b' as body, 19 as delay_level",
-                "the levels are 1 to 18, and 0 or null for no delay; for more, name a file with "
+                "the levels are 1 to 18, and 0 or null for no delay; if the broker has more, name its file with "
                 "messageDelayLevel in the option brokerConf",
             ),
         ],
@@ -171,7 +171,7 @@ class TestRefused:
             ({"path": "x", "queue": "3"}, "no such option; did you mean queues?"),
             ({"path": "x", "queues": "0"}, "must be a number from 1 to 1024"),
             ({}, "the folder of the store is needed"),
-            ({"path": "s3://b/x"}, "only a local folder can be written"),
+            ({"path": "s3://b/x"}, "can only write to a local folder"),
         ],
     )
     def test_options(self, options: dict[str, str], error: str) -> None:
@@ -180,7 +180,7 @@ class TestRefused:
         assert error in str(caught.value)
 
     def test_a_stream_without_a_checkpoint(self) -> None:
-        with pytest.raises(ConfigError, match="to know its batches again"):
+        with pytest.raises(ConfigError, match="to recognize its batches"):
             columns.parse_options({"path": "x"}, stream=True)
 
 

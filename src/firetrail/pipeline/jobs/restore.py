@@ -46,7 +46,7 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import System
 
-ROWS_AT_ONCE = 8192
+ROWS_PER_BATCH = 8192
 _FIELDS = (
     "record",
     "physical_offset",
@@ -296,7 +296,7 @@ def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
             metadata.row_group(n).column(leaf).statistics for n in range(metadata.num_row_groups)
         ]
         wanted = [n for n, found in enumerate(known) if found.min < high and found.max >= low]
-        for batch in source.iter_batches(ROWS_AT_ONCE, row_groups=wanted) if wanted else ():
+        for batch in source.iter_batches(ROWS_PER_BATCH, row_groups=wanted) if wanted else ():
             offsets = batch.column("physical_offset")
             kept = batch.filter(pc.and_(pc.greater_equal(offsets, low), pc.less(offsets, high)))
             if kept.num_rows:

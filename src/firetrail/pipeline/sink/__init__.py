@@ -1,4 +1,4 @@
-"""Writing to a store from Spark: ``df.write.format("rocketmq")`` and ``writeStream``."""
+"""The Spark sink ``rocketmq``: ``df.write.format("rocketmq")`` and ``writeStream``."""
 
 from firetrail.pipeline.sink.writers import batch_writer, stream_writer
 

@@ -1,4 +1,4 @@
-"""What the sink refuses in a batch of rows, with the row and the remedy."""
+"""Checks of rows that the sink cannot write; errors name the row and the remedy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from firetrail.pipeline.sink.tags import check_tags
 
 
 def check_rows(batch: pa.RecordBatch, first_row: int, max_level: int, remedy: str) -> None:
-    """Raise IllegalMessageError for the first row that cannot be written as it is.
+    """Raise IllegalMessageError for the first row that cannot be written.
 
-    ``first_row`` is the number of the batch's first row among those of its task. ``remedy`` says
-    what to do if more than ``max_level`` delay levels are wanted.
+    ``first_row`` is the number of the batch's first row among the rows of its task. ``remedy`` says
+    what to do if more than ``max_level`` delay levels are needed.
     """
     check_tags(batch, first_row)
     names = batch.schema.names

@@ -1,4 +1,4 @@
-"""What a row to be written looks like, and the options of the sink."""
+"""The columns and the options of the sink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "queue_id": ("int", "bigint", "smallint", "tinyint"),
     "delay_level": ("int", "bigint", "smallint", "tinyint"),
 }
-"""Columns by name, and the types of each; the first two are needed."""
+"""Columns by name, with the allowed types; the first two are required."""
 REQUIRED = ("topic", "body")
 OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", "checkpointLocation")
 WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "retryTimeoutMs", "checkpointLocation")
@@ -34,27 +34,27 @@ QUEUES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where and how to write."""
+    """The options for writing to a store."""
 
     store: Path
     queues: int
-    """Rows without a queue id are spread over so many queues, in turn."""
+    """Rows without a queue id are distributed over this many queues, in turn."""
     writer_id: str | None
-    """Whose batches are numbered, so that none is written twice."""
+    """Id under which batches are numbered, so that none is written twice."""
     staging: Path
     config: StoreConfig
 
 
 @dataclass(frozen=True, slots=True)
 class WireSinkOptions:
-    """The same for brokers."""
+    """The options for writing to brokers."""
 
     namesrv: str
     group: str
     queues: int | None
-    """Rows without a queue id are spread over so many queues, in turn; None for all."""
+    """Rows without a queue id are distributed over this many queues, in turn; None for all."""
     writer_id: str | None
-    """Whose rows have ids, by which readers know one that was written twice."""
+    """Id from which row ids are derived, so that readers recognize a row that was sent twice."""
     retry_ms: int
     """How long each request is retried."""
 
@@ -64,13 +64,15 @@ def check_columns(schema: StructType) -> None:
     names = schema.fieldNames()
     for name in REQUIRED:
         if name not in names:
-            raise ConfigError("column", name, f"missing; there is {', '.join(names)}")
+            raise ConfigError(
+                "column", name, f"is missing; the frame has only {', '.join(names)}: add it"
+            )
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise ConfigError(
                 "column",
                 field.name,
-                f"the sink has none such{did_you_mean(field.name, COLUMNS)}; it takes "
+                f"the sink has no such column{did_you_mean(field.name, COLUMNS)}; it takes "
                 f"{', '.join(COLUMNS)}",
             )
         found = field.dataType.simpleString()
@@ -82,20 +84,20 @@ def check_columns(schema: StructType) -> None:
 
 
 def _cast_hint(found: str, column: str) -> str:
-    """What to do about a null, an empty array or an empty map, which have no type by themselves."""
+    """Return the remedy for a null, an empty array or an empty map, which Spark types as void."""
     if "void" not in found:
         return ""
-    return f"; give what has no type one: cast({column} as {COLUMNS[column][0]})"
+    return f"; void has no type of its own, so cast({column} as {COLUMNS[column][0]})"
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
-    """The options of the sink; ConfigError names one that is unknown or wrong."""
+    """Parse the options of the sink; raise ConfigError for one that is unknown or invalid."""
     given = _known(options, OPTIONS)
     store = given.get("path")
     if not store:
-        raise ConfigError("path", store, "the folder of the store is needed: .save(path)")
+        raise ConfigError("path", store, "name the folder of the store: .save(path)")
     if "://" in store:
-        raise ConfigError("path", store, "only a local folder can be written")
+        raise ConfigError("path", store, "the sink can only write to a local folder")
     writer_id = _writer_id(given, stream)
     root = Path(absolute(store))
     return SinkOptions(
@@ -108,12 +110,12 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
 
 
 def is_wire(options: Mapping[str, str]) -> bool:
-    """Whether brokers are to be written to."""
+    """Whether the options name brokers instead of a store."""
     return "namesrv" in map(str.lower, options)
 
 
 def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkOptions:
-    """The options of the sink for brokers."""
+    """Parse the options of the sink for brokers; raise ConfigError for an invalid one."""
     given = _known(options, WIRE_OPTIONS)
     if not given["namesrv"]:
         raise ConfigError("namesrv", "", "must be HOST:PORT of a name server")
@@ -128,14 +130,14 @@ def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkO
 
 
 def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The options by their documented names."""
+    """Return the options by their documented names; raise ConfigError for an unknown one."""
     known = {name.lower(): name for name in names}
     given = {}
     for key, value in options.items():
         if key.lower() not in known:
             hint = did_you_mean(key, names)
-            what = f"no such option{hint}; there are {', '.join(names)}"
-            raise ConfigError(key, value, what)
+            reason = f"no such option{hint}; the options are {', '.join(names)}"
+            raise ConfigError(key, value, reason)
         given[known[key.lower()]] = value
     return given
 
@@ -146,7 +148,7 @@ def _writer_id(given: Mapping[str, str], stream: bool) -> str | None:
         raise ConfigError(
             "checkpointLocation",
             None,
-            "a stream needs it, or a writeId, to know its batches again after a restart",
+            "a stream needs it, or a writeId, to recognize its batches after a restart",
         )
     return writer_id
 
@@ -159,7 +161,7 @@ def _queues(text: str) -> int:
 
 def _retry_ms(text: str) -> int:
     if not text.isdigit():
-        raise ConfigError("retryTimeoutMs", text, "must be a number of ms from 0 on")
+        raise ConfigError("retryTimeoutMs", text, "must be a number of ms, at least 0")
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""Columns that replace the property of the same meaning.
+"""Columns that take precedence over the property with the same meaning.
 
-The source's column ``properties`` holds all properties of a message, so rows that are read, changed
-and written back have their tags and keys twice. A column that has a value wins.
+The source's column ``properties`` contains all properties of a message, so rows that are read,
+changed and written back have their tags and keys twice. A column that has a value takes precedence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _COLUMNS = {"tags": TAGS, "keys": KEYS, "delay_level": DELAY}
 
 
 def prefer_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows without the properties that their columns replace."""
+    """Return the rows without the properties that columns replace."""
     names = batch.schema.names
     if "properties" not in names:
         return batch
@@ -43,7 +43,7 @@ def _has_value(column: pa.Array) -> pa.Array:
 
 
 def _without(maps: pa.MapArray, replaced: dict[str, pa.Array]) -> pa.MapArray:
-    """The maps without the entries of some names, in the rows that are true for the name."""
+    """Remove the entries with some names from maps, in the rows that are true for the name."""
     offsets = pc.subtract(maps.offsets, maps.offsets[0])
     size = maps.offsets[-1].as_py() - maps.offsets[0].as_py()
     names, values = maps.values.slice(maps.offsets[0].as_py(), size).flatten()

@@ -1,7 +1,7 @@
-"""Rows on their way into a store: tasks check and encode them into files, the driver appends these.
+"""Staging of rows for a store: tasks check and encode them into files, the driver appends these.
 
 A staged file is an Arrow stream of chunks: topic, queue id, and the items of a client batch
-(``format.batch``), which the store writes as records without looking at single messages again.
+(``format.batch``). The store writes these as records without decoding single messages again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from firetrail.store.bulk import BulkAppend
 from firetrail.store.put.draft import Drafter
 
 CHUNK_BYTES = 256 << 10
-"""A chunk ends when it has so many bytes: small enough to fill log files well."""
-MORE_LEVELS = "for more, name a file with messageDelayLevel in the option brokerConf"
+"""Size at which a chunk ends: small enough to leave little unused space in log files."""
+MORE_LEVELS = (
+    "if the broker has more, name its file with messageDelayLevel in the option brokerConf"
+)
 CHUNKS = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -52,7 +54,7 @@ class Stager:
         self.messages = 0
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> str | None:
-        """Write all rows to a new file: its path, None if there are no rows."""
+        """Write all rows to a new file and return its path; None if there are no rows."""
         path = self._folder / f"{uuid.uuid4().hex}.arrows"
         self._folder.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, CHUNKS) as writer:
@@ -61,7 +63,7 @@ class Stager:
             self._write_all(writer)
         if self.messages == 0:
             path.unlink()
-            with suppress(OSError):  # other tasks may have rows
+            with suppress(OSError):  # not empty if other tasks have rows
                 self._folder.rmdir()
             return None
         return str(path)
@@ -77,7 +79,7 @@ class Stager:
                 if self._sizes[key] >= CHUNK_BYTES:
                     self._write(writer, key)
             return
-        self._write_all(writer)  # what came before stays before
+        self._write_all(writer)  # earlier rows must come first
         for topic in rows.topics.dictionary.to_pylist():
             check_topic(topic)
         for chunk in chunks(rows, CHUNK_BYTES):
@@ -125,10 +127,10 @@ def _batch(topic: str, queue_id: int, items: bytes | memoryview, messages: int) 
 
 
 def message_of(row: dict[str, Any], queue_id: int) -> Message:
-    """A row as a message. Raises IllegalMessageError for one that is none."""
+    """Return a row as a message; raise IllegalMessageError if a value is not allowed."""
     for name in ("topic", "body"):
         if row[name] is None:
-            raise IllegalMessageError(name, "is null")
+            raise IllegalMessageError(name, "is null; every row needs a topic and a body")
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise IllegalMessageError("queue_id", f"{queue_id} is not in 0..{QUEUE_ID_MAX}")
     body, keys = row["body"], row.get("keys") or ()
@@ -144,14 +146,14 @@ def message_of(row: dict[str, Any], queue_id: int) -> Message:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows by the names of their columns."""
+    """Yield the rows as dictionaries by column name."""
     names = batch.schema.names
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield dict(zip(names, values, strict=True))
 
 
 def append_staged(bulk: BulkAppend, paths: Iterable[str]) -> None:
-    """Append what the files hold, in their order."""
+    """Append the content of staged files, in order."""
     for path in paths:
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
             for chunk in stream:

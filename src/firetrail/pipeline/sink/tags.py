@@ -1,8 +1,8 @@
-"""Tags that no consumer could filter for.
+"""Checks for tags that no consumer could filter by.
 
-A subscription is ``a || b``: split at ``||``, with each tag trimmed, and ``*`` alone stands for
-all. RocketMQ's remoting clients send any tag nevertheless, and stores keep it; the sink refuses
-what could never be asked for.
+A subscription such as ``a || b`` is split at ``||``, its tags are trimmed, and ``*`` alone means
+all tags. RocketMQ's remoting clients nevertheless send any tag, and stores keep it. The sink
+refuses tags that no subscription can match.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from firetrail.errors import IllegalMessageError
 from firetrail.format.properties import TAGS
 
 _UNFILTERABLE = r"\|\||^[\x00-\x20]|[\x00-\x20]$|^\*$"
-"""``||``, a blank at an end as Java trims it, or ``*`` alone."""
+"""``||``, leading or trailing whitespace as Java's ``trim`` defines it, or ``*`` alone."""
 
 
 def check_tags(batch: pa.RecordBatch, first_row: int) -> None:
-    """Raise IllegalMessageError for the first row with a tag that cannot be filtered for.
+    """Raise IllegalMessageError for the first row with a tag that consumers cannot filter by.
 
-    ``first_row`` is the number of the batch's first row among those of its task.
+    ``first_row`` is the number of the batch's first row among the rows of its task.
     """
     names = batch.schema.names
     if "tags" in names:
@@ -36,6 +36,6 @@ def _check(tags: pa.Array, column: str, first_row: int) -> None:
         raise IllegalMessageError(
             column,
             f"{tags[row].as_py()!r} in row {first_row + row} of the partition: consumers filter by "
-            "'a || b', so a tag holds no '||', is not '*' and has no blanks around it; use another "
-            "tag, or a property of your own",
+            "'a || b', so a tag must not contain '||', be '*', or begin or end with a blank; use "
+            "another tag, or a property of your own",
         )

@@ -1,8 +1,7 @@
-"""Encoding whole batches of rows, for rows that need no look at each of them.
+"""Encoding of whole batches of rows, without Python code per row.
 
-That is the common case. What cannot be done so (delayed messages, a value that no property can
-hold, a null where there must be something) is left to the way row by row, which also knows how to
-say what is wrong with which.
+This is the common case. Batches with delayed messages, values that a property cannot hold, or nulls
+in required columns are encoded row by row instead, which can also report the row that is wrong.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ class Vectors(NamedTuple):
 
 
 def vectors(batch: pa.RecordBatch, config: StoreConfig, turn: int, queues: int) -> Vectors | None:
-    """The rows for :func:`chunks`; None if they must be looked at one by one.
+    """Return the rows for :func:`chunks`; None if they must be encoded row by row.
 
-    Rows without a queue id take turns over ``queues``, beginning with ``turn``.
+    Rows without a queue id are distributed over ``queues`` in turn, beginning with ``turn``.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     topics, bodies = columns["topic"], columns["body"]
@@ -83,16 +82,16 @@ def _longest(values: pa.Array) -> int:
 
 
 def _properties(columns: dict[str, pa.Array], rows: int) -> pa.Array | None:
-    """The properties of each row in their stored form; None if some cannot be."""
+    """Return the encoded properties of each row; None if they must be encoded row by row."""
     parts: list[pa.Array] = []
     items = 0
     if "keys" in columns:
         keys = columns["keys"]
         if not pa.types.is_list(keys.type) or keys.type.value_type != _TEXT:
             return None
-        if _any_odd(keys.flatten()) or _any_with(keys.flatten(), KEY_SEPARATOR):
+        if _any_missing(keys.flatten()) or _any_with(keys.flatten(), KEY_SEPARATOR):
             return None
-        keys = keys.cast(pa.list_(_TEXT))  # Spark may say that no key is null
+        keys = keys.cast(pa.list_(_TEXT))  # Spark may have typed the elements as not null
         parts.append(_named("KEYS", pc.binary_join(keys, KEY_SEPARATOR)))
     if "tags" in columns:
         parts.append(_named("TAGS", columns["tags"]))
@@ -114,27 +113,27 @@ def _properties(columns: dict[str, pa.Array], rows: int) -> pa.Array | None:
 
 
 def _named(name: str, values: pa.Array) -> pa.Array:
-    """A property with these values; nothing for rows without one."""
+    """Encode a property with these values; rows without a value get none."""
     values = pc.fill_null(values, "")
     item = pc.binary_join_element_wise(f"{name}{NAME_END}", values, VALUE_END, "")
     return pc.if_else(pc.equal(values, ""), "", item)
 
 
 def _map(column: pa.Array) -> pa.ListArray | None:
-    """The items of each row's map as text."""
+    """Encode the items of each row's map; None if they must be encoded row by row."""
     if column.type.key_type != _TEXT or column.type.item_type != _TEXT or column.null_count:
         return None
     entries = pa.ListArray.from_arrays(column.offsets, column.values).flatten()
     names, values = entries.flatten()
-    if _any_odd(names) or _any_odd(values) or pc.any(pc.equal(names, DELAY)).as_py():
+    if _any_missing(names) or _any_missing(values) or pc.any(pc.equal(names, DELAY)).as_py():
         return None
     items = pc.binary_join_element_wise(names, NAME_END, values, VALUE_END, "")
     first = column.offsets[0].as_py() if len(column) else 0
     return pa.ListArray.from_arrays(pc.subtract(column.offsets, first), items)
 
 
-def _any_odd(texts: pa.Array) -> bool:
-    """Whether any is null or empty."""
+def _any_missing(texts: pa.Array) -> bool:
+    """Whether any text is null or empty."""
     return bool(texts.null_count) or bool(pc.any(pc.equal(texts, "")).as_py())
 
 
@@ -143,16 +142,16 @@ def _any_with(texts: pa.Array, part: str) -> bool:
 
 
 def chunks(rows: Vectors, size: int) -> Iterator[Chunk]:
-    """All rows, by topic and queue and in their order, in chunks of about ``size`` bytes."""
+    """Yield all rows by topic and queue, in order, in chunks of about ``size`` bytes."""
     room = max(size, _ITEM_HEAD + _longest(rows.bodies) + _longest(rows.properties))
     bodies, properties = _buffers(rows.bodies), _buffers(rows.properties)
     for topic, queue_id, picks in _by_queue(rows):
         first = 0
         while first < len(picks):
             out = bytearray(room)
-            behind, used = pack_items(*bodies, *properties, picks, first, out)
-            yield Chunk(topic, queue_id, memoryview(out)[:used], behind - first)
-            first = behind
+            following, used = pack_items(*bodies, *properties, picks, first, out)
+            yield Chunk(topic, queue_id, memoryview(out)[:used], following - first)
+            first = following
 
 
 def _by_queue(rows: Vectors) -> Iterator[tuple[str, int, memoryview]]:
@@ -171,7 +170,7 @@ def _counts(codes: pa.Array) -> dict[int, int]:
 
 
 def _buffers(values: pa.Array) -> tuple[memoryview, memoryview]:
-    """Offsets and data of an array, as the kernel wants them."""
+    """Return the offsets and the data of an array, in the form that the kernel needs."""
     _, offsets, data = values.buffers()
     ends = memoryview(offsets).cast("B").cast("i")
     text = memoryview(data).cast("B") if data is not None and data.size else memoryview(b"\0")

@@ -1,8 +1,8 @@
-"""The sink as Spark sees it.
+"""The sink for stores as Spark sees it.
 
-Tasks stage files; one process, for Spark's driver, appends them to the store in one commit
-(:mod:`firetrail.store.bulk`): a batch is visible completely or not at all. A stream's batches have
-numbers, and a number that was committed is not written again.
+Tasks stage files. One process on the driver appends them to the store in one atomic commit
+(:mod:`firetrail.store.bulk`). The batches of a stream are numbered, and a number that is committed
+is not written again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 ABANDONED_S = 7 * 86_400
-"""Staged files of that age belong to nobody any more."""
+"""Staged files of this age are leftovers of killed jobs."""
 LOCK_WAIT_S = 10
 """How long a commit waits for a store that another process has open."""
 LOCK_POLL_S = 0.1
@@ -48,7 +48,7 @@ LOCK_POLL_S = 0.1
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What a task has made: a file, None if it had no rows."""
+    """The file that a task has written; the path is None if it had no rows."""
 
     path: str | None
     messages: int
@@ -59,7 +59,7 @@ class StagedRows(WriterCommitMessage):
 def batch_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of ``df.write``."""
+    """Return the writer for ``df.write``."""
     if is_wire(options):
         from firetrail.pipeline.wire.writers import WireBatchWriter
 
@@ -71,7 +71,7 @@ def batch_writer(
 def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of ``df.writeStream``."""
+    """Return the writer for ``df.writeStream``."""
     if is_wire(options):
         from firetrail.pipeline.wire.writers import WireStreamWriter
 
@@ -89,14 +89,14 @@ def _checked(
 
 
 def check_appended(schema: StructType, overwrite: bool) -> None:
-    """Raise ConfigError unless rows of the sink's columns are to be appended."""
+    """Raise ConfigError unless the mode is append and the columns are the sink's."""
     if overwrite:
-        raise ConfigError("mode", "overwrite", "a log can only be appended to: mode('append')")
+        raise ConfigError("mode", "overwrite", "a log can only be appended to: use mode('append')")
     check_columns(schema)
 
 
 class _StoreSinkWriter:
-    """What both writers do."""
+    """The common part of both writers."""
 
     def __init__(self, options: SinkOptions, folder: Path) -> None:
         self._options = options
@@ -123,7 +123,7 @@ class _StoreSinkWriter:
                 bulk.commit()
 
     def _open(self, ticket: Ticket | None) -> BulkAppend:
-        """Begin a commit; another write that commits to the store just now is waited for."""
+        """Begin a commit; wait if another write is committing to the store."""
         give_up = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
@@ -131,18 +131,18 @@ class _StoreSinkWriter:
             except StoreLockedError as error:
                 if time.monotonic() >= give_up:
                     raise StoreLockedError(
-                        f"{error}. The sink waited {LOCK_WAIT_S} s. If it is a broker, write "
-                        "to the broker: .option('namesrv', 'HOST:PORT')"
+                        f"{error}. The sink waited {LOCK_WAIT_S} s. If that process is a broker, "
+                        "write to the broker: .option('namesrv', 'HOST:PORT')"
                     ) from error
             time.sleep(LOCK_POLL_S)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, also by those who were killed long ago."""
+        """Remove the staged files, and leftovers of jobs that were killed long ago."""
         for message in messages:
             if isinstance(message, StagedRows) and message.path is not None:
-                path = Path(message.path)  # Spark may have made another writer for the tasks
+                path = Path(message.path)  # the tasks may have used another writer and folder
                 path.unlink(missing_ok=True)
-                with suppress(OSError):  # other files are still there
+                with suppress(OSError):  # not empty
                     path.parent.rmdir()
         if self._options.staging.exists():
             for folder in self._options.staging.iterdir():
@@ -153,29 +153,29 @@ class _StoreSinkWriter:
 
 
 class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
-    """One write: all of its rows, or none."""
+    """One write, of which all rows become visible or none."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what all tasks have staged."""
+        """Append the staged rows of all tasks."""
         writer_id = self._options.writer_id
         self._append(messages, Ticket(writer_id, 0) if writer_id is not None else None)
         self._discard(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget it."""
+        """Discard the staged rows."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._discard(messages)
 
 
 class StreamWriter(_StoreSinkWriter, DataSourceStreamArrowWriter):
-    """The micro-batches of a query: each completely or not at all, and none twice."""
+    """The micro-batches of a query: each is written atomically, and none is written twice."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append a micro-batch, unless it was before the query was restarted."""
+        """Append a micro-batch, unless it was committed before the query was restarted."""
         assert self._options.writer_id is not None
         self._append(messages, Ticket(self._options.writer_id, batchId))
         self._discard(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Forget a micro-batch."""
+        """Discard the staged rows of a micro-batch."""
         self._discard(messages)

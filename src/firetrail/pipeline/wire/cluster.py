@@ -1,4 +1,4 @@
-"""What brokers say about their queues, for whoever plans a read: ends, times, places, sizes."""
+"""The queues of brokers, for planning reads: their ends, times, physical offsets and sizes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import ResponseCode
 
-AT_ONCE = 64
-"""Requests that wait for their answers at the same time."""
+REQUESTS_MAX = 64
+"""Limit for concurrent requests."""
 SAMPLE = 32
-"""Messages by whose size that of a queue's others is guessed."""
+"""Messages whose sizes are used to estimate the size of a queue's others."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
 class Ends(NamedTuple):
-    """A queue, and the offsets that it has messages of."""
+    """A queue, and the range of its offsets."""
 
     queue: MessageQueue
     low: int
@@ -41,18 +41,18 @@ class Ends(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For messages to people."""
+        """Name of the queue for messages."""
         return f"{self.queue.topic}/{name_of(self.queue)}"
 
 
 def name_of(queue: MessageQueue) -> QueueName:
-    """A queue as options name it."""
+    """Return the name of a queue in options."""
     return QueueName(queue.broker_name, queue.queue_id)
 
 
 async def gathered(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]]) -> list[Found]:
-    """The answers for all items, in their order, some asked for at once."""
-    room = asyncio.Semaphore(AT_ONCE)
+    """Return the results of ``ask`` for all items, in order; at most REQUESTS_MAX run at a time."""
+    room = asyncio.Semaphore(REQUESTS_MAX)
 
     async def one(item: Item) -> Found:
         async with room:
@@ -62,12 +62,12 @@ async def gathered(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]
 
 
 def _not_listed(topic: str) -> RequestError:
-    what = f"the name server lists no broker for queues of topic {topic}"
-    return RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
+    remark = f"the name server lists no broker for queues of topic {topic}"
+    return RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
 
 
 class Cluster:
-    """A look at the queues of a cluster, as they are now. Use it as a context manager."""
+    """The current state of a cluster's queues; used as a context manager."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -104,7 +104,7 @@ class Cluster:
         ask: Callable[[Item], Awaitable[Found]],
         queue_of: Callable[[Item], MessageQueue],
     ) -> list[Found]:
-        """The answers for all items, in their order."""
+        """Return the answers for all items, in order."""
 
         async def one(item: Item) -> Found:
             queue = queue_of(item)
@@ -120,14 +120,14 @@ class Cluster:
     # -- queues -------------------------------------------------------------------------------
 
     def queues(self, bounds: Bounds, known: Iterable[str] = ()) -> list[MessageQueue]:
-        """The queues to be read from, in the order of their names.
+        """Return the queues to read from, sorted by name.
 
-        Topics that are ``known`` to exist are waited for if the name server does not list them.
+        If the name server does not list a topic that is ``known`` to exist, wait for it.
         """
 
         async def ask() -> list[MessageQueue]:
             topics = await self._admin.topics()
-            if not topics:  # every broker has some
+            if not topics:  # every broker has some topics
                 raise no_broker()
             for topic in known:
                 if topic not in topics:
@@ -136,14 +136,14 @@ class Cluster:
             wanted = [t for t in topics if self._options.follows(t)]
             if bounds.topics is not None:
                 wanted = [topic for topic in wanted if topic in bounds.topics]
-            # One that was deleted meanwhile, or whose broker has gone, is not listed next time.
+            # If a topic is deleted or its broker stops in between, the retry does not list it.
             found = await gathered(wanted, self._admin.queues)
             return [q for queues in found for q in queues if is_in(bounds, q.topic, q.queue_id)]
 
         return self._loop.run(self._patience.ask(ask, "listing the topics"))
 
     def await_queues(self, needed: Mapping[str, Collection[QueueName]]) -> None:
-        """Wait until these queues are listed; give up silently when the time for that is over."""
+        """Wait until the name server lists these queues; log a warning after the retry timeout."""
 
         async def ask() -> None:
             for topic, names in needed.items():
@@ -159,7 +159,7 @@ class Cluster:
             LOGGER.warning("%s", error)
 
     def ends(self, queues: Iterable[MessageQueue]) -> list[Ends]:
-        """Where queues begin and end now."""
+        """Return the current first and end offsets of queues."""
 
         async def ask(queue: MessageQueue) -> Ends:
             low = max(await self._admin.offsets.lowest(queue), 0)
@@ -170,13 +170,13 @@ class Cluster:
     # -- single messages ----------------------------------------------------------------------
 
     def sizes(self, queues: Iterable[tuple[MessageQueue, int, int]]) -> list[int]:
-        """About how many bytes each of some ranges has, by its first messages."""
+        """Estimate the size of each range in bytes from its first messages."""
 
         async def ask(asked: tuple[MessageQueue, int, int]) -> int:
             queue, begin, end = asked
             records = (await self._pull(queue, begin, SAMPLE)).records
             count, at = 0, 0
-            while size := int.from_bytes(records[at : at + 4], "big"):  # 0 behind the last one
+            while size := int.from_bytes(records[at : at + 4], "big"):  # 0 after the last one
                 at += size
                 count += 1
             return (end - begin) * (len(records) // max(count, 1))
@@ -189,10 +189,10 @@ class Cluster:
         times: tuple[int, int],
         places: tuple[int, int] = (0, OFFSET_MAX),
     ) -> list[tuple[int, int]]:
-        """Ranges cut to what was stored in a part of time, and stands in a part of the log.
+        """Cut ranges to the messages stored within ``times`` and located within ``places``.
 
-        By bisection, and exactly: what brokers themselves say of a time is the message next to
-        it in some versions, and the first behind it in others.
+        The search is an exact bisection. Brokers can search by time themselves, but some versions
+        return the message nearest to it and others the first one after it.
         """
 
         async def ask(asked: tuple[MessageQueue, int, int]) -> tuple[int, int]:
@@ -219,20 +219,20 @@ class Cluster:
         *,
         unknown: bool,
     ) -> int:
-        """The first offset whose message has at least a value in a field that rises with offsets.
+        """Return the first offset whose message has at least ``value`` in an increasing field.
 
-        Messages that retention has deleted are before it. One that the broker does not give
-        although it should have it must not hide others, so ``unknown`` says whether it counts:
-        it must where a range begins, and must not where one ends.
+        Messages that retention has deleted count as smaller. A message that the broker does not
+        return although it should have it must not hide others, so ``unknown`` says whether it
+        counts: it must in a search for the beginning of a range, and must not for its end.
         """
         while begin < end:
             middle = (begin + end) // 2
             answer = await self._pull(queue, middle, 1)
             if answer.records:
-                is_behind = field(decode_received(answer.records)) >= value
+                is_reached = field(decode_received(answer.records)) >= value
             else:
-                is_behind = unknown and middle >= answer.min_offset
-            if is_behind:
+                is_reached = unknown and middle >= answer.min_offset
+            if is_reached:
                 end = middle
             else:
                 begin = middle + 1

@@ -1,4 +1,4 @@
-"""The client's asyncio for code without an event loop, or inside of one that must not wait."""
+"""An event loop for code that is not asynchronous itself but uses the asyncio client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class Loop:
-    """An event loop in a thread of its own, which goes on while its user does something else."""
+    """An event loop in a thread of its own, which runs on between the calls of its user."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -31,5 +31,5 @@ class Loop:
         self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for the result of a coroutine; what it raises is raised here."""
+        """Run a coroutine in the loop, wait for its result, and raise its error here."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,8 +1,9 @@
-"""Retrying requests to a cluster that is away for a while, and saying why in the end.
+"""Retries of requests to a cluster that is unavailable for a while, with a diagnosis at the end.
 
-A broker that is restarted is away for seconds, and a name server forgets its topics meanwhile. So a
-request that got no answer, and one for a topic that is known to exist, is retried until a limit has
-passed: the option ``retryTimeoutMs``. What a broker refuses for good is raised at once.
+A broker that is restarted is unavailable for seconds, and the name server drops its topics in that
+time. So a request is retried if it got no answer, or if the name server does not list a topic that
+is known to exist. The option ``retryTimeoutMs`` limits this. Permanent errors of a broker are
+raised immediately.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from firetrail.remoting.codes import Permission, ResponseCode
 Result = TypeVar("Result")
 
 UNKNOWN_TOPIC_S = 30.0
-"""How long a topic may be missing that was not seen before, while brokers are registered: brokers
-register with a name server that was restarted within this time."""
+"""How long to wait for a topic that was not seen before while brokers are registered: within this
+time, brokers register with a name server that was restarted."""
 PAUSE_S = 0.2
-"""Before the second attempt; twice as long before each further one, up to the next constant."""
+"""Pause before the second attempt; it doubles with each further one, up to PAUSE_MAX_S."""
 PAUSE_MAX_S = 2.0
 PROBED_MAX = 16
-"""Brokers that the search for a cause connects to."""
+"""Maximum number of brokers that the diagnosis connects to."""
 
 _log = logging.getLogger(__name__)
 
 
 class Patience:
-    """Repeats requests to the cluster of some name servers for at most ``limit_ms`` each."""
+    """Retries each request to a cluster for at most ``limit_ms``."""
 
     def __init__(
         self, namesrv: str, limit_ms: int = RETRY_MS, need: Permission = Permission.READ
@@ -52,11 +53,11 @@ class Patience:
         broker: str = "",
         is_known: bool = True,
     ) -> Result:
-        """The answer to a request that may be repeated.
+        """Send a request, with retries, and return the answer.
 
-        ``what`` describes the request in errors. ``is_known`` says that the topic was there
-        before, so that the lack of a route means that its broker is away. Raises PipelineError
-        with the cause if the limit passes, and what a broker said if it does not help to wait.
+        ``what`` describes the request in errors. ``is_known`` says that the topic existed before,
+        so that a missing route means that its broker is unavailable. Raise PipelineError with the
+        cause when the limit is reached, and the broker's error if a retry cannot help.
         """
         clock = asyncio.get_running_loop().time
         begun, attempts = clock(), 0
@@ -94,9 +95,9 @@ class Patience:
 
 
 def no_broker() -> RequestError:
-    """What to raise, and to retry, if a name server knows no broker."""
-    what = "no broker is registered with the name server"
-    return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, what)
+    """Return the retriable error for a name server without brokers."""
+    remark = "no broker is registered with the name server"
+    return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
 
 def _is_retried(error: RequestError) -> bool:
@@ -109,11 +110,11 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# -- why --------------------------------------------------------------------------------------
+# -- diagnosis --------------------------------------------------------------------------------
 
 
 async def _any_broker(namesrv: str) -> bool:
-    """Whether a name server can be asked, and knows a broker."""
+    """Whether a name server can be reached and has a registered broker."""
     try:
         async with Admin(namesrv) as admin:
             return bool(await admin.masters())
@@ -122,7 +123,7 @@ async def _any_broker(namesrv: str) -> bool:
 
 
 async def _cause(namesrv: str, topic: str, broker: str, need: Permission) -> str:
-    """Why requests fail, as a look at the cluster shows it now; empty if nothing is wrong."""
+    """Return why requests fail, from the current state of the cluster; empty if it is fine."""
     admin = Admin(namesrv)
     try:
         async with admin:
@@ -139,18 +140,18 @@ async def _cause(namesrv: str, topic: str, broker: str, need: Permission) -> str
                 if refusal := await _refusal(address):
                     return (
                         f"broker {name} at {address} cannot be reached ({refusal}); check that it "
-                        "runs, and that its brokerIP1 can be reached from here"
+                        "is running, and that its brokerIP1 can be reached from here"
                     )
             return await _topic_cause(admin, topic, sorted(masters), need) if topic else ""
     except (OSError, TimeoutError, RequestError) as error:
         return (
-            f"the name server cannot be reached ({_text(error)}); check the address and that it "
-            "runs"
+            f"the name server cannot be reached ({_text(error)}); check its address and that it "
+            "is running"
         )
 
 
 async def _refusal(address: str) -> str:
-    """Why no connection to a broker can be made; empty if one can."""
+    """Return why a broker cannot be connected to; empty if it can."""
     client = Client()
     try:
         await client.connect(address)
@@ -169,7 +170,8 @@ async def _topic_cause(admin: Admin, topic: str, brokers: list[str], need: Permi
             raise
         return (
             f"none of the registered brokers ({', '.join(brokers)}) has the topic {topic}; create "
-            f"it, let the brokers do so with autoCreateTopicEnable, or start the broker that has it"
+            "it, let the brokers create it with autoCreateTopicEnable, or start the broker that "
+            "has it"
         )
     if not any(data.perm & need for data in route.queue_datas):
         kind = "written" if need is Permission.WRITE else "read"

@@ -1,4 +1,4 @@
-"""Which messages of which brokers' queues are read, and by how many tasks."""
+"""The plan of a read from brokers: ranges of queues, distributed over tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from firetrail.remoting.bodies import MessageQueue
 
 
 class BrokerPart(NamedTuple):
-    """A range of a queue that is not empty, and the bytes that it has, about."""
+    """A range of a queue, and its approximate size in bytes."""
 
     queue: MessageQueue
     begin: int
@@ -28,17 +28,17 @@ class BrokerPart(NamedTuple):
 def plan_wire(
     options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[WireSplit], list[str]]:
-    """The splits of a batch read."""
+    """Return the splits of a batch read, and notes that explain them."""
     with Cluster(options) as cluster:
         queues = cluster.queues(bounds)
         check_queues(queues, options)
-        asked = [_asked_for(ends, options, bounds) for ends in cluster.ends(queues)]
+        requested = [_requested(ends, options, bounds) for ends in cluster.ends(queues)]
         since = max(options.starting_timestamp, bounds.times[0])
         until = min(options.ending_timestamp, bounds.times[1])
-        cuts = cluster.cut([part[:3] for part in asked], (since, until), bounds.places)
+        cuts = cluster.cut([part[:3] for part in requested], (since, until), bounds.places)
         parts = [
             BrokerPart(part.queue, begin, end)
-            for part, (begin, end) in zip(asked, cuts, strict=True)
+            for part, (begin, end) in zip(requested, cuts, strict=True)
             if begin < end
         ]
         parts = measured(cluster, parts)
@@ -48,7 +48,7 @@ def plan_wire(
 
 
 def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:
-    """Raise ConfigError for offsets of queues that do not exist, or of one of several."""
+    """Raise ConfigError for offsets of queues that do not exist or whose name is ambiguous."""
     known = {(queue.topic, name_of(queue)) for queue in queues}
     homes = Counter((queue.topic, queue.queue_id) for queue in queues)
     known |= {(topic, QueueName("", q)) for (topic, q), count in homes.items() if count == 1}
@@ -56,22 +56,22 @@ def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:
 
 
 def resolved(ends: Ends, options: ReadOptions) -> int:
-    """Where the options let the reading of a queue begin."""
+    """Return the offset at which the options let a queue begin."""
     name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
     return resolve(name, options.starting_offsets, ends.low, ends.high, ends.low, options)
 
 
-def _asked_for(ends: Ends, options: ReadOptions, bounds: Bounds) -> BrokerPart:
+def _requested(ends: Ends, options: ReadOptions, bounds: Bounds) -> BrokerPart:
     queue, low, high = ends
     name = queue.topic, queue.queue_id, queue.broker_name
     end = resolve(name, options.ending_offsets, low, high, high, options)
-    first, behind = bounds.queue_offsets
-    begin = max(resolved(ends, options), first)
-    return BrokerPart(queue, begin, max(min(end, behind), begin))
+    lowest, stop = bounds.queue_offsets
+    begin = max(resolved(ends, options), lowest)
+    return BrokerPart(queue, begin, max(min(end, stop), begin))
 
 
 def measured(cluster: Cluster, parts: Sequence[BrokerPart]) -> list[BrokerPart]:
-    """The parts with their sizes."""
+    """Return the parts with their sizes."""
     some = [part[:3] for part in parts if part.begin < part.end]
     sizes = dict(zip((queue for queue, _, _ in some), cluster.sizes(some), strict=True))
     return [part._replace(size=sizes.get(part.queue, 0)) for part in parts]

@@ -1,7 +1,8 @@
-"""Read ranges of brokers' queues into Arrow batches, inside of a task and without Spark.
+"""Reading of ranges of brokers' queues into Arrow batches, inside a task and without Spark.
 
-Brokers give few messages an answer (RocketMQ: 32, or 8 of old ones), so a range is asked for in
-slices of that size, many at once; rows come in the order of the queue nevertheless.
+A broker returns few messages per answer (RocketMQ 32, or 8 if they are no longer in memory). So a
+range is requested in slices of that size, many at a time. Rows are still returned in the order of
+the queue.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from firetrail.remoting.codes import ResponseCode
 from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, explain
 
 SLICE = 32
-"""Messages asked for at once: what a broker gives at most, unless it is told to give more."""
+"""Messages per request: the most that a broker returns, unless it is configured otherwise."""
 SLICE_FILTERED = 800
-"""The same where the broker leaves some out: so many it looks at for one answer."""
-SLICES_AT_ONCE = 32
+"""Messages per request if the broker filters by tags: the most that it examines per answer."""
+SLICES_MAX = 32
+"""Slices that are fetched at the same time."""
 HELD_BYTES = 64 << 20
-"""Of answers that wait for their turn; the next one in turn may go beyond it."""
+"""Limit for answers that wait for their turn; only the next one in turn may exceed it."""
 BATCH_BYTES = 4 << 20
-"""Of records, from which on they become a batch."""
+"""Bytes of records from which on they become a batch."""
 IDLE_MAX = 6
-"""Answers in a row with which a broker does not go on."""
+"""Consecutive answers without progress after which the read fails."""
 IDLE_S = 0.2
-"""The pause after each of them."""
+"""Pause after an answer without progress."""
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -55,12 +57,11 @@ def read_wire(
     decompress: bool = False,
     allow_loss: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a split, range by range and each in its order.
+    """Yield the messages of a split, range by range, each range in order.
 
-    Bodies are verified if they are asked for. A record that is not good raises StoreDamagedError;
-    ``permissive`` passes over one whose checksum is wrong. Messages that are not there any more, or
-    that a broker left out, raise DataLostError unless ``allow_loss``. Compressed bodies are
-    inflated if ``decompress`` says so.
+    Bodies are verified if they are among ``columns``, and decompressed if ``decompress``. A damaged
+    record raises StoreDamagedError; ``permissive`` skips records with a wrong checksum. Messages
+    that were deleted, or that a broker left out, raise DataLostError unless ``allow_loss``.
     """
     check = Check.RECORD if permissive or "body" in columns else Check.NONE
     decoder = _Decoder(
@@ -76,28 +77,28 @@ def read_wire(
                     yield from decoder.batches(part, records, chooser)
                 seen = chooser.picker.seen(0)
                 if not (allow_loss or permissive or split.wanted.tags) and seen < part.range.count:
-                    _report(part, f"{part.range.count - seen} of these have no message")
+                    _report(part, f"{part.range.count - seen} of these offsets have no message")
         finally:
             loop.run(fetcher.close())
 
 
-def _report(part: BrokerRange, what: str) -> None:
+def _report(part: BrokerRange, detail: str) -> None:
     raise DataLostError(
-        f"queue {part}: {part.range.begin} up to {part.range.end} are to be read, but {what}; "
-        "retention has deleted messages meanwhile, or the broker lost some; read with "
-        "failOnDataLoss=false to go without them"
+        f"queue {part}: {part.range.begin} up to {part.range.end} are to be read, but {detail}; "
+        "retention deleted messages during the read, or the broker lost some; read with "
+        "failOnDataLoss=false to skip them"
     )
 
 
 class _Slice(NamedTuple):
-    """A piece of a range, and those who fetch it."""
+    """A piece of a range, and the task that fetches it."""
 
     part: BrokerRange
     records: asyncio.Task[list[bytes]]
 
 
 class Fetcher:
-    """Fetches the ranges of a split in slices, ahead of who takes them."""
+    """Fetches the ranges of a split in slices, ahead of their use."""
 
     def __init__(self, split: WireSplit, allow_loss: bool) -> None:
         self._session = Session(split.namesrv)
@@ -109,17 +110,17 @@ class Fetcher:
         self._todo = iter(self._slices(split.ranges))
         self._slices_fetched: deque[_Slice] = deque()
         self._held = 0
-        self._turn = 0  # number of the slice that is taken next
-        self._number = 0  # of the one that is begun next
+        self._turn = 0  # number of the slice that is returned next
+        self._number = 0  # number of the slice that is begun next
         self._room = asyncio.Condition()
 
     async def open(self) -> None:
-        """Find the cluster, and begin."""
+        """Connect to the cluster and begin to fetch."""
         await self._patience.ask(self._session.open, "connecting to the cluster")
         self._begin_more()
 
     async def close(self) -> None:
-        """Give up what was begun."""
+        """Cancel the slices that are being fetched, and disconnect."""
         for begun in self._slices_fetched:
             begun.records.cancel()
         await asyncio.gather(
@@ -133,7 +134,7 @@ class Fetcher:
                 yield part, begin, min(begin + self._step, part.range.end)
 
     def _begin_more(self) -> None:
-        while len(self._slices_fetched) < SLICES_AT_ONCE:
+        while len(self._slices_fetched) < SLICES_MAX:
             following = next(self._todo, None)
             if following is None:
                 return
@@ -142,7 +143,7 @@ class Fetcher:
             self._number += 1
 
     async def next(self, part: BrokerRange) -> bytes | None:
-        """The next records of a range, which is the one to be taken; None at its end."""
+        """Return the next records of the current range; None at its end."""
         found: list[bytes] = []
         size = 0
         while self._slices_fetched and self._slices_fetched[0].part is part and size < BATCH_BYTES:
@@ -171,12 +172,15 @@ class Fetcher:
             if _is_lost(answer, at):
                 if not self._allow_loss:
                     low, high = answer.min_offset, answer.max_offset
-                    _report(part, f"there is no {at}: it has {low} up to {high}")
+                    _report(part, f"offset {at} does not exist: the queue has {low} up to {high}")
                 if answer.next_offset <= at:
                     break
             idle = idle + 1 if answer.next_offset <= at else 0
             if idle == IDLE_MAX:
-                raise PipelineError(f"queue {part}: the broker does not go on from offset {at}")
+                raise PipelineError(
+                    f"queue {part}: the broker returned no messages from offset {at} on in "
+                    f"{IDLE_MAX} attempts; check the broker's log and its store"
+                )
             if idle:
                 await asyncio.sleep(IDLE_S)
             at = max(at, answer.next_offset)
@@ -189,15 +193,15 @@ class Fetcher:
             try:
                 return await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
             except (OSError, TimeoutError):
-                self._session.forget_route(queue.topic)  # it may come back elsewhere
+                self._session.forget_route(queue.topic)  # the broker may get another address
                 raise
 
-        what = f"reading topic {queue.topic}"
-        return await self._patience.ask(ask, what, queue.topic, broker=queue.broker_name)
+        request = f"reading topic {queue.topic}"
+        return await self._patience.ask(ask, request, queue.topic, broker=queue.broker_name)
 
 
 def _is_lost(answer: Answer, at: int) -> bool:
-    """Whether a broker has passed over messages that it should have."""
+    """Whether a broker skipped messages that it should have."""
     return (
         answer.moved
         or answer.code == ResponseCode.PULL_NOT_FOUND
@@ -207,7 +211,7 @@ def _is_lost(answer: Answer, at: int) -> bool:
 
 
 class _Decoder:
-    """Makes batches of records."""
+    """Decodes records into batches."""
 
     def __init__(self, gatherer: Gatherer, check: Check, permissive: bool) -> None:
         self._gatherer = gatherer
@@ -219,7 +223,7 @@ class _Decoder:
     def batches(
         self, part: BrokerRange, records: bytes, chooser: Chooser
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted ones of records that stand one behind the other."""
+        """Yield the selected ones of consecutive records."""
         data, table = memoryview(records), self._columns.table
         at = 0
         while at < len(data):
@@ -234,13 +238,13 @@ class _Decoder:
                 self._refuse(part, data, at, rows, stop)
 
     def _refuse(self, part: BrokerRange, data: memoryview, at: int, rows: int, stop: Stop) -> None:
-        """Raise for the record behind some good ones."""
-        behind = self._columns.column(col.QUEUE_OFFSET)[rows - 1] + 1 if rows else part.range.begin
+        """Raise StoreDamagedError for the record after ``rows`` good ones."""
+        offset = self._columns.column(col.QUEUE_OFFSET)[rows - 1] + 1 if rows else part.range.begin
         raise StoreDamagedError(
             f"queue {part}",
-            behind,
+            offset,
             None,
             f"at this message or soon after it: {explain(data, at, len(data), stop)}",
             "check the broker's store with 'firetrail fsck'; its files can be read with "
-            "mode=permissive, which passes over what is damaged",
+            "mode=permissive, which skips damaged records",
         )

@@ -1,10 +1,10 @@
-"""Rows on their way to brokers: encoded as the file sink does it, sent as client batches.
+"""Sending of rows to brokers: they are encoded as for a store, and sent as client batches.
 
-Batches of one queue follow each other, those of different queues go at once: rows of one task and
-queue keep their order. Each row may have an id, as the property ``SINK_ROW``: a hash of the write,
-the number of the micro-batch, the task, the row's number in it, and the row. A row that is sent
-twice has the same one twice; two rows never have the same one, also not if they are equal, nor if
-Spark hands rows over in another order when it repeats them.
+The batches of one queue are sent one after the other, those of different queues concurrently, so
+the rows of one task and queue keep their order. Each row may have an id, as the property
+``SINK_ROW``: a hash of the write, the number of the micro-batch, the task, the row's number in the
+task, and the row itself. A row that is sent twice has the same id both times. Different rows never
+have the same id, even if they are equal, or if Spark delivers rows in another order in a retry.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from firetrail.store.put.draft import Drafter
 SINK_ROW = "SINK_ROW"
 """Property with the id of a row."""
 SEND_S = 10.0
-"""Time for the answer to a batch: a broker may wait for its disk."""
+"""Timeout for the answer to a batch; a broker may have to wait for its disk."""
 CONNECT = "connecting to the cluster"
-MORE_LEVELS = "if the brokers have more, give the level as the property DELAY"
+MORE_LEVELS = "if the brokers have more, set the level as the property DELAY"
 
 
 class RowIds:
-    """Ids for the rows of one task."""
+    """Generates the ids of the rows of one task."""
 
     def __init__(self, writer_id: str, epoch: int, partition: int) -> None:
         self._prefix = blake2b(repr((writer_id, epoch, partition)).encode(), digest_size=16)
         self._numbers = count()
 
     def next(self, topic: str, body: bytes, properties: bytes) -> bytes:
-        """The property for the next row."""
+        """Return the encoded property for the next row."""
         digest = self._prefix.copy()
         head = f"{next(self._numbers)} {topic} {len(body)} {len(properties)} "
         digest.update(head.encode())
@@ -63,7 +63,7 @@ class RowIds:
 
 
 class Parcel(NamedTuple):
-    """What is sent at once: the items of a client batch."""
+    """The items of a client batch, which are sent together."""
 
     topic: str
     items: bytes
@@ -71,7 +71,7 @@ class Parcel(NamedTuple):
 
 
 _Piece = tuple[int, Parcel]
-"""A parcel, and the number of the queue that it is for."""
+"""The number of a queue, and a parcel for it."""
 
 
 class Sender:
@@ -89,7 +89,7 @@ class Sender:
         self.messages = 0
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Send all rows, and wait until brokers have stored them."""
+        """Send all rows and wait until the brokers have stored them."""
         options = self._options
         with Loop() as loop:
             producer = Producer(options.namesrv, options.group, retries=1, timeout_s=SEND_S)
@@ -114,12 +114,12 @@ class Sender:
             found = await find_queues(producer, topic, self._patience)
             most = self._options.queues or len(found)
             if most > len(found):
-                remedy = f"topic {topic} has {len(found)}; add some with 'firetrail topic'"
+                remedy = f"topic {topic} has {len(found)} queues; add some with 'firetrail topic'"
                 raise ConfigError("queues", most, remedy)
             self._queues[topic] = found
 
     def _placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the number of a queue each: the one given, or each in turn."""
+        """Return the rows with the number of a queue: the given one, or all queues in turn."""
         topics = batch.column("topic").dictionary_encode()
         counts = [len(self._queues[topic]) for topic in topics.dictionary.to_pylist()]
         spread = [self._options.queues or number for number in counts]
@@ -129,11 +129,11 @@ class Sender:
         numbers = pc.subtract(turns, pc.multiply(pc.divide(turns, most), most))
         if "queue_id" in batch.schema.names:
             given = batch.column("queue_id").cast(pa.int64())
-            there = pa.array(counts, pa.int64()).take(topics.indices)
-            wrong = pc.or_(pc.less(given, 0), pc.greater_equal(given, there))
+            existing = pa.array(counts, pa.int64()).take(topics.indices)
+            wrong = pc.or_(pc.less(given, 0), pc.greater_equal(given, existing))
             for row in pc.indices_nonzero(pc.fill_null(wrong, False))[:1].to_pylist():
-                what = f"topic {topics[row].as_py()} has 0 to {there[row].as_py() - 1}"
-                raise IllegalMessageError("queue_id", f"{given[row].as_py()}: {what}")
+                allowed = f"topic {topics[row].as_py()} has 0 to {existing[row].as_py() - 1}"
+                raise IllegalMessageError("queue_id", f"{given[row].as_py()}: {allowed}")
             numbers = pc.coalesce(given, numbers)
             batch = batch.drop_columns(["queue_id"])
         return batch.append_column("queue_id", numbers)
@@ -141,7 +141,7 @@ class Sender:
     # -- encoding -----------------------------------------------------------------------------
 
     def _pieces(self, batch: pa.RecordBatch) -> list[_Piece]:
-        """What is to be sent; delayed messages go alone."""
+        """Return the parcels to send; a delayed message is sent alone."""
         placed = self._placed(batch)
         rows = vectors(placed, self._config, 0, 1)
         if rows is None:
@@ -174,7 +174,7 @@ class Sender:
                 raw += self._ids.next(message.topic, draft.body, raw)
             _check_length(len(raw))
             key = message.topic, message.queue_id
-            if draft.may_delay:  # brokers take no batch with such a one
+            if draft.may_delay:  # brokers refuse a batch with a delayed message
                 close(key)
             waiting.setdefault(key, []).append(BatchItem(0, draft.body, raw))
             sizes[key] = sizes.get(key, 0) + draft.size
@@ -195,7 +195,7 @@ class Sender:
 
 
 async def find_queues(producer: Producer, topic: str, patience: Patience) -> list[MessageQueue]:
-    """The queues of a topic that take messages."""
+    """Return the writable queues of a topic."""
     return await patience.ask(
         lambda: producer.queues(topic), f"writing to topic {topic}", topic, is_known=False
     )
@@ -204,7 +204,7 @@ async def find_queues(producer: Producer, topic: str, patience: Patience) -> lis
 async def send_in_order(
     producer: Producer, parcels: Mapping[MessageQueue, Sequence[Parcel]], patience: Patience
 ) -> None:
-    """Send what is for each queue, one behind the other, and to all queues at once."""
+    """Send the parcels of each queue one after the other, and to all queues concurrently."""
 
     async def in_order(queue: MessageQueue, some: Sequence[Parcel]) -> None:
         for parcel in some:
@@ -226,7 +226,7 @@ async def send_in_order(
 
 
 def _identified(rows: Vectors, ids: RowIds) -> Vectors:
-    """The rows with their ids as a further property."""
+    """Return the rows with their ids as a further property."""
     topics = rows.topics.to_pylist()
     bodies = rows.bodies.cast(pa.binary()).to_pylist()
     raws = [
@@ -239,5 +239,5 @@ def _identified(rows: Vectors, ids: RowIds) -> Vectors:
 
 def _check_length(length: int) -> None:
     if length > MAX_PROPERTIES:
-        what = f"{length} bytes with {SINK_ROW}, at most {MAX_PROPERTIES}"
-        raise PropertiesTooLongError("properties", what)
+        detail = f"{length} bytes with {SINK_ROW}, but at most {MAX_PROPERTIES} are allowed"
+        raise PropertiesTooLongError("properties", detail)

@@ -21,13 +21,13 @@ Offsets = dict[str, dict[QueueName, int]]
 
 
 class WireStreamReader(StreamReader):
-    """Follows queues of brokers. Each look asks the name server anew for topics and queues."""
+    """Follows queues of brokers. Every call asks the name server for topics and queues again."""
 
     def _cluster(self) -> Cluster:
         return Cluster(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins: at the end, unless the options say otherwise."""
+        """Return the start of a new query: the ends of the queues, unless options say otherwise."""
         options = self._options
         with self._cluster() as cluster:
             queues = cluster.queues(NO_BOUNDS)
@@ -45,7 +45,7 @@ class WireStreamReader(StreamReader):
         return as_json(found)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself if there is nothing new."""
+        """Return the end of the next micro-batch, which is ``start`` if nothing is new."""
         begun = _parse(start)
         with self._cluster() as cluster:
             all_ends = self._ends(cluster, set(begun).intersection(self._options.subscribe or ()))
@@ -63,12 +63,12 @@ class WireStreamReader(StreamReader):
         return as_json(begun)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the queues end now: with what was read, the lag."""
+        """Return the current ends of the queues, from which Spark computes the lag."""
         with self._cluster() as cluster:
             return as_json(_highs(self._ends(cluster)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The splits of one micro-batch."""
+        """Return the splits of one micro-batch."""
         with self._cluster() as cluster:
             begun, stop = _parse(start), _parse(end)
             cluster.await_queues(_unread(begun, stop))
@@ -87,9 +87,9 @@ class WireStreamReader(StreamReader):
         return cluster.ends(cluster.queues(NO_BOUNDS, known))
 
     def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[BrokerPart]:
-        """What is between two offsets, also where that is nothing.
+        """Return the parts between two offsets, including empty ones.
 
-        A queue that ``start`` does not know is new, and read from its first message on.
+        A queue that is not in ``start`` is new, and read from its first message.
         """
         known = {(ends.queue.topic, name_of(ends.queue)): ends for ends in all_ends}
         parts = []
@@ -110,7 +110,7 @@ def _parse(offsets: dict[str, Any]) -> Offsets:
 
 
 def _unread(start: Offsets, end: Offsets) -> dict[str, list[QueueName]]:
-    """The queues that have messages between two offsets, by topic."""
+    """Return the queues that have messages between two offsets, by topic."""
     found: dict[str, list[QueueName]] = {}
     for topic, by_queue in end.items():
         for name, stop in by_queue.items():
@@ -127,8 +127,10 @@ def _highs(all_ends: list[Ends]) -> Offsets:
 
 
 def _limited(parts: list[BrokerPart], limit: ReadLimit) -> list[BrokerPart]:
-    """The parts cut to what a limit lets through: each to the same fraction, but to one message
-    at least, as Spark's Kafka source does it."""
+    """Cut the parts to a limit, as Spark's Kafka source does.
+
+    Each part is cut to the same fraction, but keeps at least one message.
+    """
     if isinstance(limit, ReadMaxRows):
         total, room = sum(part.end - part.begin for part in parts), limit.max_rows
     elif isinstance(limit, ReadMaxBytes):

@@ -1,8 +1,8 @@
-"""The sink for brokers, as Spark sees it: tasks send their rows themselves.
+"""The sink for brokers as Spark sees it: tasks send their rows themselves.
 
-What was sent is visible at once and stays, also if the job fails: at least once, as with every
-sink that sends. A row that is sent again, by a task or an epoch that is repeated, has the same id
-again (:mod:`firetrail.pipeline.wire.sender`).
+A row is visible as soon as it is sent, and stays even if the job fails: delivery is at least once.
+If a task or a micro-batch is repeated, a row that is sent again has the same id
+(:mod:`firetrail.pipeline.wire.sender`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EPOCH = "streaming.sql.batchId"
-"""What Spark calls the number of a micro-batch among the properties of a job."""
+"""Spark's job property with the number of a micro-batch."""
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """How many messages a task has sent."""
+    """The number of messages that a task has sent."""
 
     messages: int
 
 
 class _BrokerSinkWriter:
-    """What both writers do."""
+    """The common part of both writers."""
 
     def __init__(self, options: WireSinkOptions) -> None:
         self._options = options
