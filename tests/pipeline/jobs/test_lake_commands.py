@@ -53,7 +53,7 @@ def test_replay(
     ("arguments", "error"),
     [
         (["archive", "nowhere", "--to", "lake"], "nowhere: no such folder"),
-        (["restore", "nowhere", "--into", "back"], "nowhere: no archive"),
+        (["restore", "nowhere", "--into", "back"], "nowhere: is not an archive"),
         (["replay", "nowhere", "--where", "true", "--to", "x"], "nowhere: no such folder"),
     ],
 )

@@ -131,7 +131,7 @@ class TestRefused:
             restore(spark, lake, root)
 
     def test_no_archive(self, spark: SparkSession, lake: Path, back: Path) -> None:
-        with pytest.raises(LakeError, match="no archive"):
+        with pytest.raises(LakeError, match="is not an archive"):
             restore(spark, lake, back)
 
     def test_an_empty_archive(

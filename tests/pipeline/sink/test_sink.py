@@ -124,8 +124,8 @@ class TestRefused:
             ),
             (
                 "select 'T' as topic, 'b' as body, 19 as delay_level",
-                "the levels are 1 to 18, and 0 or null for no delay; if the broker has more, name its file with "
-                "messageDelayLevel in the option brokerConf",
+                "the levels are 1 to 18, and 0 or null for no delay; if the broker has more, name "
+                "its file with messageDelayLevel in the option brokerConf",
             ),
         ],
     )

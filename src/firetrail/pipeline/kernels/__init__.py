@@ -1,4 +1,4 @@
-"""Compiled loops that turn scanned records into Arrow buffers and back."""
+"""Compiled loops that convert scanned records to Arrow buffers and back."""
 
 from firetrail.kernels import prepare
 

@@ -1,4 +1,4 @@
-# What other kernels use, and the attributes of Rows as C sees them.
+# Declarations for other kernels, and the attributes of Rows in C.
 
 cdef bint row_is_of(long long* cells, Py_ssize_t capacity, long long row, Py_ssize_t length) noexcept nogil
 

@@ -1,9 +1,10 @@
-"""Gather the fields of scanned records into the buffers of Arrow arrays.
+"""Gathers the fields of scanned records into the buffers of Arrow arrays.
 
-A scan (:mod:`~firetrail.format.kernels.scan`) notes where everything stands; here numbers, bytes
-and text are copied from there into offsets and data, one column at a time and without an object a
-row. Text comes out as valid UTF-8, read as Java reads it. Offsets are int32: one batch holds
-less than 2 GiB a column. Lists and maps: :mod:`~firetrail.pipeline.kernels.arrow_lists`.
+A scan (:mod:`~firetrail.format.kernels.scan`) records the position of every field. Here numbers,
+bytes and text are copied from these positions to offsets and data, one column at a time and without
+a Python object per row. Text is decoded as Java decodes it and written as valid UTF-8. Offsets are
+int32, so a batch holds less than 2 GiB per column. Lists and maps are in
+:mod:`~firetrail.pipeline.kernels.arrow_lists` and :mod:`~firetrail.pipeline.kernels.arrow_maps`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BODY = 0
 TOPIC = 1
 TAGS = 2
 MESSAGE_ID = 3
-"""The unique key of the producing client, else the offset id."""
+"""The unique key that the producing client set, else the offset id."""
 BORN_HOST = 4
 STORE_HOST = 5
 KEYS = 6
@@ -67,7 +68,7 @@ def _span_is_in(
     size_column: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether what two cells point to is part of a buffer of ``length`` bytes, or is nothing."""
+    """Whether the span in two cells is empty or inside a buffer of ``length`` bytes."""
     size: cython.longlong = cells[size_column * capacity + row]
     return size == 0 or lies_in(cells[at_column * capacity + row], size, length)
 
@@ -78,7 +79,7 @@ def row_is_of(
     row: cython.longlong,
     length: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether a row may be of a scan of ``length`` bytes: nothing it points to is outside."""
+    """Whether a row can belong to a scan of ``length`` bytes: all of its spans are inside."""
     if row < 0 or row >= capacity:
         return False
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
@@ -109,7 +110,7 @@ def _host_at(
     row: cython.Py_ssize_t,
     kind: cython.int,
 ) -> cython.Py_ssize_t:
-    """Where a host stands."""
+    """Return the position of a host."""
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
     at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row] - k.MIDDLE
     at -= k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4
@@ -130,7 +131,7 @@ def _same_host(
     other: cython.Py_ssize_t,
     kind: cython.int,
 ) -> cython.bint:
-    """Whether two records have the same host, as most neighbours have."""
+    """Whether two records have the same host, as neighbours mostly do."""
     v6: cython.longlong = k.BORN_V6 if kind == _BORN_HOST else k.STORE_V6
     size: cython.Py_ssize_t = k.HOST_V4
     flags: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
@@ -159,7 +160,7 @@ def _put_value(
     out: cython.p_uchar,
     to: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write one value to ``out`` at ``to``; the position behind it, or _NULL."""
+    """Write one value to ``out`` at ``to``; return the position after it, or _NULL."""
     at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row]
     size: cython.Py_ssize_t
     if kind == _BODY:
@@ -196,8 +197,8 @@ def _put_value(
 class Rows:
     """The records ``picks[:count]`` of a scan of ``data`` into ``table``, as columns of a batch.
 
-    Buffers to fill come from the caller: ``offsets`` of count + 1 int32, ``valid`` a bitmap with a
-    bit a row, and room for bytes.
+    The caller provides the buffers to fill: ``offsets`` of count + 1 int32, ``valid``, a bitmap
+    with one bit per row, and a buffer for bytes.
     """
 
     def __init__(self, data: Any, table: Any, picks: Any, count: cython.Py_ssize_t) -> None:
@@ -205,7 +206,7 @@ class Rows:
         self._table = table
         self._picks = picks
         self._capacity = len(self._table) // k.COLUMNS
-        self._measured = -1  # of lists and maps: the kind that was measured last, and its size
+        self._measured = -1  # the kind of list or map that was measured last; its size follows
         self._items = 0
         self._bytes = 0
         if count < 0 or count > len(self._picks):
@@ -233,7 +234,7 @@ class Rows:
     # -- numbers ------------------------------------------------------------------------------
 
     def longs(self, column: cython.Py_ssize_t, out: cython.longlong[::1]) -> None:
-        """A column of the scan as int64."""
+        """Write a column of the scan as int64."""
         self._fits(len(out), self.count)
         start: cython.Py_ssize_t = self._start_of(column)
         i: cython.Py_ssize_t
@@ -241,7 +242,7 @@ class Rows:
             out[i] = self._table[start + self._picks[i]]
 
     def ints(self, column: cython.Py_ssize_t, out: cython.int[::1]) -> None:
-        """A column of the scan as int32, which is what stands in the record."""
+        """Write a column of the scan as int32, the size that it has in the record."""
         self._fits(len(out), self.count)
         start: cython.Py_ssize_t = self._start_of(column)
         i: cython.Py_ssize_t
@@ -251,7 +252,7 @@ class Rows:
     def micros(
         self, column: cython.Py_ssize_t, out: cython.longlong[::1], valid: cython.uchar[::1]
     ) -> int:
-        """A time in ms as one in µs; how many of them are beyond that range, and so null."""
+        """Write times in ms as µs; return the number of nulls, which are out of range."""
         self._fits(len(out), self.count)
         self._fits(8 * len(valid), self.count)
         start: cython.Py_ssize_t = self._start_of(column)
@@ -273,7 +274,7 @@ class Rows:
     # -- bytes and text -----------------------------------------------------------------------
 
     def room(self, kind: cython.int) -> int:
-        """How many bytes the values of a column take at most."""
+        """Return an upper bound for the bytes of a column's values."""
         if not _BODY <= kind <= _STORE_HOST:
             raise ValueError(f"there is no column {kind} of bytes or text")
         if kind >= _BORN_HOST:
@@ -303,7 +304,7 @@ class Rows:
         valid: cython.uchar[::1],
         out: cython.uchar[::1],
     ) -> tuple[int, int]:
-        """Write a column of bytes or text: (bytes that it takes, nulls)."""
+        """Write a column of bytes or text; return (bytes written, nulls)."""
         self._fits(len(offsets), self.count + 1)
         self._fits(8 * len(valid), self.count)
         self._fits(len(out), self.room(kind))

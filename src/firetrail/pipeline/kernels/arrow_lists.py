@@ -1,8 +1,8 @@
-"""Gather keys into the buffers of Arrow lists.
+"""Gathers keys into the buffers of Arrow lists.
 
-See :mod:`~firetrail.pipeline.kernels.arrow`. The number of items is known only when they are
-written: the caller allocates the upper bound and trims the buffers to the sizes returned. The maps
-of :mod:`~firetrail.pipeline.kernels.arrow_maps` work in the same way.
+See :mod:`~firetrail.pipeline.kernels.arrow`. The number of items is only known after they are
+written, so the caller allocates the upper bound and trims the buffers to the returned sizes. The
+maps of :mod:`~firetrail.pipeline.kernels.arrow_maps` work in the same way.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ else:
 COMPILED = cython.compiled
 
 _SIZE_MAX = cython.declare(cython.longlong, 2**31 - 1)
-_SPARE = cython.declare(cython.longlong, 8)  # room behind the text for the last step of a copy
+_SPARE = cython.declare(cython.longlong, 8)  # room after the text for the last step of a copy
 _KEYS = cython.declare(cython.int, KEYS)
 _SPACE = cython.declare(cython.int, 32)
 
 
 def measure_items(rows: Rows, kind: cython.int) -> tuple[int, int]:
-    """At most how many KEYS or PROPERTIES there are, and how many bytes their text takes.
+    """Return upper bounds for the number of KEYS or PROPERTIES and for the bytes of their text.
 
-    The bytes are enough for the names of properties, and as many again for their values.
+    For properties, the names need at most that many bytes, and the values as many again.
     """
     at_column: cython.Py_ssize_t = k.COL_PROPERTIES_AT
     size_column: cython.Py_ssize_t = k.COL_PROPERTIES_SIZE
@@ -100,7 +100,7 @@ def _split_keys(
     offsets: cython.p_int,
     out: cython.p_uchar,
 ) -> cython.Py_ssize_t:
-    """Write the keys in ``data[at : end]`` as items from number ``items`` on; the next number."""
+    """Write the keys in ``data[at : end]`` as items from number ``items``; return the next one."""
     stop: cython.Py_ssize_t
     while at < end:
         stop = find_byte(data, _SPACE, at, end)
@@ -117,7 +117,7 @@ def fill_keys(
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ) -> int:
-    """Write every row's keys; how many there are. ``lists`` are the offsets of the rows."""
+    """Write every row's keys and return their number; ``lists`` are the offsets of the rows."""
     check_room(rows, _KEYS, len(lists), len(offsets), len(out))
     source: cython.pointer(cython.const[cython.uchar])
     cells: cython.p_longlong

@@ -1,7 +1,7 @@
-"""Gather properties into the buffers of Arrow maps.
+"""Gathers properties into the buffers of Arrow maps.
 
-Nearly all properties are plain: ASCII, each with a name and a value, no name twice. They are copied
-in one pass; the others are read as Java's parser reads them.
+Nearly all properties are plain: ASCII, each with a name and a value, and no name twice. They are
+copied in one pass. The others are parsed as Java parses them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ else:
 COMPILED = cython.compiled
 
 ITEMS_PER_RECORD_MAX = layout.MAX_PROPERTIES // 4 + 1
-"""A name, a value and what ends them take four bytes; the last one may lack its end."""
+"""An item has at least four bytes: name, value and two separators, of which the last may lack."""
 
 _ITEMS_MAX = cython.declare(cython.Py_ssize_t, ITEMS_PER_RECORD_MAX)
 _ONES = cython.declare(cython.ulonglong, 0x0101010101010101)
@@ -67,9 +67,9 @@ def _copy_until(
     out: cython.p_uchar,
     to: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Copy ASCII up to a mark: the position of the mark, of a byte that is not ASCII, or ``end``.
+    """Copy ASCII up to a mark, a byte that is not ASCII, or ``end``; return that position.
 
-    Eight bytes a step, of which the last may reach up to seven bytes beyond what is copied.
+    Each step copies eight bytes; the last may write up to seven bytes beyond the copied text.
     """
     word: cython.ulonglong
     found: cython.ulonglong
@@ -79,7 +79,7 @@ def _copy_until(
         word = load_little_u64(data, at)
         one = word ^ marks
         other = word ^ other_marks
-        # A byte's top bit is set if the byte is a mark. Borrows only disturb what comes later.
+        # A byte's top bit is set if the byte is a mark. Borrows only affect later bytes.
         found = ((one - _ONES) & ~one) | ((other - _ONES) & ~other) | word
         found &= _TOP_BITS
         copy_bytes(out, to, data, at, 8)
@@ -108,9 +108,10 @@ def _find_name(
     items: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """The number of the item from ``first`` on with the name that was written behind the last one.
+    """Find the name that was written after the last item among the items from ``first`` on.
 
-    ``items`` if it is new; its looks are noted then. They tell most names apart.
+    Return the number of the item with that name, or ``items`` if the name is new. Then its length
+    and its first and last byte are added to ``looks``, which distinguish most names quickly.
     """
     at: cython.Py_ssize_t = offsets[items]
     look: cython.longlong = size << 16 | names[at] << 8 | names[at + size - 1]
@@ -137,9 +138,9 @@ def _copy_plain(
     values: cython.p_uchar,
     looks: cython.p_longlong,
 ) -> cython.Py_ssize_t:
-    """Write the properties in ``data[at : end]`` as items from ``first`` on; the next number.
+    """Write the properties in ``data[at : end]`` as items from ``first``; return the next number.
 
-    -1 if they are not plain: something is not ASCII, a name comes twice, a part is missing.
+    Return -1 if they are not plain: a byte is not ASCII, a name occurs twice, or a part is missing.
     """
     items: cython.Py_ssize_t = first
     stop: cython.Py_ssize_t
@@ -175,7 +176,7 @@ def _copy_any(
     looks: cython.p_longlong,
     spans: cython.p_longlong,
 ) -> cython.Py_ssize_t:
-    """The same for all properties: the last of equal names counts, in the place of the first."""
+    """Do the same for any properties: the last of equal names counts, in the first one's place."""
     items: cython.Py_ssize_t = first
     item: cython.Py_ssize_t
     item_end: cython.Py_ssize_t
@@ -213,9 +214,9 @@ def fill_properties(
     value_offsets: cython.int[::1],
     values: cython.uchar[::1],
 ) -> int:
-    """Write every row's properties; how many there are. ``lists`` are the offsets of the rows.
+    """Write every row's properties and return their number; ``lists`` are the offsets of the rows.
 
-    Java's parser: an item needs a name, the separator and a value; the last of equal names counts.
+    As in Java, an item needs a name, the separator and a value; the last of equal names counts.
     """
     check_room(
         rows,

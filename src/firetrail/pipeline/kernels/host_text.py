@@ -1,6 +1,6 @@
-"""Hosts and ids as text, written straight from a record into a buffer.
+"""Hosts and ids as text, written directly from a record to a buffer.
 
-The forms are those of :mod:`~firetrail.format.hosts` and :mod:`~firetrail.format.ids`.
+The text forms are those of :mod:`~firetrail.format.hosts` and :mod:`~firetrail.format.ids`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MINUS = cython.declare(cython.uchar, 45)
 @cython.nogil
 @cython.exceptval(check=False)
 def _digit(value: cython.longlong, ten: cython.int) -> cython.uchar:
-    """A hex digit; ``ten`` is the letter that stands for 10."""
+    """Return a hex digit; ``ten`` is the letter for 10."""
     return value + 48 if value < 10 else value - 10 + ten
 
 
@@ -38,7 +38,7 @@ def _digit(value: cython.longlong, ten: cython.int) -> cython.uchar:
 def _number(
     out: cython.p_uchar, to: cython.Py_ssize_t, value: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write a decimal number; the position behind it."""
+    """Write a decimal number; return the position after it."""
     digits: cython.Py_ssize_t = 1
     rest: cython.longlong
     if value < 0:
@@ -99,7 +99,7 @@ def _address_v6(
     data: cython.pointer(cython.const[cython.uchar]),
     at: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write an IPv6 address: the first of the longest runs of zeros is left out."""
+    """Write an IPv6 address, with the first of the longest runs of zeros as ``::``."""
     i: cython.Py_ssize_t
     run: cython.Py_ssize_t = 0
     best: cython.Py_ssize_t = 1
@@ -137,7 +137,7 @@ def copy_host(
     at: cython.Py_ssize_t,
     v6: cython.bint,
 ) -> cython.Py_ssize_t:
-    """Write the host at ``data[at]`` as ``ip:port`` or ``[ip]:port``; the position behind it."""
+    """Write the host at ``data[at]`` as ``ip:port`` or ``[ip]:port``; return the end position."""
     if v6:
         out[to] = 91
         to = _address_v6(out, to + 1, data, at)

@@ -1,4 +1,4 @@
-"""Messages in columns as the items of a client batch, taken from the buffers of Arrow arrays."""
+"""Packs messages from the buffers of Arrow arrays as the items of a client batch."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def pack_items(
     first: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ) -> tuple[int, int]:
-    """Write the rows ``picks[first:]`` as items until ``out`` is full: (the next pick, bytes).
+    """Write the rows ``picks[first:]`` as items until ``out`` is full; return (next pick, bytes).
 
-    Row *n* has the bytes from ``ends[n]`` to ``ends[n + 1]`` of bodies and of properties. Raises
-    ValueError for a row that is none, or whose properties no item can hold.
+    Row *n* has the bytes from ``ends[n]`` to ``ends[n + 1]`` of bodies and of properties. Raise
+    ValueError for a row that does not exist, or whose properties are too long for an item.
     """
     rows: cython.Py_ssize_t = min(len(body_ends), len(property_ends)) - 1
     room: cython.Py_ssize_t = len(out)

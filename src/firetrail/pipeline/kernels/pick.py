@@ -1,4 +1,4 @@
-"""Choose the records of a scan that a reader wants: by queue, topic, store time, tag and key.
+"""Selects records of a scan by queue, topic, store time, tag and key.
 
 A record is in a queue if the queue's unit at its queue offset points to it. Records of prepared and
 rolled back transactions have no unit.
@@ -36,9 +36,9 @@ else:
 COMPILED = cython.compiled
 
 ANY_QUEUE = -1
-"""Queue id of a wish for all records of a topic, in a queue or not."""
+"""Queue id that selects all records of a topic, whether in a queue or not."""
 NO_UNITS = -1
-"""Where the units of a queue are not at hand: every record that should have one counts."""
+"""Position if the units of a queue are not available: every record that should have one counts."""
 TIME_MIN = -(2**63)
 TIME_MAX = 2**63 - 1
 
@@ -46,7 +46,7 @@ _SPACE = cython.declare(cython.int, 32)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)
 _TEXT_MAX = 3 * layout.MAX_TOPIC_V2
 
-# What is known of a wanted queue, one behind the other.
+# Fields of an entry of _queues.
 _HASH = cython.declare(cython.Py_ssize_t, 0)
 _NAME_AT = cython.declare(cython.Py_ssize_t, 1)
 _NAME_SIZE = cython.declare(cython.Py_ssize_t, 2)
@@ -71,12 +71,12 @@ def _has_unit(
 
 @cython.cclass
 class Picker:
-    """What is wanted; everything by default.
+    """The conditions for records to be picked; by default all records are.
 
     ``queues`` are (topic, queue id, begin, end, position of the unit of ``begin`` in ``units``):
-    only records of these are picked. ``tags`` are the tags of which a record has to have one,
-    ``key`` one of its keys or its unique key. Store times (ms) from ``since`` up to ``until``.
-    ``dispatched`` records are those that have a unit, whatever queues are at hand.
+    only records in these ranges are picked. A record must have one of ``tags``, and ``key`` as one
+    of its keys or its unique key. Store times (ms) are from ``since`` up to ``until``.
+    ``dispatched`` excludes records that have no unit, whatever queues are available.
     """
 
     _names: cython.const[cython.uchar][::1]
@@ -105,7 +105,7 @@ class Picker:
         until: cython.longlong = TIME_MAX,
         dispatched: cython.bint = False,
     ) -> None:
-        names = bytearray(1)  # never empty, and nothing stands at 0
+        names = bytearray(1)  # never empty; position 0 is unused
         self._count = -1 if queues is None else len(queues)
         self._by_queue = False
         entries = array("q", bytes(8 * _WIDTH * max(self._count, 1)))
@@ -157,7 +157,7 @@ class Picker:
         self._slots[slot] = number + 1
 
     def seen(self, number: cython.Py_ssize_t) -> int:
-        """How many records of queue ``number`` there were, whatever else they lack."""
+        """Return how many records were in the range of queue ``number``, picked or not."""
         if not 0 <= number < self._count:
             raise IndexError(f"queue {number} of {self._count}")
         return self._queues[_WIDTH * number + _SEEN]
@@ -170,9 +170,9 @@ class Picker:
         rows: cython.Py_ssize_t,
         picks: cython.longlong[::1],
     ) -> int:
-        """Note those of the rows ``first`` to ``rows`` of a scan of ``data`` that are wanted.
+        """Write the numbers of the selected rows from ``first`` to ``rows`` to ``picks``.
 
-        Their numbers go to ``picks``; how many there are.
+        The rows are those of a scan of ``data``. Return the number of selected rows.
         """
         capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
         if first < 0 or first > rows or rows > capacity or rows - first > len(picks):
@@ -223,7 +223,7 @@ class Picker:
         name_at: cython.Py_ssize_t,
         name_size: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Whether bytes with the right hash read as a wanted name, malformed ones included."""
+        """Whether bytes with the right hash decode to a name, even if they are malformed UTF-8."""
         names: cython.pointer(cython.const[cython.uchar])
         scratch: cython.p_uchar
         if cython.compiled:
@@ -249,7 +249,7 @@ class Picker:
         capacity: cython.Py_ssize_t,
         row: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Whether the record is of a wanted topic, or in a wanted queue and range of it."""
+        """Whether the record has a selected topic, or is in a selected range of a queue."""
         topic_hash: cython.longlong = cells[k.COL_TOPIC_HASH * capacity + row]
         queue_id: cython.longlong = cells[k.COL_QUEUE_ID * capacity + row]
         slot: cython.longlong = topic_hash
@@ -284,7 +284,7 @@ class Picker:
         row: cython.Py_ssize_t,
         entry: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Whether the queue has the record at its queue offset, in the wanted range."""
+        """Whether the queue has the record at its queue offset, in the selected range."""
         offset: cython.longlong = cells[k.COL_QUEUE_OFFSET * capacity + row]
         begin: cython.longlong = self._queues[entry + _BEGIN]
         at: cython.longlong = self._queues[entry + _UNITS_AT]

@@ -1,8 +1,8 @@
-"""Which records are completely said by their fields, so that these give the same bytes again.
+"""Classifies records by whether their fields determine all of their bytes.
 
-Almost all are. The others keep their bytes beside their fields where nothing may be lost: names or
-values of properties that readers drop, replace or pass over, text that is not UTF-8, times and
-ports out of range, a topic in the longer form without need.
+Almost all records are plain in this sense. An archive keeps the bytes of the others in addition to
+their fields: records with properties that readers drop, replace or skip, with text that is not
+UTF-8, with times or ports out of range, or with a short topic in the format for long ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPILED = cython.compiled
 
 PLAIN = 0
 OPEN = 1
-"""As PLAIN, but the last property lacks the separator at its end."""
+"""Like PLAIN, but the last property lacks the separator at its end."""
 OTHER = 2
 
 _PLAIN = cython.declare(cython.int, PLAIN)
@@ -40,7 +40,7 @@ _OTHER = cython.declare(cython.int, OTHER)
 _MS_MAX = cython.declare(cython.longlong, (2**63 - 1) // 1000)
 _PORT_MAX = cython.declare(cython.longlong, 65535)
 _ITEMS_MAX = cython.declare(cython.Py_ssize_t, 64)
-"""More properties are not compared with each other: such a record counts as not plain."""
+"""A record with more properties is not plain: their names are not compared with each other."""
 
 
 @cython.cfunc
@@ -96,9 +96,9 @@ def _properties(
     end: cython.Py_ssize_t,
     names: cython.p_longlong,
 ) -> cython.int:
-    """PLAIN or OPEN if every item has a name of its own and a value, else OTHER.
+    """Return PLAIN or OPEN if every item has a unique name and a value, else OTHER.
 
-    ``names`` is room for the places and sizes of _ITEMS_MAX names.
+    ``names`` has room for the positions and sizes of _ITEMS_MAX names.
     """
     item_end: cython.Py_ssize_t
     name_end: cython.Py_ssize_t
@@ -134,7 +134,7 @@ def _has_plain_head(
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether times, hosts and topic come back as they are."""
+    """Whether the columns of times, hosts and topic determine their bytes."""
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
     body_at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row]
     topic_at: cython.Py_ssize_t = cells[k.COL_TOPIC_AT * capacity + row]
@@ -160,7 +160,7 @@ def _has_plain_head(
 
 
 def classify(rows: Rows, kinds: cython.uchar[::1]) -> int:
-    """Note PLAIN, OPEN or OTHER of each row; how many are OTHER."""
+    """Write PLAIN, OPEN or OTHER for each row to ``kinds``; return the number of OTHER."""
     others: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     row: cython.Py_ssize_t

@@ -72,8 +72,9 @@ def test_another_store_in_the_place_of_the_source(
     put(count)
     with pytest.raises(StoreError) as caught:
         run(spark, root, target)
-    assert "not the store that replay-" in str(caught.value)
-    assert "the record at 0 is another; give the replay of this store a name" in str(caught.value)
+    error = str(caught.value)
+    assert "is not the store that replay-" in error
+    assert "the record at 0 is another one; give the replay of this store an id" in error
     assert run(spark, root, target, replay_id="new").messages == count // 3
     assert run(spark, root, target, replay_id="new").messages == 0
 
