@@ -169,7 +169,7 @@ def test_no_path() -> None:
         ({"subscribe": "a", "subscribePattern": "b"}, "give only one of the two"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give only one of the two"),
         ({"maxOffsetsPerTrigger": "1"}, "does not apply to a batch read"),
-        ({"key": "k"}, "needs subscribe"),
+        ({"key": "k"}, "needs the option subscribe"),
         ({"view": "log", "startingOffsets": "earliest"}, "does not apply to view=log"),
         ({"view": "damage", "subscribe": "a"}, "does not apply to view=damage"),
         ({"namesrv": "h:9876"}, "give only one of the two"),
@@ -209,5 +209,5 @@ def test_queues_of_brokers() -> None:
 
 @pytest.mark.parametrize("view", ["log", "damage"])
 def test_brokers_have_queues_only(view: str) -> None:
-    with pytest.raises(ConfigError, match="needs the files of a store"):
+    with pytest.raises(ConfigError, match="brokers have only view=queue"):
         parse_options({"namesrv": "h:9876", "view": view})

@@ -59,10 +59,10 @@ class TestCatalog:
         create = f"create table t using rocketmq options (path '{stores[0]}', columns 'topic,body')"
         spark.sql(create)
         text = error_of(lambda: spark.sql("insert into t values ('usual', X'00')"))
-        assert "a table of the catalog is for reading" in text
+        assert "a table of the catalog is read-only" in text
         assert "df.write.format('rocketmq').mode('append').save(PATH)" in text
         text = error_of(lambda: spark.sql(f"{create.replace('table t', 'table u')} as select 1 a"))
-        assert "a table of the catalog is for reading" in text
+        assert "a table of the catalog is read-only" in text
         assert not spark.catalog.tableExists("u")
 
     def test_altered_columns(self, spark_tables: SparkSession, stores: list[Path]) -> None:
@@ -132,9 +132,9 @@ class TestSeveralStores:
     @pytest.mark.parametrize(
         ("options", "error"),
         [
-            ({"paths": "a"}, r"paths = 'a': must be what load\(\[…\]\) makes"),
+            ({"paths": "a"}, r"paths = 'a': must be the JSON list that load\(\[…\]\) makes"),
             ({"paths": "[]"}, "paths = '\\[\\]': must be"),
-            ({"paths": '["a"]', "path": "a"}, "path = 'together with paths': only one"),
+            ({"paths": '["a"]', "path": "a"}, "path = 'together with paths': give only one"),
             ({"paths": '["a"]', "namesrv": "h:1"}, "paths = 'together with namesrv'"),
             (
                 {"paths": '["a"]', "startingOffsets": '{"T": {"0": 1}}'},
