@@ -3,63 +3,65 @@
 ::
 
     FiretrailError
-    ├── FormatError (also ValueError)   bytes or text that are not what the format says
-    ├── ConfigError (also ValueError)   a setting or an argument that is unknown or out of range
-    │   └── WrongTypeError (also TypeError)  one of the wrong type
-    ├── UnsupportedError                a broker was asked for what it does not do
-    ├── ProtocolError (also ValueError) bytes on a connection that are no command
-    ├── RequestError                    a request that was answered with an error code
+    ├── FormatError (also ValueError)   bytes or text violate their format
+    ├── ConfigError (also ValueError)   a setting or an argument is unknown or out of range
+    │   └── WrongTypeError (also TypeError)  a setting or an argument has the wrong type
+    ├── UnsupportedError                a broker is configured for a feature it does not have
+    ├── ProtocolError (also ValueError) bytes on a connection are not a valid command
+    ├── RequestError                    a request was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
-    ├── NotReachedError                 a name server or broker that does not answer  retry later
-    ├── NoSuchError                     a topic, queue or group that does not exist
-    ├── AddressInUseError               a port that another process listens on
-    ├── ClientClosedError               a client used before open or after close
-    ├── PipelineError                   bulk work that Spark cannot do as asked
+    ├── NotReachedError                 a name server or broker does not answer     retry later
+    ├── NoSuchError                     a topic, queue or group does not exist
+    ├── AddressInUseError               another process listens on the port
+    ├── ClientClosedError               a client was used before open or after close
+    ├── PipelineError                   Spark cannot do the requested work
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
-    │   ├── JavaMissingError            no Java anywhere
-    │   ├── JavaTooOldError             no Java that Spark runs on
-    │   ├── NotSharedError              a worker that does not see the driver's files
-    │   └── LakeError                   an archive that cannot be written or read so
-    └── StoreError                      a store that cannot do what was asked
-        ├── NotAStoreError              the folder holds no message store
+    │   ├── JavaMissingError            Java is not installed
+    │   ├── JavaTooOldError             Java is too old for Spark
+    │   ├── NotSharedError              a worker does not see the driver's files
+    │   └── LakeError                   an archive cannot be written or read as requested
+    └── StoreError                      a store cannot do what was requested
+        ├── NotAStoreError              the folder contains no message store
         ├── StoreLockedError            another process has the store open          retry later
-        ├── StoreDamagedError           data that was durable does not read back
+        ├── StoreDamagedError           durable data does not read back
         │   └── QueueGapError           a queue lacks messages before those to append
-        ├── DataLostError               messages asked for that retention has deleted
-        ├── StoreReadOnlyError          opened for reading, or writing was given up
-        ├── StoreClosedError            used before open or after close
-        ├── DiskFullError               no room for the next file                   retry later
-        ├── FlushFailedError            a sync failed: nothing more is acknowledged
-        ├── SegmentSizeError            a file whose length does not fit its queue
-        └── IllegalMessageError         a message the store must refuse
+        ├── DataLostError               retention has deleted the requested messages
+        ├── StoreReadOnlyError          opened for reading, or writing stopped after a failure
+        ├── StoreClosedError            the store was used before open or after close
+        ├── DiskFullError               no space for the next file                  retry later
+        ├── FlushFailedError            a sync failed: no more messages are acknowledged
+        ├── SegmentSizeError            the length of a file does not match its queue
+        └── IllegalMessageError         the store must reject the message
             └── PropertiesTooLongError  its properties do not fit into a record
 
-"retry later" marks the errors whose ``retriable`` is True: they go away without a change to the
-call. The others need another argument, another file or an operator. A RequestError is retriable
-if its code is. The message of each error names the thing, the place and
-what to do; errors with arguments also keep them as attributes, and survive pickling (they cross
-process borders in bulk jobs).
+"retry later" marks the errors whose ``retriable`` is True: the same call may succeed later. The
+others need another argument, another file or an operator. Whether a RequestError is retriable
+depends on its code. The message of each error names the thing, the place and the remedy. Errors
+with arguments also keep them as attributes, and can be pickled, because they cross process
+boundaries in bulk jobs.
 """
 
 from __future__ import annotations
 
 RETRIABLE_CODES = frozenset({1, 2, 14, 215})
-"""Response codes that may be different a moment later: SYSTEM_ERROR, SYSTEM_BUSY,
-SERVICE_NOT_AVAILABLE and FLOW_CONTROL. Clients and the pipeline retry on these."""
+"""Response codes of temporary failures: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE and
+FLOW_CONTROL. Clients and the pipeline retry after these."""
 
 
 class FiretrailError(Exception):
-    """Root of everything Firetrail raises on purpose."""
+    """The base class of all errors that Firetrail raises on purpose."""
 
     retriable: bool = False
-    """Whether the same call may succeed later, without a change to it."""
+    """Whether the same call may succeed later, unchanged."""
 
 
 class FormatError(FiretrailError, ValueError):
-    """Bytes (or text) that are not what their format says.
+    """Bytes or text violate their format.
 
-    ``offset`` counts from the start of the buffer that was given to the codec: a byte offset, or
-    a character offset where the input was text.
+    Args:
+        field: the part of the input that is wrong.
+        offset: its position in the input of the decoder, in bytes, or in characters for text.
+        detail: what is wrong, and the remedy.
     """
 
     def __init__(self, field: str, offset: int, detail: str) -> None:
@@ -73,13 +75,17 @@ class FormatError(FiretrailError, ValueError):
 
 
 class ProtocolError(FiretrailError, ValueError):
-    """Bytes on a connection that are no command, or a command that cannot be made sense of."""
+    """Bytes on a connection are not a valid command."""
 
 
 class RequestError(FiretrailError):
-    """A request that is answered with an error code.
+    """A request was answered with an error code.
 
-    A handler raises it to answer so, and the client that receives the response raises it again.
+    A handler raises it to send an error response, and the client that receives it raises it again.
+
+    Args:
+        code: the response code (:class:`ResponseCode`).
+        remark: the reason, in the words of the peer.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -95,7 +101,12 @@ class RequestError(FiretrailError):
 class NoRouteYetError(RequestError):
     """No broker has registered at the name server, so it is unknown whether the topic exists.
 
-    A name server that has just started knows no topics until the brokers register, within seconds.
+    A name server that has just started knows no topics until the brokers register, which takes
+    seconds.
+
+    Args:
+        code: the response code, TOPIC_NOT_EXIST.
+        remark: the reason.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -104,13 +115,13 @@ class NoRouteYetError(RequestError):
 
 
 class NotReachedError(FiretrailError):
-    """A name server or a broker does not exist at its address, or does not answer."""
+    """No name server or broker runs at the address, or it does not answer."""
 
     retriable = True
 
 
 class NoSuchError(FiretrailError):
-    """The store or the cluster has no such topic, queue or group."""
+    """The topic, queue or group does not exist in the store or cluster."""
 
 
 class AddressInUseError(FiretrailError):
@@ -122,11 +133,17 @@ class ClientClosedError(FiretrailError):
 
 
 SHOWN_MAX = 200
-"""Characters of a value in the message of an error."""
+"""The most characters of a value that an error message contains."""
 
 
 class ConfigError(FiretrailError, ValueError):
-    """A setting or an argument with a value it cannot have, or a key that does not exist."""
+    """A setting or an argument has a value that is not allowed, or its key does not exist.
+
+    Args:
+        key: the name of the setting or argument.
+        value: the value that was given.
+        allowed: what is allowed instead.
+    """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(key, value, allowed)
@@ -139,64 +156,69 @@ class ConfigError(FiretrailError, ValueError):
 
 
 class WrongTypeError(ConfigError, TypeError):
-    """A setting or an argument of the wrong type."""
+    """A setting or an argument has the wrong type."""
 
 
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python does not print numbers of thousands of digits
+    except ValueError:  # Python refuses to print integers with thousands of digits
         return f"a very large {type(value).__name__}"
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 class UnsupportedError(FiretrailError):
-    """A setting, or a file of a Java broker, that asks for what Firetrail does not do."""
+    """A setting, or a file of a Java broker, requires a feature that Firetrail does not have."""
 
 
 class PipelineError(FiretrailError):
-    """Root of the errors of ``pipeline``, apart from those of the stores it works on."""
+    """The base class of the errors of ``pipeline``, except those of the stores it works on."""
 
 
 class MissingExtraError(PipelineError):
-    """What the extra ``spark`` installs is not there."""
+    """The packages of the extra ``spark`` are not installed."""
 
 
 class JavaMissingError(PipelineError):
-    """Spark needs Java, and there is none."""
+    """Spark needs Java, but Java is not installed."""
 
 
 class JavaTooOldError(PipelineError):
-    """Every Java that was found is older than Spark needs."""
+    """All installed versions of Java are too old for Spark."""
 
 
 class NotSharedError(PipelineError):
-    """A worker and the driver see different files under the same path, or one sees none."""
+    """A worker and the driver see different files under the same path, or one of them sees none."""
 
 
 class LakeError(PipelineError):
-    """The folder holds no archive, one of another store, one that is not whole, or other files."""
+    """The folder contains no archive, an incomplete one, one of another store, or other files."""
 
 
 class StoreError(FiretrailError):
-    """Root of the errors of ``storage`` and ``store``."""
+    """The base class of the errors of ``storage`` and ``store``."""
 
 
 class NotAStoreError(StoreError):
-    """The folder is missing, is not a folder, or holds no message store."""
+    """The folder does not exist, is not a folder, or contains no message store."""
 
 
 class StoreLockedError(StoreError):
-    """The lock file is held by another process (or by another store object of this one)."""
+    """Another process, or another store object of this process, has the store open."""
 
     retriable = True
 
 
 class StoreDamagedError(StoreError):
-    """Data below the durable watermark does not read back: never truncated in silence.
+    """Data below the durable watermark does not read back; it is never truncated silently.
 
-    ``offset`` is the place in ``file``; ``physical_offset`` the log offset of the record it
-    concerns, or None where there is none (a header, a file name, a length).
+    Args:
+        file: the damaged file.
+        offset: the position in the file.
+        physical_offset: the position in the commit log of the record concerned; None if the damage
+            does not concern a record (a header, a file name, a length).
+        detail: what is wrong.
+        remedy: what to do about it.
     """
 
     def __init__(
@@ -215,15 +237,15 @@ class StoreDamagedError(StoreError):
 
 
 class QueueGapError(StoreDamagedError):
-    """The log continues a queue after messages that the queue does not have."""
+    """The next message of the log does not directly follow the last one of its queue."""
 
 
 class DataLostError(StoreError):
-    """Messages that were asked for are no longer in the store: retention has deleted them."""
+    """The requested messages are no longer in the store, because retention has deleted them."""
 
 
 class StoreReadOnlyError(StoreError):
-    """The store takes no writes: opened read-only, or writing stopped after a failure."""
+    """The store accepts no writes: it was opened read-only, or writing stopped after a failure."""
 
 
 class StoreClosedError(StoreError):
@@ -231,23 +253,25 @@ class StoreClosedError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """The disk (or the quota) has no room for the file that is needed next."""
+    """The disk, or the quota, has no space for the next file."""
 
     retriable = True
 
 
 class FlushFailedError(StoreError):
-    """A sync failed. The kernel may have dropped the pages, so it is never tried again."""
+    """A sync failed. The kernel may have dropped the pages, so the sync is never retried."""
 
 
 class SegmentSizeError(StoreError):
-    """A file of a segment queue is not as long as the files around it."""
+    """A file of a segment queue has another length than its neighbours."""
 
 
 class IllegalMessageError(StoreError):
-    """A message that the format cannot hold or the store must not take.
+    """The format cannot represent the message, or the store must not accept it.
 
-    ``field`` is the part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
+    Args:
+        field: the part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
+        detail: what is wrong, and what is allowed.
     """
 
     def __init__(self, field: str, detail: str) -> None:

@@ -32,11 +32,11 @@ def test_values_stand_for_members_of_enumerations() -> None:
     consumer = push(model="BROADCASTING", start="CONSUME_FROM_TIMESTAMP", start_time_ms=1)
     assert consumer._model is MessageModel.BROADCASTING
     assert consumer._start.where is ConsumeFromWhere.TIMESTAMP
-    assert list(consumer.wanted) == ["T"], "who broadcasts has no retry topic"
+    assert list(consumer.wanted) == ["T"], "a broadcast consumer has no retry topic"
     first = ConsumeFromWhere.FIRST_OFFSET
     assert simple(start=first.value)._start is first
-    assert simple(start=first.value)._begins_at_first("T")
-    assert not simple()._begins_at_first("T")
+    assert simple(start=first.value)._starts_at_first("T")
+    assert not simple()._starts_at_first("T")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class TestMethods:
     @pytest.mark.parametrize("raw", [b"", b"no stream at all"])
     def test_not_compressed_at_all(self, kind: int, raw: bytes) -> None:
         compressed(b"", kind)
-        with pytest.raises(FormatError, match=r"record\.body has it as it is"):
+        with pytest.raises(FormatError, match=r"record\.body is the compressed"):
             inflated(raw, kind | 1)
 
     def test_cut_off(self, kind: int) -> None:

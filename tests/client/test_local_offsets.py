@@ -61,7 +61,7 @@ def test_the_one_before_is_read_if_it_must(
     asyncio.run(offsets.save({Q0: 6}))
     offsets.path.write_text("{torn")
     assert opened(tmp_path).get(Q0) == 5
-    assert "offsets.json: not read" in caplog.text
+    assert "offsets.json cannot be read and is ignored" in caplog.text
 
 
 def test_nothing_new_is_not_written(tmp_path: Path) -> None:

@@ -102,5 +102,5 @@ def test_a_group_without_an_offset_has_none() -> None:
 
 
 def test_a_time_needs_the_start_by_time() -> None:
-    with pytest.raises(ConfigError, match=r"start_time_ms = 5: only with start="):
+    with pytest.raises(ConfigError, match=r"start_time_ms = 5: is allowed only with start="):
         StartPosition(LAST, 5)

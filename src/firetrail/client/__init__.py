@@ -1,6 +1,6 @@
 """An asyncio client for RocketMQ clusters, Firetrail's or Java's.
 
-Everything that a program needs of it is here, also the errors that it raises.
+Programs import everything from here, including the errors that the clients raise.
 """
 
 from firetrail.client.admin import Admin

@@ -1,4 +1,4 @@
-"""The rules for arguments of clients, beyond those for arguments in general."""
+"""Checks of the arguments of clients, in addition to :mod:`firetrail.format.arguments`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def checked_group(name: str) -> str:
-    """The name of a group. ConfigError if it cannot be one."""
+    """Return the name of a group; raise ConfigError if it is not a valid one."""
     if not isinstance(name, str) or not is_group(name):
         raise ConfigError("group", name, GROUP_RULE)
     return name
 
 
 def one_of(kind: type[Choice], name: str, value: str) -> Choice:
-    """A member of an enumeration, given as such or as its value, or ConfigError."""
+    """Return the member of an enumeration with a value, or raise ConfigError."""
     try:
         return kind(value)
     except ValueError:
@@ -34,7 +34,7 @@ def one_of(kind: type[Choice], name: str, value: str) -> Choice:
 
 
 def checked_queue(queue: MessageQueue) -> MessageQueue:
-    """A queue of a topic."""
+    """Return a queue; raise ConfigError if one of its fields is not valid."""
     instance("queue", queue, MessageQueue)
     text("queue.topic", queue.topic)
     text("queue.broker_name", queue.broker_name)
@@ -45,11 +45,11 @@ def checked_queue(queue: MessageQueue) -> MessageQueue:
 def checked_subscription(
     name: str, subscription: SubscriptionData | None, topic: str
 ) -> SubscriptionData | None:
-    """What is wanted of the topic, or None."""
+    """Return a subscription, or None; raise ConfigError if it belongs to another topic."""
     if subscription is None:
         return None
     if not isinstance(subscription, SubscriptionData):
-        raise WrongTypeError(name, subscription, "expected what by_tags or by_sql returns")
+        raise WrongTypeError(name, subscription, "expected the result of by_tags or by_sql")
     if subscription.topic != topic:
         what = f"is a subscription of {subscription.topic}, not of {topic}"
         raise ConfigError(name, subscription, what)
@@ -57,7 +57,7 @@ def checked_subscription(
 
 
 def checked_address(address: str, name: str = "address") -> str:
-    """``HOST:PORT``, or ConfigError."""
+    """Return an address; raise ConfigError unless it is ``HOST:PORT``."""
     text(name, address)
     try:
         split_address(address)
@@ -67,7 +67,7 @@ def checked_address(address: str, name: str = "address") -> str:
 
 
 def name_servers(namesrv: str | Sequence[str]) -> list[str]:
-    """The addresses of name servers."""
+    """Return the addresses of name servers; raise ConfigError if there are none."""
     allowed = "expected HOST:PORT, or several, in a list or separated by ';'"
     if isinstance(namesrv, bytes) or not isinstance(namesrv, str | Sequence):
         raise WrongTypeError("namesrv", namesrv, allowed)
@@ -81,8 +81,8 @@ def name_servers(namesrv: str | Sequence[str]) -> list[str]:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """ConfigError unless each can be one line of a file of settings."""
+    """Raise ConfigError unless each setting fits into one line of a settings file."""
     for key, value in mapping("settings", settings).items():
         text("settings", key)
         if "\n" in key + instance(f"settings[{key!r}]", value, str):
-            raise ConfigError(f"settings[{key!r}]", value, "has more than one line")
+            raise ConfigError(f"settings[{key!r}]", value, "contains a line break; remove it")

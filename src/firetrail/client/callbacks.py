@@ -1,4 +1,4 @@
-"""What brokers ask a push consumer, mostly because an administrator has asked them."""
+"""Requests that brokers send to a push consumer, mostly on behalf of an administrator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from firetrail.remoting.headers import GroupHeader
 
 
 class CallbackTarget(Protocol):
-    """The consumer that is asked."""
+    """The consumer that the requests concern."""
 
     group: str
     assigned: dict[MessageQueue, ProcessQueue]
@@ -37,17 +37,17 @@ class CallbackTarget(Protocol):
     opened_ms: int
 
     def notice_change(self) -> None:
-        """The members of the group have changed."""
+        """Rebalance soon, because the members of the group have changed."""
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Consume queues from other offsets on."""
+        """Continue at other offsets."""
 
     async def consume_now(self, message: Received) -> BaseException | None:
-        """Give a message to the listener; None, or why it has not consumed it."""
+        """Call the listener with a message; return None, or the error that it raised."""
 
 
 class CallbackHandlers:
-    """Answers for a consumer."""
+    """Handles the requests of brokers for a consumer."""
 
     def __init__(self, consumer: CallbackTarget) -> None:
         self._consumer = consumer
@@ -60,21 +60,21 @@ class CallbackHandlers:
         }
 
     def changed(self, connection: Connection, request: Command) -> None:
-        """Members came or went."""
+        """Notify the consumer that members have joined or left."""
         if GroupHeader.decode(request.fields).consumer_group == self._consumer.group:
             self._consumer.notice_change()
 
     async def reset(self, connection: Connection, request: Command) -> None:
-        """Go on at other offsets."""
+        """Continue at the offsets in the request."""
         await self._consumer.go_on_at(_offsets(request.content))
 
     def status(self, connection: Connection, request: Command) -> Command:
-        """Up to where the queues are consumed."""
+        """Return the offset of each assigned queue."""
         table = {queue: taken.offset for queue, taken in self._consumer.assigned.items()}
         return request.answer(body=ConsumerStatus(message_queue_table=table).encode())
 
     def running_info(self, connection: Connection, request: Command) -> Command:
-        """How this consumer does."""
+        """Return the state of the consumer and its queues."""
         self._check_group(RunningInfoHeader.decode(request.fields).consumer_group)
         queues = {
             queue: {"cachedMsgCount": taken.waiting, "commitOffset": taken.offset, "droped": False}
@@ -93,7 +93,7 @@ class CallbackHandlers:
         return request.answer(body=info.encode())
 
     async def consume(self, connection: Connection, request: Command) -> Command:
-        """Consume one message at once, and say how it went."""
+        """Consume the message in the request at once, and return the outcome."""
         header = ConsumeDirectlyHeader.decode(request.fields)
         self._check_group(header.consumer_group)
         record = decode_received(request.content)
@@ -113,7 +113,7 @@ class CallbackHandlers:
 
 
 def _offsets(raw: bytes) -> Mapping[MessageQueue, int]:
-    """In the form for Java's clients, or in that for all others."""
+    """Decode the form for Java clients, or the form for clients in other languages."""
     try:
         return ResetOffsets.decode(raw).offset_table
     except ProtocolError:

@@ -1,6 +1,6 @@
-"""Bodies that producers have compressed: zlib, and with the extra ``compression`` LZ4 and zstd.
+"""Decompression of bodies: zlib, and with the extra ``compression`` also LZ4 and zstd.
 
-What comes out is bounded, because a few bytes can stand for very many.
+The size of the result is limited, because a few compressed bytes can expand to very many.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 from firetrail.errors import FormatError
 
 INFLATED_MAX = 64 << 20
-"""Larger bodies are not inflated."""
+"""The most bytes that a decompressed body may have."""
 PIECE = 1 << 10
-"""So much is fed at once to zstd, which has no limit of its own: at most 32 MiB come of that."""
+"""Input per step for zstd, which has no output limit: a step yields at most 32 MiB."""
 _KIND = 0x700
 _NAMES = {0x000: "zlib", 0x100: "LZ4", 0x200: "zstd", 0x300: "zlib"}
 _MODULES = {"zlib": "zlib", "LZ4": "lz4.frame", "zstd": "zstandard"}
 
 
 def inflated(raw: bytes, sys_flag: int) -> bytes:
-    """A compressed body inflated, by the method in the flags of its message. Else FormatError."""
+    """Decompress a body with the method in the flags of its message, or raise FormatError."""
     name = _NAMES.get(sys_flag & _KIND)
     if name is None:
-        raise _refusal(f"method {(sys_flag & _KIND) >> 8} is unknown")
+        raise _format_error(f"compression method {(sys_flag & _KIND) >> 8} is unknown")
     try:
         module = import_module(_MODULES[name])
     except ImportError:
-        raise _refusal(f"{name} needs: pip install 'firetrail[compression]'") from None
+        raise _format_error(f"{name} needs: pip install 'firetrail[compression]'") from None
     stream: Any
     failures: tuple[type[Exception], ...]
     if name == "zlib":
@@ -40,9 +40,9 @@ def inflated(raw: bytes, sys_flag: int) -> bytes:
     try:
         body = _in_pieces(stream, raw) if name == "zstd" else stream.decompress(raw, INFLATED_MAX)
     except failures as error:
-        raise _refusal(str(error)) from None
+        raise _format_error(str(error)) from None
     if not stream.eof:
-        raise _refusal(f"it is cut off, or more than {INFLATED_MAX} bytes long")
+        raise _format_error(f"it is cut off, or more than {INFLATED_MAX} bytes long")
     return bytes(body)
 
 
@@ -55,9 +55,9 @@ def _in_pieces(stream: Any, raw: bytes) -> bytes:
         if stream.eof:
             break
         if size > INFLATED_MAX:
-            raise _refusal(f"more than {INFLATED_MAX} bytes long")
+            raise _format_error(f"it is more than {INFLATED_MAX} bytes long")
     return b"".join(found)
 
 
-def _refusal(why: str) -> FormatError:
-    return FormatError("compressed body", 0, f"{why}; record.body has it as it is")
+def _format_error(detail: str) -> FormatError:
+    return FormatError("compressed body", 0, f"{detail}; record.body is the compressed body")

@@ -1,4 +1,4 @@
-"""Steps that do not depend on each other, of which some may fail."""
+"""Independent steps, of which some may fail without stopping the others."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from firetrail.errors import FiretrailError
 
 
 class Failures:
-    """What failed while the other steps were done all the same."""
+    """Notes the first failure of several steps, to be raised after all of them."""
 
     def __init__(self) -> None:
         self._first: Exception | None = None
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Do one of the steps; if a broker does not answer or refuses, that is only noted."""
+        """Run one step; if a broker does not answer or rejects a request, only note the error."""
         try:
             yield
         except (OSError, FiretrailError) as error:
             self._first = self._first or error
 
     def raise_first(self) -> None:
-        """Raise the first failure, if there was one."""
+        """Raise the first failure; return if there was none."""
         if self._first is not None:
             raise self._first

@@ -1,7 +1,8 @@
-"""How far a consumer that broadcasts is: in a file of its own, as the Java client keeps it.
+"""The offsets of a broadcast consumer, in a local file, as in the Java client.
 
-``<folder>/<client>/<group>/offsets.json``, and the one before as ``offsets.json.bak``, which is
-read if the other cannot be. The form is RocketMQ's: a consumer in Java can go on with the file.
+The file is ``<folder>/<client>/<group>/offsets.json``. Its previous version is kept as
+``offsets.json.bak``, which is read if the file cannot be. The format is RocketMQ's, so a Java
+consumer can continue with the file.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from firetrail.remoting.body import Body
 from firetrail.system import Files
 
 FOLDER = ".rocketmq_offsets"
-"""Below the home folder, unless another is given."""
+"""The default folder, below the home folder, as in the Java client."""
 INSTANCE = "DEFAULT"
-"""The Java client's name for the only consumer of a group on a machine."""
+"""The default name of a consumer, as in the Java client."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class _Table(Body):
 
 
 class LocalOffsets:
-    """The offsets of one consumer. Two that share a file would not notice each other."""
+    """The offsets of one consumer. Consumers that share a file overwrite each other's offsets."""
 
     def __init__(self, folder: Path, client: str, group: str, files: Files | None = None) -> None:
         self._files = files or Files()
@@ -42,18 +43,18 @@ class LocalOffsets:
         self._backup = self.path.with_name(self.path.name + ".bak")
         self._saved: dict[MessageQueue, int] = {}
         self._saving: set[asyncio.Future[None]] = set()
-        self._writing = asyncio.Lock()  # two may save at once: from time to time, and at the end
+        self._writing = asyncio.Lock()  # the periodic commit and the close may save concurrently
 
     async def load(self) -> None:
-        """Read the file; one that was never written holds nothing."""
+        """Read the file; without a file there are no offsets."""
         self._saved = await asyncio.to_thread(self._load)
 
     def get(self, queue: MessageQueue) -> int | None:
-        """The offset of a queue, as it was read or saved last; None if there is none."""
+        """Return the offset of a queue, as last read or saved; None if there is none."""
         return self._saved.get(queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these, and those of other queues that were there; even if this is cancelled."""
+        """Save these offsets and keep those of other queues, even if this is cancelled."""
         saving = asyncio.ensure_future(self._save(offsets))
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
@@ -73,11 +74,11 @@ class LocalOffsets:
             except FileNotFoundError:
                 continue
             except (FormatError, ProtocolError) as error:
-                _log.warning("%s: not read: %s", path, error)
+                _log.warning("%s cannot be read and is ignored: %s", path, error)
         return {}
 
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
-        """Replace the file; it has its name at all times, whenever a crash comes."""
+        """Replace the file atomically, so that it exists even after a crash."""
         self._files.make_folder(self.path.parent)
         if self.path.exists():
             self._files.replace(self._backup, self._files.read(self.path))
@@ -85,18 +86,18 @@ class LocalOffsets:
 
 
 class Place:
-    """Where a consumer keeps its offsets, as its user says. ConfigError if that cannot be."""
+    """The location of a consumer's offsets; raises ConfigError if the arguments are invalid."""
 
     def __init__(self, folder: Path | None, instance: str) -> None:
         if folder is not None and not isinstance(folder, Path):
             raise WrongTypeError("offsets_folder", folder, "expected a Path")
         if not is_folder_name(text("instance", instance)):
-            raise ConfigError("instance", instance, "cannot be part of the name of a folder")
+            raise ConfigError("instance", instance, "must be usable as the name of a folder")
         self._folder = folder
         self._instance = instance
 
     async def open(self, client_id: str, group: str) -> LocalOffsets:
-        """The offsets of a group there."""
+        """Load and return the offsets of a group."""
         ip = client_id.partition("@")[0]
         folder = self._folder or Path.home() / FOLDER
         found = LocalOffsets(folder, f"{ip}@{self._instance}", group)

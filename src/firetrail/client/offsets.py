@@ -1,4 +1,4 @@
-"""Offsets of queues and of consumer groups, asked of brokers."""
+"""Requests for the offsets of queues and consumer groups."""
 
 from __future__ import annotations
 
@@ -17,17 +17,30 @@ from firetrail.remoting.headers import (
 
 
 class Offsets:
-    """Of the queues whose topics the session has routes of."""
+    """Offsets of queues and groups, as the brokers know them.
+
+    The client must know the route of a queue's topic: call its ``queues(topic)`` first. All methods
+    raise RequestError if a broker answers with an error, and OSError if it cannot be reached or
+    does not answer in time (TimeoutError).
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def lowest(self, queue: MessageQueue) -> int:
-        """The offset of the first message that is there."""
+        """Return the offset of the first message of a queue.
+
+        Args:
+            queue: the queue.
+        """
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
 
     async def end(self, queue: MessageQueue) -> int:
-        """The offset that the next message gets."""
+        """Return the end of a queue: the offset that its next message will get.
+
+        Args:
+            queue: the queue.
+        """
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
@@ -37,10 +50,14 @@ class Offsets:
         return OffsetResponse.decode(answer.fields).offset
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message that was stored at that time or later.
+        """Return the offset of the first message that was stored at a time or later.
 
-        If there is none, this is the end of the queue. A broker of RocketMQ 4.9 answers with the
-        message nearest to that time instead, which is the last one if all are earlier.
+        Without such a message, this is the end of the queue. RocketMQ 4.9 brokers instead return
+        the message nearest to that time, which is the last one if all are earlier.
+
+        Args:
+            queue: the queue.
+            timestamp_ms: the store time, in ms since 1970.
         """
         address = self._address(queue)
         at_ms = number("timestamp_ms", timestamp_ms)
@@ -50,7 +67,12 @@ class Offsets:
         return OffsetResponse.decode(answer.fields).offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Up to where a group has consumed; None if the broker knows nothing about it."""
+        """Return the committed offset of a group in a queue; None if it has none.
+
+        Args:
+            group: the name of the consumer group.
+            queue: the queue.
+        """
         address = self._address(queue)
         header = ConsumerOffsetHeader(
             text("group", group), queue.topic, queue.queue_id, set_zero_if_not_found=False
@@ -64,7 +86,13 @@ class Offsets:
         return OffsetResponse.decode(answer.fields).offset
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """A group has consumed all before ``offset``."""
+        """Commit an offset: the group has consumed all messages of the queue before it.
+
+        Args:
+            group: the name of the consumer group.
+            queue: the queue.
+            offset: the queue offset at which the group continues.
+        """
         address = self._address(queue)
         consumed = number("offset", offset)
         header = ConsumerOffsetHeader(text("group", group), queue.topic, queue.queue_id, consumed)

@@ -1,8 +1,8 @@
-"""Which of a topic's queues each consumer of a group takes.
+"""Strategies that distribute the queues of a topic over the members of a group.
 
-All consumers of a group decide for themselves and have to come to the same result, those of other
-languages too: so the strategies are RocketMQ's, to the letter. Each gets this client's id, the ids
-of all clients and all queues, both sorted, and returns the queues of this client.
+Each member computes the distribution by itself, and all must get the same result, including members
+in other languages. So the strategies are exactly RocketMQ's. A strategy gets the id of this client,
+the sorted ids of all clients and all queues, sorted, and returns the queues of this client.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ from collections.abc import Callable, Sequence
 from firetrail.remoting.bodies import MessageQueue
 
 Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
+"""Gets this client's id, all client ids and all queues; returns the queues of this client."""
 
 VIRTUAL_NODES = 10
+"""Points per client on the ring of :func:`by_consistent_hash`, as in the Java client."""
 
 
 def averagely(
     me: str, clients: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """Neighbouring queues, to each client as many; the first ones get what is left over."""
+    """Assign contiguous ranges of equal size; the first clients get one more if there is a rest.
+
+    Args:
+        me: the id of this client.
+        clients: the sorted ids of all clients of the group.
+        queues: all queues of the topic, sorted.
+    """
     index = clients.index(me)
     size, left = divmod(len(queues), len(clients))
     start = index * size + min(index, left)
@@ -31,14 +39,26 @@ def averagely(
 def by_circle(
     me: str, clients: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """One queue after the other, to one client after the other."""
+    """Assign the queues to the clients in turn (round robin).
+
+    Args:
+        me: the id of this client.
+        clients: the sorted ids of all clients of the group.
+        queues: all queues of the topic, sorted.
+    """
     return list(queues[clients.index(me) :: len(clients)])
 
 
 def by_consistent_hash(
     me: str, clients: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """Each queue to the client next on a ring: few move when a client comes or goes."""
+    """Assign by consistent hashing, so that few queues move when a client joins or leaves.
+
+    Args:
+        me: the id of this client.
+        clients: the sorted ids of all clients of the group.
+        queues: all queues of the topic, sorted.
+    """
     ring = sorted(
         {_md5(f"{client}-{i}"): client for client in clients for i in range(VIRTUAL_NODES)}.items()
     )
@@ -59,7 +79,11 @@ def _md5(text: str) -> int:
 
 
 def in_rooms(*rooms: str) -> Strategy:
-    """Only queues of brokers called ``room@name`` with one of these rooms, evenly."""
+    """Return a strategy that assigns only the queues of brokers in some machine rooms, evenly.
+
+    Args:
+        rooms: the names of the rooms; the brokers there are named ``room@name``.
+    """
 
     def strategy(
         me: str, clients: Sequence[str], queues: Sequence[MessageQueue]
@@ -85,9 +109,14 @@ def nearby(
     room_of_client: Callable[[str], str],
     strategy: Strategy = averagely,
 ) -> Strategy:
-    """Queues of brokers in this client's machine room, shared with the clients there.
+    """Return a strategy that assigns the queues of each machine room to the clients in that room.
 
-    Those of rooms without a client are shared by all. ``strategy`` says how.
+    Queues in rooms without a client are shared by all clients.
+
+    Args:
+        room_of_broker: returns the room of a queue's broker.
+        room_of_client: returns the room of a client id.
+        strategy: how the queues of a room are distributed. Default: :func:`averagely`.
     """
 
     def near(me: str, clients: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -107,5 +136,9 @@ def nearby(
 
 
 def fixed(mine: Sequence[MessageQueue]) -> Strategy:
-    """Always these."""
+    """Return a strategy that always assigns the same queues to this client.
+
+    Args:
+        mine: the queues of this client.
+    """
     return lambda me, clients, queues: [queue for queue in queues if queue in mine]

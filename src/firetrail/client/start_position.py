@@ -1,4 +1,4 @@
-"""Where a consumer group begins in queues that it has no offset in."""
+"""The offset at which a consumer group starts in a queue without a committed offset."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
 
 DEFAULT_AGE_MS = 30 * 60 * 1000
-"""How old the first message is with TIMESTAMP and no time, as in Java."""
+"""With TIMESTAMP and no time, a group starts at messages of this age, as in Java."""
 
 _log = logging.getLogger(__name__)
 
 
 class StartPosition:
-    """What the user of a consumer says about it."""
+    """The start position that the user of a consumer has chosen."""
 
     def __init__(self, where: ConsumeFromWhere, time_ms: int | None) -> None:
         if time_ms is not None and where is not ConsumeFromWhere.TIMESTAMP:
-            allowed = "only with start=ConsumeFromWhere.TIMESTAMP"
+            allowed = "is allowed only with start=ConsumeFromWhere.TIMESTAMP"
             raise ConfigError("start_time_ms", time_ms, allowed)
         if time_ms is not None:
             number("start_time_ms", time_ms)
@@ -31,9 +31,9 @@ class StartPosition:
         self._time_ms = time_ms
 
     async def offset(self, offsets: Offsets, queue: MessageQueue, *, is_new: bool) -> int:
-        """The offset to begin at; ``is_new`` if the queue is younger than the group.
+        """Return the offset to start at. ``is_new``: the queue is younger than the group.
 
-        All messages of a new queue, and all retries, were sent since the group began.
+        A new queue, and the retry topic, contain only messages that are newer than the group.
         """
         if queue.topic.startswith(RETRY_PREFIX):
             return await offsets.lowest(queue)
@@ -46,14 +46,14 @@ class StartPosition:
 
 
 async def has_consumed(offsets: Offsets, group: str, queues: Iterable[MessageQueue]) -> bool:
-    """Whether a group has consumed messages of one of the queues.
+    """Return whether a group has consumed messages of one of the queues.
 
-    Offset 0 proves nothing: brokers before 5.x also answer it for a group without an offset.
+    Offset 0 proves nothing, because brokers before 5.x return it for a group without offset, too.
     """
     for queue in queues:
         try:
             if await offsets.committed(group, queue):
                 return True
         except (OSError, FiretrailError) as error:
-            _log.warning("%s: has it consumed %s: %s", group, queue, error)
+            _log.warning("the offset of %s in %s could not be read: %s", group, queue, error)
     return False

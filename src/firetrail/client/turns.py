@@ -1,4 +1,4 @@
-"""Turns of those who have to do something one after the other."""
+"""Locks per key, for calls that have to run in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """A lock for each key that is in use, given to those who wait in the order they came."""
+    """A fair lock for each key in use: waiting calls get it in the order of their arrival."""
 
     def __init__(self) -> None:
-        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}  # and how many use it
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}  # with the number of users
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait for all who came before with the same key."""
+        """Wait for all earlier calls with the same key, then hold its lock."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
