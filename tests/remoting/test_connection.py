@@ -295,7 +295,7 @@ class TestLimits:
 
         def note(connection: Connection, request: Command) -> None:
             nonlocal most, done
-            most, done = max(most, connection.lined_up), done + 1
+            most, done = max(most, connection.queued), done + 1
 
         async def test(s: Serving) -> None:
             flood = b"".join(encode_frame(Command(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
@@ -306,7 +306,7 @@ class TestLimits:
             assert most < 10_000
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.server.LINED_UP_MAX", 100)
+        monkeypatch.setattr("firetrail.remoting.server.QUEUED_MAX", 100)
         serving(test)
 
     def test_bytes_of_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +391,7 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_no_more() -> None:
     async def test(serving: Serving) -> None:
         response = await serving.ask(UNWRITABLE, serialize=Serialize.ROCKETMQ)
         assert response.code == ResponseCode.SYSTEM_ERROR
-        assert "no place in a binary header" in (response.remark or "")
+        assert "does not fit into a binary header" in (response.remark or "")
         assert (await serving.ask(ECHO, body=b"still there")).body == b"still there"
 
     serving(test)

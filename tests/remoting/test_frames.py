@@ -131,8 +131,8 @@ class TestLimits:
             list(reader.feed(pack(">iI", 1001, 10)))
         assert reader.waiting == 0
 
-    def test_a_kind_of_header_that_nobody_knows(self) -> None:
-        with pytest.raises(ProtocolError, match="kind 2"):
+    def test_an_unknown_type_of_header_is_rejected(self) -> None:
+        with pytest.raises(ProtocolError, match="unknown type 2"):
             decode_frame(frame(b"{}", kind=2))
 
     def test_cut_off(self) -> None:
@@ -163,18 +163,18 @@ class TestWhatClientsWrite:
     @pytest.mark.parametrize(
         ("header", "message"),
         [
-            (b"", "no JSON"),
-            (b"\xff\xfe\xfd", "no JSON"),
+            (b"", "not JSON"),
+            (b"\xff\xfe\xfd", "not JSON"),
             (b"[1]", "a list, not an object"),
-            (b'{"code":1.5}', "code is no 32-bit number"),
-            (b'{"code":"x"}', "code is no 32-bit number"),
-            (b'{"code":true}', "code is no 32-bit number"),
-            (b'{"code":1,"opaque":2147483648}', "opaque is no 32-bit number"),
+            (b'{"code":1.5}', "code is not a 32-bit number"),
+            (b'{"code":"x"}', "code is not a 32-bit number"),
+            (b'{"code":true}', "code is not a 32-bit number"),
+            (b'{"code":1,"opaque":2147483648}', "opaque is not a 32-bit number"),
             (b'{"code":1,"extFields":[1]}', "extFields is a list"),
             (b'{"code":1,"extFields":{"a":{}}}', "the field a is a dict"),
             (b'{"code":1,"remark":5}', "remark"),
-            (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply|no JSON"),
-            (b'{"code":' + b"9" * 10_000 + b"}", "no JSON|32-bit"),
+            (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply|not JSON"),
+            (b'{"code":' + b"9" * 10_000 + b"}", "not JSON|32-bit"),
         ],
     )
     def test_json_that_is_no_header(self, header: bytes, message: str) -> None:

@@ -42,7 +42,7 @@ def test_places() -> None:
     assert text == "0 3 17,18;1 0 4"
     assert decode_places(text) == {(False, 3): [17, 18], (True, 0): [4]}
     assert decode_places(None) == decode_places("") == {}
-    with pytest.raises(RequestError, match="does not say where messages stand"):
+    with pytest.raises(RequestError, match="is not a list of queue offsets"):
         decode_places("0 3")
 
 

@@ -9,7 +9,7 @@ from tests.broker.brokers import Talk, running
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
-from firetrail.remoting.refusals import KINDS_MAX, PAUSE_S, Refusals
+from firetrail.remoting.refusals import KINDS_MAX, LOG_INTERVAL_S, Refusals
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +36,11 @@ def test_the_first_at_once_then_counts(caplog: pytest.LogCaptureFixture) -> None
     refusals.flush()
     first = "request 310 (SEND_MESSAGE_V2) of 10.0.0.1:5 is refused with code 14: why"
     assert caplog.messages == [first]
-    clock.now += PAUSE_S
+    clock.now += LOG_INTERVAL_S
     refusals.flush()
     more = "37 more requests 310 (SEND_MESSAGE_V2) were refused with code 14 in the last 60 s"
     assert caplog.messages == [first, more]
-    clock.now += PAUSE_S
+    clock.now += LOG_INTERVAL_S
     refusals.flush()
     refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE)
     assert caplog.messages == [first, more, first]

@@ -63,11 +63,14 @@ class TestRefused:
         ("inside", "message"),
         [
             (b"", "ends at 0"),
-            (pack(">i", -1), "the length -1 at 0"),
-            (pack(">i", 100) + b"{}", "the length 100"),
-            (sized(b"{}") + pack(">i", 1) + sized(b"T1 4 4"), "no topic of a registration"),
-            (sized(b"{}") + pack(">i", 1) + sized(b"T1 4 x 6 SINGLE_TAG"), "no topic"),
-            (sized(b"[]") + pack(">i", 0) + sized(b"[]"), "has to be an object"),
+            (pack(">i", -1), "the invalid length -1 at 0"),
+            (pack(">i", 100) + b"{}", "the invalid length 100"),
+            (
+                sized(b"{}") + pack(">i", 1) + sized(b"T1 4 4"),
+                "not a valid topic",
+            ),
+            (sized(b"{}") + pack(">i", 1) + sized(b"T1 4 x 6 SINGLE_TAG"), "not a valid topic"),
+            (sized(b"[]") + pack(">i", 0) + sized(b"[]"), "must be an object"),
         ],
     )
     def test_what_is_inside(self, inside: bytes, message: str) -> None:

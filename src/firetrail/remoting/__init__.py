@@ -1,1 +1,1 @@
-"""RocketMQ's wire, without I/O: frames, headers, bodies; thin asyncio server and client on top."""
+"""RocketMQ's remoting protocol: frames, headers and bodies without I/O, asyncio server, client."""

@@ -1,4 +1,4 @@
-"""The bodies of administration: what ``mqadmin``, the dashboard and the like ask and are told."""
+"""The bodies of administration: requests and answers of ``mqadmin``, the dashboard and the like."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from firetrail.remoting.body import Body, named
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset(Body):
-    """How far a queue reaches."""
+    """The range of offsets of a queue, and the store time of its last message."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -28,7 +28,7 @@ class TopicOffset(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicStats(Body):
-    """GET_TOPIC_STATS_INFO, answered."""
+    """The answer to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
     topic_put_tps: float | None = None
@@ -36,7 +36,7 @@ class TopicStats(Body):
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrapper(Body):
-    """How far a group is in a queue."""
+    """The progress of a group in a queue."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -46,7 +46,7 @@ class OffsetWrapper(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(Body):
-    """GET_CONSUME_STATS, answered."""
+    """The answer to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
@@ -54,7 +54,7 @@ class ConsumeStats(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsList(Body):
-    """GET_BROKER_CONSUME_STATS, answered: for each group, stats by topic."""
+    """The answer to GET_BROKER_CONSUME_STATS: for each group, stats by topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
@@ -64,7 +64,7 @@ class ConsumeStatsList(Body):
 
 @dataclass(frozen=True, slots=True)
 class QueueTimeSpan(Body):
-    """The store times in a queue, and of what a group consumes there."""
+    """The range of store times in a queue, and the store time at which a group is."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -75,14 +75,14 @@ class QueueTimeSpan(Body):
 
 @dataclass(frozen=True, slots=True)
 class TimeSpans(Body):
-    """QUERY_CONSUME_TIME_SPAN, answered."""
+    """The answer to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupForbidden(Body):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN, answered."""
+    """The answer to UPDATE_AND_GET_GROUP_FORBIDDEN."""
 
     group: str
     topic: str
@@ -94,7 +94,7 @@ class GroupForbidden(Body):
 
 @dataclass(frozen=True, slots=True)
 class ClientConnection(Body):
-    """A client that is connected."""
+    """A connected client."""
 
     client_id: str
     client_addr: str
@@ -104,7 +104,7 @@ class ClientConnection(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection(Body):
-    """GET_CONSUMER_CONNECTION_LIST, answered."""
+    """The answer to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: list[ClientConnection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -115,14 +115,14 @@ class ConsumerConnection(Body):
 
 @dataclass(frozen=True, slots=True)
 class ProducerConnection(Body):
-    """GET_PRODUCER_CONNECTION_LIST, answered."""
+    """The answer to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[ClientConnection] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo(Body):
-    """A producer that is connected."""
+    """A connected producer."""
 
     client_id: str
     remote_ip: str = named("remoteIP")
@@ -133,7 +133,7 @@ class ProducerInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class ProducerTable(Body):
-    """GET_ALL_PRODUCER_INFO, answered: by group."""
+    """The answer to GET_ALL_PRODUCER_INFO: by group."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
@@ -143,14 +143,14 @@ class ProducerTable(Body):
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsets(Body):
-    """RESET_CONSUMER_CLIENT_OFFSET to a Java client, INVOKE_BROKER_TO_RESET_OFFSET answered."""
+    """RESET_CONSUMER_CLIENT_OFFSET to Java clients; the answer to INVOKE_BROKER_TO_RESET_OFFSET."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOffset(Body):
-    """An offset of a queue, all in one object."""
+    """A queue and its offset in one object."""
 
     topic: str
     broker_name: str
@@ -160,14 +160,14 @@ class QueueOffset(Body):
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsetList(Body):
-    """RESET_CONSUMER_CLIENT_OFFSET to the other clients, which know no objects as keys."""
+    """RESET_CONSUMER_CLIENT_OFFSET to other clients, which do not support objects as keys."""
 
     offset_table: list[QueueOffset] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus(Body):
-    """GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS, answered."""
+    """The answer to GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
 
     message_queue_table: dict[MessageQueue, int] | None = None
     consumer_table: dict[str, dict[MessageQueue, int]] | None = None
@@ -176,7 +176,7 @@ class ConsumerStatus(Body):
 
 @dataclass(frozen=True, slots=True)
 class CorrectionOffsets(Body):
-    """QUERY_CORRECTION_OFFSET, answered."""
+    """The answer to QUERY_CORRECTION_OFFSET."""
 
     correction_offsets: dict[int, int] = field(default_factory=dict)
 
@@ -199,7 +199,7 @@ class ConsumeQueueEntry(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueBody(Body):
-    """QUERY_CONSUME_QUEUE, answered."""
+    """The answer to QUERY_CONSUME_QUEUE."""
 
     queue_data: list[ConsumeQueueEntry] = field(default_factory=list)
     min_queue_index: int = 0
@@ -210,7 +210,7 @@ class ConsumeQueueBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class DirectlyConsumed(Body):
-    """CONSUME_MESSAGE_DIRECTLY, answered."""
+    """The answer to CONSUME_MESSAGE_DIRECTLY."""
 
     consume_result: str
     order: bool = False
@@ -221,7 +221,7 @@ class DirectlyConsumed(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(Body):
-    """GET_CONSUMER_RUNNING_INFO, answered."""
+    """The answer to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -234,7 +234,7 @@ class ConsumerRunningInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class StatsItem(Body):
-    """What was counted in a span of time."""
+    """A statistic over a period of time."""
 
     sum: int = 0
     tps: float = 0.0
@@ -243,7 +243,7 @@ class StatsItem(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsData(Body):
-    """VIEW_BROKER_STATS_DATA, answered."""
+    """The answer to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: StatsItem = field(default_factory=StatsItem)
     stats_hour: StatsItem = field(default_factory=StatsItem)

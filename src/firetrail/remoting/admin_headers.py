@@ -1,4 +1,4 @@
-"""Headers of administration, beside those that clients use as well."""
+"""Headers of administration, except those that other clients use as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firetrail.remoting.header import Header, Long
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS, of one topic or of all."""
+    """GET_CONSUME_STATS, for one topic or for all topics."""
 
     consumer_group: str
     topic: str | None = None
@@ -138,6 +138,6 @@ class MessageIdHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class VersionResponse(Header):
-    """GET_BROKER_CONFIG, answered: the version of the settings, as JSON."""
+    """The answer to GET_BROKER_CONFIG: the version of the settings, as JSON."""
 
     version: str

@@ -10,7 +10,7 @@
     remark     int32 length, then UTF-8
     fields     int32 length of all, then for each: int16 length, name, int32 length, value
 
-Codes beyond 32767 (POP) have no binary form.
+Codes above 32767 (POP) cannot be encoded in this form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _unpack_int = _INT.unpack_from
 
 
 def decode(header: bytes, body: bytes) -> Command:
-    """The command with this header and body."""
+    """Decode a command from its header and body."""
     if len(header) < _HEAD.size + _INT.size:
         raise ProtocolError(f"a binary header of {len(header)} bytes is cut off")
     code, language, version, opaque, flag, remark_size = _HEAD.unpack_from(header)
@@ -37,7 +37,7 @@ def decode(header: bytes, body: bytes) -> Command:
     remark_end = _end(header, at, remark_size, "the remark")
     remark = _text(header[at:remark_end], "the remark") if remark_size else None
     if len(header) - remark_end < _INT.size:
-        raise ProtocolError("a binary header ends behind its remark")
+        raise ProtocolError("a binary header ends after its remark")
     (fields_size,) = _INT.unpack_from(header, remark_end)
     at = remark_end + _INT.size
     end = _end(header, at, fields_size, "the fields")
@@ -57,14 +57,14 @@ def _fields(header: bytes, at: int, end: int) -> dict[str, str]:
                 raise ProtocolError(f"the field {name:.50} has {size} bytes, more than are left")
             found[name] = header[value_at:at].decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"a field in the header is no UTF-8: {error.reason}") from None
+        raise ProtocolError(f"a field in the header is not UTF-8: {error.reason}") from None
     except (IndexError, StructError):
-        raise ProtocolError("a field is cut off") from None
+        raise ProtocolError("a field in the header is cut off") from None
     return found
 
 
 def _end(header: bytes, at: int, size: int, what: str) -> int:
-    """Where ``size`` bytes from ``at`` on end."""
+    """Return the end of ``size`` bytes that start at ``at``."""
     if not 0 <= size <= len(header) - at:
         raise ProtocolError(f"{what} has {size} bytes where {len(header) - at} are left")
     return at + size
@@ -74,11 +74,11 @@ def _text(raw: bytes, what: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"{what} in the header is no UTF-8: {error.reason}") from None
+        raise ProtocolError(f"{what} in the header is not UTF-8: {error.reason}") from None
 
 
 def encode(command: Command) -> bytes:
-    """The header of a command; ProtocolError if it has no binary form."""
+    """Encode the header of a command; raise ProtocolError if it has no binary form."""
     remark = (command.remark or "").encode("utf-8", "replace")
     parts = []
     for name, value in command.fields.items():
@@ -89,7 +89,7 @@ def encode(command: Command) -> bytes:
         parts += [_SHORT.pack(len(raw_name)), raw_name, _INT.pack(len(raw_value)), raw_value]
     fields = b"".join(parts)
     if not -0x8000 <= command.code <= 0x7FFF:
-        raise ProtocolError(f"code {command.code} has no place in a binary header; use JSON")
+        raise ProtocolError(f"code {command.code} does not fit into a binary header; use JSON")
     head = _HEAD.pack(
         command.code,
         command.language,

@@ -1,6 +1,6 @@
-"""The bodies between clients, brokers and name servers, but for those of administration.
+"""The bodies of commands between clients, brokers and name servers, except for administration.
 
-What a broker keeps in ``config/*.json`` has the same classes: ``config_json.dumps(x.to_json())``.
+The files of a broker in ``config/*.json`` use the same classes: ``config_json.dumps(x.to_json())``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ from typing import Any
 from firetrail.remoting.body import Body, named
 
 MASTER_ID = 0
-"""The number of the broker of a name that takes messages; the others follow it."""
+"""The broker id of a master. Slaves have other ids under the same broker name."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue(Body):
-    """A queue of a topic on the brokers of a name. Ordered as clients order them."""
+    """A queue of a topic on a broker. Queues sort in the order that all clients agree on.
+
+    Args:
+        topic: the name of the topic.
+        broker_name: the name of the broker.
+        queue_id: the number of the queue, from 0.
+    """
 
     topic: str
     broker_name: str
@@ -26,7 +32,7 @@ class MessageQueue(Body):
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(Body):
-    """How often and when something was changed: equal versions mean equal content."""
+    """A counter and the time of the last change: equal versions mean equal content."""
 
     counter: int = 0
     timestamp: int = 0
@@ -37,7 +43,7 @@ class DataVersion(Body):
 
 
 class ConsumeType(StrEnum):
-    """Who has the initiative, as the consumer's user sees it. The order is on the wire."""
+    """How a consumer gets messages. Their order matters: peers may send ordinals."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -45,31 +51,51 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether each consumer of a group gets every message. The order is on the wire."""
+    """How messages are distributed in a group. Their order matters: peers may send ordinals."""
 
     BROADCASTING = "BROADCASTING"
+    """Every member gets every message."""
     CLUSTERING = "CLUSTERING"
+    """The members share the messages."""
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group begins that has no offsets. The order is on the wire."""
+    """Where a group without offsets starts. Their order matters: peers may send ordinals."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    """At the end of each queue."""
     LAST_OFFSET_MIN_AT_BOOT = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    """Deprecated in RocketMQ."""
     MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    """Deprecated in RocketMQ."""
     MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    """Deprecated in RocketMQ."""
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    """At the first message of each queue."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    """At the first message stored at a given time or later."""
 
 
 ALL_TAGS = "*"
+"""The subscription to all messages of a topic."""
 BY_TAG = "TAG"
 BY_SQL = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(Body):
-    """Which messages of a topic a group wants."""
+    """A subscription of a group. Programs create it with ``by_tags`` or ``by_sql``.
+
+    Args:
+        topic: the name of the topic.
+        sub_string: tags such as ``"a || b"``, or an SQL92 condition. Default: ``"*"``.
+        expression_type: ``TAG`` (the default) or ``SQL92``.
+        sub_version: when the subscription was created, in ms since 1970; newer ones replace older
+            ones in a broker. Default: 0.
+        tags_set: the tags. Default: none, for all messages.
+        code_set: the hashes of the tags, as Java computes them.
+        class_filter_mode: RocketMQ's filter classes, which Firetrail does not have. Default: False.
+    """
 
     topic: str
     sub_string: str = ALL_TAGS
@@ -77,7 +103,6 @@ class SubscriptionData(Body):
     sub_version: int = 0
     tags_set: list[str] = field(default_factory=list)
     code_set: list[int] = field(default_factory=list)
-    """Hashes of the tags."""
     class_filter_mode: bool = False
 
 
@@ -102,7 +127,7 @@ class ProducerData(Body):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData(Body):
-    """HEART_BEAT: who is there, and what for."""
+    """HEART_BEAT: the groups and subscriptions of a client."""
 
     client_id: str = named("clientID")
     producer_data_set: list[ProducerData] = field(default_factory=list)
@@ -111,7 +136,7 @@ class HeartbeatData(Body):
 
 @dataclass(frozen=True, slots=True)
 class CheckClientBody(Body):
-    """CHECK_CLIENT_CONFIG: may this client subscribe so?"""
+    """CHECK_CLIENT_CONFIG: asks whether the broker accepts a subscription."""
 
     client_id: str
     group: str
@@ -121,7 +146,7 @@ class CheckClientBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdList(Body):
-    """GET_CONSUMER_LIST_BY_GROUP, answered."""
+    """The answer to GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
@@ -138,13 +163,13 @@ class LockBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class LockedBody(Body):
-    """LOCK_BATCH_MQ, answered: the queues that the client has."""
+    """The answer to LOCK_BATCH_MQ: the queues whose locks were granted."""
 
     locked: list[MessageQueue] = field(default_factory=list, metadata={"wire": "lockOKMQSet"})
 
 
 class RequestMode(StrEnum):
-    """How a client gets messages of a queue."""
+    """How a client gets the messages of a queue."""
 
     PULL = "PULL"
     POP = "POP"
@@ -163,7 +188,7 @@ class QueryAssignmentBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class MessageQueueAssignment(Body):
-    """A queue that a client is to consume."""
+    """A queue that is assigned to a client."""
 
     message_queue: MessageQueue
     mode: RequestMode = RequestMode.PULL
@@ -172,7 +197,7 @@ class MessageQueueAssignment(Body):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentBody(Body):
-    """QUERY_ASSIGNMENT, answered; None if nothing is known, and the client keeps what it has."""
+    """The answer to QUERY_ASSIGNMENT; None means unknown, and the client keeps its queues."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 
@@ -182,7 +207,7 @@ class AssignmentBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class QueueData(Body):
-    """How many queues of a topic the brokers of a name have."""
+    """The numbers of queues and the permissions of a topic on a broker."""
 
     broker_name: str
     read_queue_nums: int
@@ -193,7 +218,7 @@ class QueueData(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerData(Body):
-    """The brokers of a name: a master and those that follow it."""
+    """The addresses of the brokers of one name: a master and its slaves."""
 
     broker_name: str
     cluster: str
@@ -202,13 +227,13 @@ class BrokerData(Body):
 
     @property
     def master(self) -> str | None:
-        """The address of the broker that takes messages."""
+        """The address of the master, which accepts messages; None if it is down."""
         return self.broker_addrs.get(MASTER_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRouteData(Body):
-    """GET_ROUTEINFO_BY_TOPIC, answered."""
+    """The answer to GET_ROUTEINFO_BY_TOPIC."""
 
     queue_datas: list[QueueData] = field(default_factory=list)
     broker_datas: list[BrokerData] = field(default_factory=list)
@@ -218,7 +243,7 @@ class TopicRouteData(Body):
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo(Body):
-    """GET_BROKER_CLUSTER_INFO, answered: brokers by name, names by cluster."""
+    """The answer to GET_BROKER_CLUSTER_INFO: brokers by name, and names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
@@ -226,7 +251,7 @@ class ClusterInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerMemberGroup(Body):
-    """The brokers of one name."""
+    """A master and its slaves."""
 
     cluster: str
     broker_name: str
@@ -236,14 +261,14 @@ class BrokerMemberGroup(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerMemberGroupBody(Body):
-    """GET_BROKER_MEMBER_GROUP, answered."""
+    """The answer to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup
 
 
 @dataclass(frozen=True, slots=True)
 class KVTable(Body):
-    """Settings of a name server's namespace, or of anything that is told as text."""
+    """A table of texts, for example the settings in a namespace of a name server."""
 
     table: dict[str, str] = field(default_factory=dict)
 
@@ -253,7 +278,18 @@ class KVTable(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Body):
-    """A topic of a broker."""
+    """The settings of a topic on a broker.
+
+    Args:
+        topic_name: the name of the topic.
+        read_queue_nums: the number of readable queues. Default: 16.
+        write_queue_nums: the number of writable queues. Default: 16.
+        perm: the bits of :class:`Permission`. Default: 6, read and write.
+        topic_filter_type: ``SINGLE_TAG`` (the default) or ``MULTI_TAG``.
+        topic_sys_flag: RocketMQ's flags. Default: 0.
+        order: RocketMQ's mark for ordered topics. Default: False.
+        attributes: RocketMQ's attributes, such as ``message.type``. Default: none.
+    """
 
     topic_name: str
     read_queue_nums: int = 16
@@ -267,7 +303,7 @@ class TopicConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigTable(Body):
-    """``topics.json``, and GET_ALL_TOPIC_CONFIG answered."""
+    """``topics.json``, and the answer to GET_ALL_TOPIC_CONFIG."""
 
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -290,7 +326,27 @@ class RegisterBrokerBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig(Body):
-    """A consumer group of a broker. The fields that may be None came with 5.x."""
+    """The settings of a consumer group on a broker. Fields that may be None are new in 5.x.
+
+    Args:
+        group_name: the name of the group.
+        consume_enable: whether the group may consume. Default: True.
+        consume_from_min_enable: kept for Java brokers. Default: True.
+        consume_broadcast_enable: whether the group may broadcast. Default: True.
+        retry_queue_nums: the number of queues of its retry topic. Default: 1.
+        retry_max_times: how often a failed message is retried, unless its consumer says. Default:
+            16.
+        broker_id: kept for Java brokers. Default: 0, the master.
+        which_broker_when_consume_slowly: kept for Java brokers. Default: 1.
+        notify_consumer_ids_changed_enable: whether members are notified when others join or leave.
+            Default: True.
+        consume_message_orderly: kept for Java brokers.
+        group_retry_policy: kept for Java brokers.
+        group_sys_flag: kept for Java brokers.
+        consume_timeout_minute: kept for Java brokers.
+        subscription_data_set: kept for Java brokers.
+        attributes: RocketMQ's attributes.
+    """
 
     group_name: str
     consume_enable: bool = True
@@ -311,12 +367,12 @@ class SubscriptionGroupConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupTable(Body):
-    """``subscriptionGroup.json``, and GET_ALL_SUBSCRIPTIONGROUP_CONFIG answered."""
+    """``subscriptionGroup.json``, and the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden_table: dict[str, dict[str, int]] | None = None
-    """By group and topic: bit 2 forbids to read."""
+    """By group and topic: bit 2 forbids reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +384,10 @@ class SubscriptionGroupList(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets(Body):
-    """``consumerOffset.json``, and GET_ALL_CONSUMER_OFFSET answered: by ``topic@group``, queue."""
+    """``consumerOffset.json``, and the answer to GET_ALL_CONSUMER_OFFSET.
+
+    ``offset_table`` is by ``topic@group`` and queue id.
+    """
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
     data_version: DataVersion | None = None
@@ -336,7 +395,7 @@ class ConsumerOffsets(Body):
 
 @dataclass(frozen=True, slots=True)
 class LmqConsumerOffsets(Body):
-    """``lmqConsumerOffset.json``: groups whose names begin with ``%LMQ%`` have one offset each."""
+    """``lmqConsumerOffset.json``: groups whose names start with ``%LMQ%`` have one offset each."""
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
     lmq_offset_table: dict[str, int] = field(default_factory=dict)
@@ -345,7 +404,7 @@ class LmqConsumerOffsets(Body):
 
 @dataclass(frozen=True, slots=True)
 class DelayOffsets(Body):
-    """``delayOffset.json``, and GET_ALL_DELAY_OFFSET answered: by level."""
+    """``delayOffset.json``, and the answer to GET_ALL_DELAY_OFFSET: by delay level."""
 
     offset_table: dict[int, int] = field(default_factory=dict)
     data_version: DataVersion | None = None

@@ -1,13 +1,13 @@
-"""Bodies with types: the JSON that commands carry, declared once and used in both directions.
+"""Typed bodies: the JSON bodies of commands, declared once and used for encoding and decoding.
 
-A body is a frozen dataclass. Its fields stand in the JSON under the camel-case form of their names
-(or the one given with :func:`named`), in alphabetical order as fastjson writes them; those that are
-None are left out. A member that is missing or null has its field's default; without one, or with a
-value of another kind, the body is refused. Members that no field stands for are passed over, so
-newer peers may say more.
+A body is a frozen dataclass. In JSON its fields have the camel-case form of their names (or the
+name given with :func:`named`), in alphabetical order, as fastjson writes them; fields that are None
+are left out. If a member is missing or null, its field gets the default. Without a default, or with
+a value of another type, the body is rejected. Unknown members are ignored, so that newer peers may
+send more.
 
-Peers write numbers as text and enums as ordinals here and there; that is understood. Maps may have
-whole bodies as keys, as only fastjson reads and writes them.
+Some peers write numbers as text and enums as ordinals, which is accepted. Maps may have whole
+bodies as keys, which only fastjson reads and writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from firetrail.format.config_json import INT64_MAX, INT64_MIN, ObjectKey
 from firetrail.remoting.header import camel
 
 Read = Callable[[Any, str], Any]
-"""Makes a value of parsed JSON; the text says where it stands, for errors."""
+"""Converts a parsed JSON value; the text is its place, for error messages."""
 
 _PLANS: dict[type[Body], tuple[_Member, ...]] = {}
 
@@ -38,25 +38,25 @@ class _Member(NamedTuple):
 
 
 def named(wire: str) -> Any:
-    """A field whose name on the wire is not the camel-case form of its own."""
+    """Declare a field whose name on the wire is not the camel-case form of its own."""
     return field(metadata={"wire": wire})
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The base of all bodies, and of the objects in them."""
+    """The base class of all bodies, and of the objects in them."""
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """The body in the bytes of a command; ProtocolError if it is not one."""
+        """Decode the body of a command; raise ProtocolError if it is invalid."""
         return cls.from_json(loads(raw, cls.__name__))
 
     @classmethod
     def from_json(cls, value: Any, where: str = "") -> Self:
-        """The body in parsed JSON."""
+        """Convert parsed JSON; ``where`` is its place, for error messages."""
         where = where or cls.__name__
         if not isinstance(value, dict):
-            _refuse(value, where, "an object")
+            _reject(value, where, "an object")
         values = []
         for member in _plan(cls):
             found = value.get(member.wire)
@@ -67,10 +67,10 @@ class Body:
         return cls(*values)
 
     def encode(self, *, standard: bool = False) -> bytes:
-        """The bytes of a command's body, without spaces.
+        """Encode the body of a command, without spaces.
 
-        In fastjson's form, whose integer keys have no quotes; ``standard`` is plain JSON, which a
-        body with objects as keys does not have.
+        The result is fastjson's dialect, which has integer keys without quotes. With ``standard``
+        it is plain JSON, which cannot represent a body with objects as keys.
         """
         value = self.to_json()
         return (_STANDARD(value) if standard else config_json.compact(value)).encode(
@@ -78,7 +78,7 @@ class Body:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists and plain values, which ``config_json`` can write."""
+        """Convert to dicts, lists and plain values, which ``config_json`` can write."""
         found = ((m.wire, getattr(self, m.name)) for m in _plan(type(self)))
         return {wire: _plain(value) for wire, value in sorted(found) if value is not None}
 
@@ -87,10 +87,10 @@ _STANDARD = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def loads(raw: bytes, what: str) -> Any:
-    """Parsed JSON of either form; ProtocolError, which names ``what`` it should have been."""
+    """Parse JSON of either dialect; raise ProtocolError, which names ``what`` was expected."""
     try:
         return json.loads(raw)
-    except (ValueError, RecursionError):  # the slower parser takes more, and limits the depth
+    except (ValueError, RecursionError):  # the slower parser knows fastjson and limits the depth
         try:
             return config_json.loads(raw.rstrip(b"\0"))
         except FormatError as error:
@@ -98,7 +98,7 @@ def loads(raw: bytes, what: str) -> Any:
 
 
 def _plan(kind: type[Body]) -> tuple[_Member, ...]:
-    """How the fields of a body stand on the wire; found out once."""
+    """Return how the fields of a body are encoded; computed once per class."""
     plan = _PLANS.get(kind)
     if plan is None:
         plan = _PLANS[kind] = tuple(_members(kind))
@@ -118,7 +118,7 @@ def _default(member: _Member, where: str) -> Any:
         return declared.default
     if declared.default_factory is not MISSING:
         return declared.default_factory()
-    raise ProtocolError(f"{where} has no {member.wire}, which it needs")
+    raise ProtocolError(f"{where} has no {member.wire}, which is required")
 
 
 def _plain(value: Any) -> Any:
@@ -141,9 +141,9 @@ def _plain_key(key: Any) -> str | int | ObjectKey:
 
 
 def _reader(hint: Any) -> Read:
-    """How to read a value of the declared type."""
+    """Return the function that converts a value to the declared type."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):  # only ever "or None", and null never comes here
+    if origin in (Union, types.UnionType):  # always "or None"; null is handled by the caller
         return _reader(arguments[0])
     if origin is list:
         return _list_reader(_reader(arguments[0]))
@@ -161,7 +161,7 @@ def _reader(hint: Any) -> Read:
 def _list_reader(item: Read) -> Read:
     def read(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list):
-            _refuse(value, where, "a list")
+            _reject(value, where, "a list")
         return [item(each, f"{where}[{at}]") for at, each in enumerate(value)]
 
     return read
@@ -170,7 +170,7 @@ def _list_reader(item: Read) -> Read:
 def _dict_reader(key: Read, item: Read) -> Read:
     def read(value: Any, where: str) -> dict[Any, Any]:
         if not isinstance(value, dict):
-            _refuse(value, where, "an object")
+            _reject(value, where, "an object")
         return {
             key(name, f"a key of {where}"): item(each, f"{where}[{name!r:.80}]")
             for name, each in value.items()
@@ -185,10 +185,10 @@ def _key_reader(hint: Any) -> Read:
         return _reader(hint) if hint is not str else lambda value, where: str(value)
 
     def read(value: Any, where: str) -> Any:
-        if isinstance(value, str):  # a peer with a parser that knows no other keys
+        if isinstance(value, str):  # peers whose JSON allows only text as keys
             return hint.from_json(loads(value.encode(), where), where)
         if not isinstance(value, ObjectKey):
-            _refuse(value, where, "an object")
+            _reject(value, where, "an object")
         return hint.from_json(dict(value.members), where)
 
     return read
@@ -201,7 +201,7 @@ def _enum_reader(kind: type[StrEnum]) -> Read:
         if type(value) is int and 0 <= value < len(members):
             return members[value]
         if value not in members:
-            _refuse(value, where, "one of " + ", ".join(members))
+            _reject(value, where, "one of " + ", ".join(members))
         return kind(value)
 
     return read
@@ -212,15 +212,15 @@ def _integer(value: Any, where: str) -> int:
         try:
             value = int(value)
         except ValueError:
-            _refuse(value, where, "a number")
+            _reject(value, where, "a number")
     if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
-        _refuse(value, where, "a 64-bit number")
+        _reject(value, where, "a 64-bit number")
     return value
 
 
 def _real(value: Any, where: str) -> float:
     if type(value) not in (int, float):
-        _refuse(value, where, "a number")
+        _reject(value, where, "a number")
     return float(value)
 
 
@@ -229,17 +229,17 @@ def _boolean(value: Any, where: str) -> bool:
         return True
     if value in (False, "false"):
         return False
-    _refuse(value, where, "true or false")
+    _reject(value, where, "true or false")
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        _refuse(value, where, "text")
+        _reject(value, where, "text")
     return value
 
 
 _SIMPLE: dict[Any, Read] = {int: _integer, float: _real, bool: _boolean, str: _text}
 
 
-def _refuse(value: Any, where: str, expected: str) -> NoReturn:
-    raise ProtocolError(f"{where} has to be {expected}, not {value!r:.80}")
+def _reject(value: Any, where: str, expected: str) -> NoReturn:
+    raise ProtocolError(f"{where} must be {expected}, not {value!r:.80}")

@@ -1,4 +1,4 @@
-"""Connections to peers, made when they are needed and shared by all who talk to the same one."""
+"""The client side of the protocol: one shared connection per peer, opened on demand."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Handler, answer_to, outcome_of
 
 CONNECT_S = 3.0
+"""Time limit for opening a connection."""
 REQUEST_S = 3.0
+"""Default time limit for the response to a request."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets."""
+    """Split ``host:port``, with brackets around an IPv6 address; raise ConfigError if invalid."""
     host, _, port = address.rpartition(":")
     if not host.strip("[]") or not port.isascii() or not port.isdigit():
         raise ConfigError("address", address, "expected HOST:PORT, such as 127.0.0.1:9876")
     if not 0 < int(port) < 1 << 16:
-        raise ConfigError("address", address, "the port has to be in 1..65535")
+        raise ConfigError("address", address, "the port must be in 1..65535")
     return host.strip("[]"), int(port)
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled the current task, which is not done with that yet.
+    """Return whether the current task is being cancelled.
 
-    If not, a CancelledError that comes out of something else was meant for that alone.
+    If not, a CancelledError comes from something that the task awaits and concerns only that.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _reason(error: OSError) -> str:
-    """Why there is no connection; the loop's own words would repeat the address and the number."""
+    """Return why a connect failed; str(error) would repeat the address and the error number."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -48,7 +50,7 @@ def _closed(address: str) -> ConnectionError:
 
 
 class Client:
-    """Asks peers by their address, and answers what they ask."""
+    """Sends requests to peers by their address, and answers the requests of peers."""
 
     def __init__(
         self,
@@ -57,9 +59,10 @@ class Client:
         on_closed: Callable[[str], None] | None = None,
         on_opened: Callable[[str, Connection], None] | None = None,
     ) -> None:
-        """``on_closed`` is told the address of a peer that has closed its connection.
+        """Create a client without connections.
 
-        ``on_opened`` is told about a new connection before anybody else can use it.
+        ``on_closed`` is called with the address of a peer whose connection ended. ``on_opened`` is
+        called with a new connection before any request uses it.
         """
         self._handlers = handlers or {}
         self._on_closed = on_closed
@@ -73,23 +76,23 @@ class Client:
     async def request(
         self, address: str, command: Command, timeout_s: float = REQUEST_S
     ) -> Command:
-        """The peer's response, whatever its code. TimeoutError or OSError if there is none."""
+        """Return the response of a peer, whatever its code; raise OSError if there is none."""
         connection = await self.connect(address)
         return await connection.request(command, timeout_s)
 
     async def ask(self, address: str, command: Command, timeout_s: float = REQUEST_S) -> Command:
-        """The peer's response; RequestError if it is not a success."""
+        """Return the response of a peer; raise RequestError if it is not a success."""
         response = await self.request(address, command, timeout_s)
         if response.code != ResponseCode.SUCCESS:
             raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
         return response
 
     async def tell(self, address: str, command: Command) -> None:
-        """Send a request that is not answered."""
+        """Send a one-way request."""
         (await self.connect(address)).tell(command)
 
     async def connect(self, address: str) -> Connection:
-        """The connection to a peer."""
+        """Return the connection to a peer; open it if necessary."""
         if self._is_closed:
             raise _closed(address)
         connection = self._connections.get(address)
@@ -104,7 +107,7 @@ class Client:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not is_cancelled():
-                raise _closed(address) from None  # only close() cancels it
+                raise _closed(address) from None  # only close() cancels the task
             raise
 
     async def _open(self, address: str) -> Connection:
@@ -125,7 +128,7 @@ class Client:
         return connection
 
     async def close(self) -> None:
-        """Close all connections. What others still wait for raises ConnectionError."""
+        """Close all connections; requests in progress raise ConnectionError."""
         self._is_closed = True
         for opening in list(self._connecting.values()):
             opening.cancel()
@@ -136,13 +139,13 @@ class Client:
         self._connections.clear()
         await asyncio.sleep(0)
 
-    # -- what connections call ----------------------------------------------------------------
+    # -- called by connections ----------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """Nothing to do: who asked for it gets it."""
+        """Do nothing: ``connect`` returns the connection."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
-        """The next request makes a new one."""
+        """Forget the connection, so that the next request opens a new one."""
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]
@@ -150,7 +153,7 @@ class Client:
                     self._on_closed(address)
 
     def received(self, connection: Connection, requests: Sequence[Command]) -> None:
-        """Answer what the peer asks."""
+        """Answer the requests of a peer."""
         for request in requests:
             task = asyncio.ensure_future(self._answer(connection, request))
             self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""The numbers on the wire: what is asked, how it ended, who speaks."""
+"""The constants of the protocol: request and response codes, flags, languages and versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 
 
 class Serialize(IntEnum):
-    """How the header of a frame is written; a response is written as its request was."""
+    """The encoding of a frame's header; a response has the encoding of its request."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -23,9 +23,11 @@ class Permission(IntFlag):
     """The bits of a topic's ``perm``: what clients may do with its queues."""
 
     INHERIT = 1
-    """Topics are made after this one."""
+    """New topics are created with the settings of this one."""
     WRITE = 2
+    """Producers may send."""
     READ = 4
+    """Consumers may read."""
 
 
 class PullFlag(IntFlag):
@@ -41,7 +43,7 @@ class PullFlag(IntFlag):
 
 
 class Language(IntEnum):
-    """What the peer is written in. JSON has the names, the binary header the numbers."""
+    """The language of a client. JSON headers contain the name, binary headers the number."""
 
     JAVA = 0
     CPP = 1
@@ -60,7 +62,7 @@ class Language(IntEnum):
 
 
 class Version(IntEnum):
-    """Some of the peers' versions, in the order in which they came out."""
+    """Some versions of RocketMQ, in the order of their release."""
 
     V3_4_9 = 121
     V4_1_0 = 233
@@ -71,7 +73,7 @@ class Version(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What is asked. Names and numbers of RocketMQ 4.9 and 5.x."""
+    """The type of a request. Names and numbers are those of RocketMQ 4.9 and 5.x."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -180,7 +182,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How it ended."""
+    """The result of a request. Names and numbers are those of RocketMQ."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -216,7 +218,7 @@ class ResponseCode(IntEnum):
 
 
 def request_name(code: int) -> str:
-    """The name of a request for messages to people."""
+    """Return the name of a request, for log lines and error messages."""
     try:
         return RequestCode(code).name
     except ValueError:

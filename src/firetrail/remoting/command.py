@@ -1,8 +1,8 @@
-"""A command: what one side says to the other, request or response.
+"""A command: a request or a response.
 
-``fields`` are the header's own fields (``extFields``); a value is always text, whatever a peer has
-sent. The body is bytes, or several pieces that stand for their concatenation: slices of the log
-are sent as they are.
+``fields`` are the fields of the typed header (``extFields``). Their values are always text, even if
+a peer has sent another JSON type. The body is bytes, or several pieces that are sent one after the
+other without copying, such as slices of the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from firetrail.remoting.codes import CommandFlag, Language, ResponseCode, Serialize, Version
 
-# Plain numbers: an enum's operators take longer than all else that is done with a flag.
+# Plain numbers, because the operators of enums are slow.
 _RESPONSE, _ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 
 Body = bytes | memoryview | Sequence[bytes | memoryview]
@@ -34,12 +34,12 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers the request with the same ``opaque``."""
+        """Whether the command is the response to the request with the same ``opaque``."""
         return self.flag & _RESPONSE != 0
 
     @property
     def is_one_way(self) -> bool:
-        """Whether it must not be answered."""
+        """Whether the command is a request that must not be answered."""
         return self.flag & _ONE_WAY != 0
 
     @property
@@ -55,7 +55,7 @@ class Command:
         fields: Mapping[str, str] | None = None,
         body: Body = b"",
     ) -> Command:
-        """The response to this request: with its number, and written as it was written."""
+        """Return a response to this request, with its number and its header encoding."""
         return Command(
             code,
             fields if fields is not None else {},

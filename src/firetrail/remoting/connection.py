@@ -1,7 +1,7 @@
-"""One connection, the same on both sides: either may ask, and each answers the other.
+"""A connection, the same on both sides: each may send requests and answer those of the other.
 
-What is sent within one turn of the event loop leaves in one write. A peer that does not read what
-it asked for is not read from either, until it does.
+Commands sent within one iteration of the event loop are written together. A peer that does not read
+its responses is not read from, until it does.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 
 WRITE_HIGH = 4 << 20
-"""Bytes that wait to be written, from which on the peer is not read from."""
+"""When this many bytes wait to be written, the peer is not read from."""
 
 _log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Who has connections: a server, or a client."""
+    """The owner of connections: a server, or a client."""
 
     def opened(self, connection: Connection) -> None:
-        """It can be used from now on."""
+        """Handle a new connection, which can be used from now on."""
 
     def received(self, connection: Connection, requests: Sequence[Command]) -> None:
-        """The peer asks; what arrived together comes together."""
+        """Handle requests of the peer; those that arrived together are passed together."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
-        """It is gone; why, if not on purpose."""
+        """Handle the end of a connection; ``error`` is None if it was closed on purpose."""
 
 
 class Connection(asyncio.Protocol):
-    """Commands to and from a peer."""
+    """Sends commands to a peer and receives commands from it."""
 
     def __init__(self, owner: Owner, limits: Limits | None = None) -> None:
         self._owner = owner
@@ -45,27 +45,27 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._pending: dict[int, asyncio.Future[Command]] = {}  # requests by number
         self._out: list[bytes | memoryview] = []
-        self._holds: set[str] = set()  # the reasons for which nothing is read
+        self._holds: set[str] = set()  # the reasons why reading is paused
         self.peer = ""
         """Address of the other side, ``ip:port``."""
         self.local = ""
         """Address of this side."""
         self.last_heard = self._loop.time()
-        """When bytes came last, by the loop's clock."""
+        """When bytes arrived last, by the loop's clock."""
         self.unfinished_since: float | None = None
-        """When the frame began that has not arrived completely."""
-        self.lined_up = 0
-        """Requests of the peer that wait for their turn; the owner counts them."""
+        """When the frame that has not arrived completely started, by the loop's clock."""
+        self.queued = 0
+        """Requests of the peer that are not handled yet; the owner counts them."""
         self.unhandled_bytes = 0
-        """Bytes that came since the owner has set it to 0."""
+        """Bytes that arrived since the owner set this to 0."""
         self.is_closed = False
 
-    # -- what the event loop calls ------------------------------------------------------------
+    # -- called by the event loop -------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # One of uvloop is no subclass of it.
+        # The transports of uvloop are not subclasses of asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH)
         self.peer = address_text(transport.get_extra_info("peername"))
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         if requests:
             self._owner.received(self, requests)
         if error is not None:
-            _log.warning("%s: %s; the connection is closed", self.peer, error)
+            _log.warning("the connection to %s is closed: %s", self.peer, error)
             self.abort()
 
     def pause_writing(self) -> None:
@@ -106,16 +106,16 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._out.clear()
-        asked, self._asked = self._asked, {}
-        for future in asked.values():
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
             if not future.done():
-                future.set_exception(ConnectionResetError(f"{self.peer}: the connection is lost"))
+                future.set_exception(ConnectionResetError(f"{self.peer}: the connection was lost"))
         self._owner.closed(self, error)
 
-    # -- what the owner calls -----------------------------------------------------------------
+    # -- called by the owner ------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
-        """Send a command. One that has no form on the wire raises ProtocolError."""
+        """Send a command; raise ProtocolError if it cannot be encoded."""
         if self.is_closed:
             return
         if not self._out:
@@ -123,17 +123,20 @@ class Connection(asyncio.Protocol):
         self._out += encode_frame(command)
 
     def reply(self, request: Command, response: Command) -> None:
-        """Send the response, unless nobody waits for it."""
+        """Send the response, unless the request is one-way."""
         if not request.is_one_way:
             self.send(response)
 
     async def request(self, command: Command, timeout_s: float) -> Command:
-        """Ask the peer; its response. TimeoutError, or ConnectionError if it cannot answer."""
+        """Send a request and return the response.
+
+        Raises TimeoutError without a response in time, and ConnectionError if the connection ends.
+        """
         if self.is_closed:
             raise ConnectionResetError(f"{self.peer}: the connection is closed")
         command.opaque = opaque = next(self._numbers)
         future: asyncio.Future[Command] = self._loop.create_future()
-        self._asked[opaque] = future
+        self._pending[opaque] = future
         try:
             self.send(command)
             async with asyncio.timeout(timeout_s):
@@ -142,41 +145,41 @@ class Connection(asyncio.Protocol):
             what = f"no answer to {request_name(command.code)} within {timeout_s:g} s"
             raise TimeoutError(f"{self.peer}: {what}") from None
         finally:
-            self._asked.pop(opaque, None)
+            self._pending.pop(opaque, None)
 
     def tell(self, command: Command) -> None:
-        """Ask the peer for something, without an answer."""
+        """Send a one-way request."""
         command.opaque = next(self._numbers)
         command.flag |= CommandFlag.ONE_WAY
         self.send(command)
 
     def hold(self, reason: str) -> None:
-        """Read nothing, until the reason is gone."""
+        """Pause reading for a reason, until it is released."""
         self._holds.add(reason)
         if self._transport is not None and not self.is_closed:
             self._transport.pause_reading()
 
     def release(self, reason: str) -> None:
-        """Read on, if no other reason is against it."""
+        """Resume reading, unless there is another reason to pause."""
         self._holds.discard(reason)
         if self._transport is not None and not self._holds and not self.is_closed:
             self._transport.resume_reading()
-            if self.unfinished_since is not None:  # what was not read could not arrive
+            if self.unfinished_since is not None:  # the frame could not arrive during the pause
                 self.unfinished_since = self._loop.time()
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is read for now."""
+        """Whether reading is paused."""
         return bool(self._holds)
 
     def close(self) -> None:
-        """Write what was sent, then close."""
+        """Write all sent commands, then close the connection."""
         if self._transport is not None and not self.is_closed:
             self._write()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once, dropping unwritten commands."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -186,13 +189,13 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(out)
 
     def _settle(self, response: Command) -> None:
-        future = self._asked.get(response.opaque)
-        if future is not None and not future.done():  # else it came too late
+        future = self._pending.get(response.opaque)
+        if future is not None and not future.done():  # otherwise the request has timed out
             future.set_result(response)
 
 
 def address_text(name: object) -> str:
-    """``ip:port`` of what the socket says, with brackets around an IPv6 address."""
+    """Return a socket name as ``ip:port``, with brackets around an IPv6 address."""
     if not isinstance(name, tuple) or len(name) < 2:
         return str(name or "")
     host, port = name[0], name[1]

@@ -1,14 +1,14 @@
-"""Frames: how commands stand on a connection.
+"""Frames: the encoding of commands on a connection.
 
 ::
 
     length   int32, of all that follows
-    mark     1 byte: how the header is written (Serialize), 3 bytes: its length
+    mark     1 byte: the encoding of the header (Serialize), 3 bytes: its length
     header
     body     the rest
 
-A :class:`FrameReader` is fed with whatever arrives and gives back whole commands; the pieces in
-which the bytes came make no difference. Lengths are checked before anything is kept for them.
+A :class:`FrameReader` takes bytes as they arrive and yields complete commands, however the bytes
+are split. Lengths are checked before any memory is used for them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.kernels.wire import cut_frames
 
 FRAME_MAX = 16 << 20
+"""Bytes of a frame, as in RocketMQ."""
 HEADER_MAX = 256 << 10
-"""The longest properties (32 KiB) of control characters, each written as six in JSON, fit."""
+"""Bytes of a header: the longest properties (32 KiB) fit even if JSON escapes every character with
+six."""
 
 _PREFIX = Struct(">iI")
 _LENGTH_SIZE = 4
@@ -34,17 +36,18 @@ _MARK_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may send."""
+    """Limits for the frames of a peer."""
 
     frame: int = FRAME_MAX
-    """Bytes behind the length."""
+    """Bytes after the length field."""
     header: int = HEADER_MAX
+    """Bytes of the header."""
 
 
 class FrameReader:
-    """Takes bytes as they come, and makes commands of them.
+    """Decodes the bytes of a connection into commands.
 
-    After a ProtocolError nothing that follows on the connection can be made sense of.
+    After a ProtocolError the rest of the connection cannot be decoded.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -53,11 +56,11 @@ class FrameReader:
 
     @property
     def waiting(self) -> int:
-        """How many bytes of an unfinished frame are kept."""
+        """The number of buffered bytes of an incomplete frame."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> Iterator[Command]:
-        """The commands that ``data`` completes, in order. Go through all of them."""
+        """Yield the commands that ``data`` completes, in order. The caller must exhaust it."""
         if self._rest:
             self._rest += data
             if not self._is_whole(self._rest):
@@ -68,19 +71,19 @@ class FrameReader:
             yield _decode(mark, header, body)
         if rest_at < len(data):
             rest = data[rest_at:]
-            self._is_whole(rest)  # or more than is allowed
+            self._is_whole(rest)  # raises if the frame is too long
             self._rest += rest
 
     def _is_whole(self, data: bytes | bytearray) -> bool:
-        """Whether a frame that begins ``data`` is there completely; ProtocolError if too long."""
+        """Return whether ``data`` contains a complete frame; raise ProtocolError if too long."""
         if len(data) < _PREFIX.size:
             return False
         length, mark = _PREFIX.unpack_from(data)
-        self._limits_hold(length, mark & 0xFFFFFF)
+        self._check_limits(length, mark & 0xFFFFFF)
         whole: bool = len(data) - _LENGTH_SIZE >= length
         return whole
 
-    def _limits_hold(self, length: int, header: int) -> None:
+    def _check_limits(self, length: int, header: int) -> None:
         if not _MARK_SIZE <= length <= self._limits.frame:
             raise ProtocolError(
                 f"a frame of {length} bytes; {_MARK_SIZE} to {self._limits.frame} are allowed"
@@ -93,7 +96,7 @@ class FrameReader:
 
 
 def decode_frame(frame: bytes | memoryview) -> Command:
-    """The command in one whole frame, its length included."""
+    """Decode one complete frame, including its length field."""
     if len(frame) < _PREFIX.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes is cut off")
     _, mark = _PREFIX.unpack_from(frame)
@@ -106,13 +109,13 @@ def _decode(mark: int, header: bytes, body: bytes) -> Command:
         return json_header.decode(header, body)
     if mark == Serialize.ROCKETMQ:
         return binary_header.decode(header, body)
-    raise ProtocolError(f"a header of kind {mark}; known are 0 (JSON) and 1 (binary)")
+    raise ProtocolError(f"a header of unknown type {mark}; expected 0 (JSON) or 1 (binary)")
 
 
 def encode_frame(command: Command) -> list[bytes | memoryview]:
-    """The pieces of the frame, to be written one behind the other.
+    """Return the pieces of a frame, to be written in this order.
 
-    Raises ProtocolError for a command that has no form on the wire.
+    Raises ProtocolError if the command cannot be encoded.
     """
     body = command.body
     if isinstance(body, bytes | memoryview):

@@ -1,4 +1,4 @@
-"""How a request becomes a response, on either side of a connection."""
+"""Request handlers, on either side of a connection."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from firetrail.errors import FiretrailError, RequestError
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 
 Answer = Command | None | Awaitable[Command | None]
 Handler = Callable[[Connection, Command], Answer]
-"""Answers a request: with a response, or with None if it takes care of that itself. What is
-awaited runs beside other requests. RequestError stands for a response with that code."""
+"""Handles a request: returns the response, or None if there is none or the handler sends it itself.
+An awaitable runs concurrently with other requests. A RequestError becomes a response with its
+code."""
 
 _log = logging.getLogger(__name__)
 
 
 def answer_to(handlers: Mapping[int, Handler], connection: Connection, request: Command) -> Answer:
-    """What the handler of the request's code says."""
+    """Call the handler for the code of the request, and return its answer."""
     handler = handlers.get(request.code)
     if handler is None:
         remark = f" request type {request.code} not supported"
@@ -31,7 +32,7 @@ def answer_to(handlers: Mapping[int, Handler], connection: Connection, request: 
 
 
 async def outcome_of(request: Command, answer: Awaitable[Command | None]) -> Command | None:
-    """The response for which something is awaited first."""
+    """Await the answer of a handler; a failure becomes an error response."""
     try:
         return await answer
     except Exception as error:
@@ -39,9 +40,9 @@ async def outcome_of(request: Command, answer: Awaitable[Command | None]) -> Com
 
 
 def failure(request: Command, error: Exception) -> Command:
-    """The response to a request that failed; what nobody has foreseen is logged as well."""
+    """Return the response to a request that failed; unexpected errors are logged, too."""
     if isinstance(error, RequestError):
         return request.answer(error.code, error.remark)
     if not isinstance(error, FiretrailError):
-        _log.error("request %d failed", request.code, exc_info=error)
+        _log.error("%s failed with an unexpected error", request_name(request.code), exc_info=error)
     return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
-"""Headers with types: what a request or response carries besides its body, declared once.
+"""Typed headers: the fields of a request or response besides its body, declared once.
 
-A header is a frozen dataclass. Its fields stand on the wire as text under the camel-case form of
-their names; a field without a default has to be there. ``int`` is a 32-bit number, ``Long`` one of
-64 bits, ``bool`` is "true" or "false".
+A header is a frozen dataclass. On the wire its fields are text, under the camel-case form of their
+names; a field without a default is required. ``int`` is a 32-bit number, ``Long`` a 64-bit number,
+``bool`` is "true" or "false".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _KINDS = {int: "a 32-bit number", Long: "a 64-bit number"}
 
 
 def _plan(kind: type[Header]) -> tuple[_Field, ...]:
-    """How the fields of a header stand on the wire; found out once."""
+    """Return how the fields of a header are encoded; computed once per class."""
     plan = _PLANS.get(kind)
     if plan is None:
         plan = _PLANS[kind] = tuple(_fields(kind))
@@ -67,7 +67,7 @@ def _fields(kind: type[Header]) -> Iterator[_Field]:
 
 
 def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ...]:
-    """The plan of a header as the kernel wants it."""
+    """Return the plan of a header in the form that the kernel takes."""
     plan = _QUICK[kind] = tuple(
         (
             field.name,
@@ -82,21 +82,21 @@ def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ..
 
 
 def camel(name: str) -> str:
-    """The name of a field on the wire: ``queue_id`` is ``queueId``."""
+    """Return the name of a field on the wire: ``queue_id`` becomes ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The base of all headers."""
+    """The base class of all headers."""
 
     SHORT: ClassVar[str] = ""
-    """One letter a field, for the headers that save room."""
+    """One letter per field, for headers with abbreviated names."""
 
     @classmethod
     def decode(cls, wire: Mapping[str, str]) -> Self:
-        """The header in the fields of a command; RequestError if one is missing or wrong."""
+        """Decode the fields of a command; raise RequestError if one is missing or invalid."""
         header = cls.__new__(cls)
         if fill_header(header, _QUICK.get(cls) or _quick_plan(cls), wire):
             return header
@@ -104,23 +104,23 @@ class Header:
 
     @classmethod
     def _decode_carefully(cls, wire: Mapping[str, str]) -> Self:
-        """The same one by one; it knows what is wrong with a field."""
+        """Decode without the kernel, with an error message that names the invalid field."""
         values = []
         for field in _plan(cls):
             text = wire.get(field.wire)
             if text is None:
                 if field.default is MISSING:
-                    raise _wrong(cls, field, "is missing")
+                    raise _invalid(cls, field, "is missing")
                 values.append(field.default)
                 continue
             try:
                 values.append(field.parse(text))
             except ValueError:
-                raise _wrong(cls, field, f"is {text!r:.50}") from None
+                raise _invalid(cls, field, f"is {text!r:.50}") from None
         return cls(*values)
 
     def encode(self) -> dict[str, str]:
-        """The fields of a command; those that are None are left out."""
+        """Return the fields of a command; fields that are None are left out."""
         found = {}
         for field in _plan(type(self)):
             value = getattr(self, field.name)
@@ -130,10 +130,10 @@ class Header:
         return found
 
 
-def _wrong(kind: type[Header], field: _Field, what: str) -> RequestError:
+def _invalid(kind: type[Header], field: _Field, what: str) -> RequestError:
     parser = field.parse
     expected = next((name for t, name in _KINDS.items() if _PARSERS[t] is parser), "text")
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"the field {field.wire} of {kind.__name__} {what}; it has to be {expected}",
+        f"the field {field.wire} of {kind.__name__} {what}; it must be {expected}",
     )

@@ -1,4 +1,4 @@
-"""Every header of requests and responses between clients, brokers and name servers."""
+"""The headers of requests and responses between clients, brokers and name servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SendHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class SendHeaderV2(SendHeader):
-    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2: the same with short names."""
+    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2, with abbreviated names."""
 
     SHORT: ClassVar[str] = "abcdefghijklmn"
 
@@ -59,7 +59,7 @@ class PushReplyHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class SendResponse(Header):
-    """Where a message went."""
+    """The answer to a send: where the message is stored."""
 
     msg_id: str
     queue_id: int
@@ -69,7 +69,7 @@ class SendResponse(Header):
 
 @dataclass(frozen=True, slots=True)
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: a message that was not consumed, to be tried again later."""
+    """CONSUMER_SEND_MSG_BACK: a message that was not consumed and is to be redelivered later."""
 
     offset: Long
     group: str
@@ -96,7 +96,7 @@ class EndTransactionHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class CheckTransactionHeader(Header):
-    """CHECK_TRANSACTION_STATE: ask a producer what became of its half message."""
+    """CHECK_TRANSACTION_STATE: asks a producer for the outcome of a transaction."""
 
     tran_state_table_offset: Long
     commit_log_offset: Long
@@ -128,7 +128,7 @@ class PullHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class PullResponse(Header):
-    """Where to go on, whatever was found."""
+    """The answer to a pull: the next offset, whether or not messages were found."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -138,7 +138,7 @@ class PullResponse(Header):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsetHeader(Header):
-    """QUERY_CONSUMER_OFFSET and, with the new one, UPDATE_CONSUMER_OFFSET."""
+    """QUERY_CONSUMER_OFFSET and, with ``commit_offset``, UPDATE_CONSUMER_OFFSET."""
 
     consumer_group: str
     topic: str
@@ -212,7 +212,7 @@ class QueryMessageHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class QueryMessageResponse(Header):
-    """How far the index reaches."""
+    """The answer to QUERY_MESSAGE: the last entry of the index."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
@@ -280,7 +280,7 @@ class RegisterBrokerHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerResponse(Header):
-    """Who is master, for a slave."""
+    """The answer to REGISTER_BROKER: the address of the master, for a slave."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

@@ -5,8 +5,9 @@
     {"code":105,"extFields":{"topic":"T1"},"flag":0,"language":"JAVA","opaque":1,
      "serializeTypeCurrentRPC":"JSON","version":409}
 
-Clients differ: field values come as text, numbers or booleans, the language as name or number, and
-some members not at all. What goes out has text only, for some clients drop a frame with a number.
+Clients differ: they send field values as text, numbers or booleans and the language as a name or a
+number, and omit some members. Firetrail sends only text as field values, because some clients drop
+frames with numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
 
 
 def decode(header: bytes, body: bytes) -> Command:
-    """The command with this header and body."""
+    """Decode a command from its header and body."""
     if COMPILED:
         members = read_json_header(header, body, _LANGUAGES, Serialize.JSON)
         if members is not None:
@@ -38,12 +39,12 @@ def decode(header: bytes, body: bytes) -> Command:
 
 
 def decode_carefully(header: bytes, body: bytes) -> Command:
-    """The same for any JSON; it says what is wrong with it."""
+    """Decode any JSON header without the kernel, with error messages for invalid ones."""
     try:
         members = _LOADS(header)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise ProtocolError(f"the header is no JSON: {reason}") from None
+        raise ProtocolError(f"the header is not JSON: {reason}") from None
     if not isinstance(members, dict):
         raise ProtocolError(f"the header is a {type(members).__name__}, not an object")
     fields = members.get("extFields") or {}
@@ -51,7 +52,7 @@ def decode_carefully(header: bytes, body: bytes) -> Command:
         raise ProtocolError(f"extFields is a {type(fields).__name__}, not an object")
     remark = members.get("remark")
     if remark is not None and not isinstance(remark, str):
-        raise ProtocolError("the remark is no text")
+        raise ProtocolError("the remark is not text")
     return Command(
         _integer(members, "code"),
         {
@@ -70,7 +71,7 @@ def decode_carefully(header: bytes, body: bytes) -> Command:
 
 
 def encode_frame(command: Command, body_size: int) -> bytes | None:
-    """The frame of a command up to its body; None if it is for :func:`encode` to write."""
+    """Encode a frame up to its body; return None if only :func:`encode` can encode the header."""
     if not COMPILED:
         return None
     return _WRITER.frame(
@@ -86,7 +87,7 @@ def encode_frame(command: Command, body_size: int) -> bytes | None:
 
 
 def encode(command: Command) -> bytes:
-    """The header of a command."""
+    """Encode the header of a command."""
     members: dict[str, Any] = {"code": int(command.code)}
     if command.fields:
         members["extFields"] = command.fields
@@ -99,7 +100,7 @@ def encode(command: Command) -> bytes:
     members["version"] = int(command.version)
     try:
         return _DUMPS(members)
-    except (TypeError, UnicodeEncodeError):  # half a character, which has no bytes
+    except (TypeError, UnicodeEncodeError):  # a lone surrogate, which UTF-8 cannot encode
         return _ENCODE(members).encode("utf-8", "replace")
 
 
@@ -112,7 +113,7 @@ def _dumps(members: Any) -> bytes:
 
 _DUMPS: Callable[[Any], bytes] = _dumps
 _LOADS: Callable[[bytes], Any] = json.loads
-if find_spec("orjson") is not None:  # several times as fast
+if find_spec("orjson") is not None:  # it is several times as fast
     import orjson
 
     _DUMPS, _LOADS = orjson.dumps, orjson.loads
@@ -126,12 +127,12 @@ def _integer(members: dict[str, Any], name: str) -> int:
         except ValueError:
             value = None
     if type(value) is not int or value not in _OPAQUE_RANGE:
-        raise ProtocolError(f"{name} is no 32-bit number: {members[name]!r:.50}")
+        raise ProtocolError(f"{name} is not a 32-bit number: {members[name]!r:.50}")
     return value
 
 
 def _language(value: object) -> int:
-    """Unknown ones are OTHER: nothing depends on it."""
+    """Return the number of a language; unknown ones are OTHER, as it is only informational."""
     if isinstance(value, str):
         return _LANGUAGES.get(value, Language.OTHER)
     return value if type(value) is int and value in _NAMES else Language.OTHER

@@ -1,7 +1,7 @@
-"""The bodies of POP consumption, in requests and in the topic that keeps its state.
+"""The bodies of POP consumption, in requests and in the topic that stores its state.
 
-A broker notes what it hands out, and what of it was acknowledged, as messages of a topic of its
-own. Their members have short names because there is one for every pop and every acknowledgement.
+A broker stores pops and acknowledgements as messages in an internal topic. Their members have short
+names, because there is one message per pop and per acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from firetrail.remoting.bodies import RequestMode
 from firetrail.remoting.body import Body, named
 
 COUNT_MAX = 256
-"""No pop has more messages, whatever a check-point says."""
+"""The most messages of a pop, also if a checkpoint contains a higher number."""
 
 
 def _or(wire: str, default: Any) -> Any:
@@ -29,7 +29,7 @@ def _or(wire: str, default: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBody(Body):
-    """Messages of one queue that were handed out together."""
+    """Messages of one queue that were popped together."""
 
     topic: str = named("t")
     group: str = named("c")
@@ -39,12 +39,12 @@ class CheckpointBody(Body):
     invisible_ms: int = named("it")
     count: int = named("n")
     bits: int = _or("bm", 0)
-    """Those that are acknowledged; only ever 0 in what is stored."""
+    """A bit per acknowledged message; always 0 in stored checkpoints."""
     differences: list[int] | None = field(default=None, metadata={"wire": "d"})
-    """Their offsets relative to the start; if they are missing, all from the start on."""
+    """The offsets relative to ``start``; without them, ``count`` consecutive offsets."""
     broker_name: str | None = _or("bn", None)
     tried: str | None = _or("rp", None)
-    """How often a broker could not put them back."""
+    """How often the broker failed to put the messages back."""
 
     @property
     def offsets(self) -> list[int]:
@@ -54,7 +54,7 @@ class CheckpointBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class AckBody(Body):
-    """One message that is acknowledged, or with ``offsets`` several of the same check-point."""
+    """An acknowledged message or, with ``offsets``, several of the same checkpoint."""
 
     topic: str = named("t")
     group: str = named("c")
@@ -73,12 +73,12 @@ class OrderInfo(Body):
     pop_time: int = 0
     invisible_ms: int | None = _or("i", None)
     offsets: list[int] = field(default_factory=list, metadata={"wire": "o"})
-    """The first offset, and the others relative to it."""
+    """The first offset, followed by the others relative to it."""
     visible: dict[int, int] | None = field(default=None, metadata={"wire": "ot"})
     counts: dict[int, int] | None = field(default=None, metadata={"wire": "oc"})
     consumed_time: int = _or("l", 0)
     bits: int = _or("cm", 0)
-    """A bit for each that is acknowledged, the first offset's the lowest."""
+    """A bit per acknowledged message; the lowest bit is the first offset."""
     attempt: str | None = _or("a", None)
 
 
@@ -94,32 +94,32 @@ class OrderInfos(Body):
 
 @dataclass(frozen=True, slots=True)
 class BatchAck(Body):
-    """Messages of one pop of one queue."""
+    """Acknowledged messages of one pop of one queue."""
 
     group: str = named("c")
     topic: str = named("t")
-    """Not the retry topic, even if they are from there."""
+    """The original topic, even if the messages come from its retry topic."""
     start: int = named("so")
     queue_id: int = named("q")
     revive_queue: int = named("rq")
     pop_time: int = named("pt")
     invisible_ms: int = named("it")
     bits: str = named("b")
-    """Base64 of a bit for each offset from the start on, the lowest first."""
+    """Base64 of one bit per offset, starting at ``start`` with the lowest bit."""
     retry: str = _or("r", "0")
 
     def among(self, offsets: Iterable[int]) -> list[int]:
-        """Those of the queue offsets whose bits are set."""
+        """Return those of the queue offsets whose bits are set."""
         try:
             raw = base64.b64decode(self.bits, validate=True)
         except (binascii.Error, ValueError):
-            raise ProtocolError(f"BatchAck.b has to be Base64, not {self.bits!r:.80}") from None
+            raise ProtocolError(f"BatchAck.b must be Base64, not {self.bits!r:.80}") from None
         places = ((offset, offset - self.start) for offset in offsets)
         return [o for o, n in places if 0 <= n < 8 * len(raw) and raw[n >> 3] >> (n & 7) & 1]
 
     @staticmethod
     def bits_of(start: int, offsets: Iterable[int]) -> str:
-        """What stands for these offsets."""
+        """Encode offsets as the value of ``bits``."""
         places = {offset - start for offset in offsets}
         raw = bytearray(max(places) // 8 + 1)
         for n in places:
@@ -137,13 +137,13 @@ class BatchAckBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class RequestModeBody(Body):
-    """SET_MESSAGE_REQUEST_MODE: how the consumers of a group get a topic's messages."""
+    """SET_MESSAGE_REQUEST_MODE: how the consumers of a group get the messages of a topic."""
 
     topic: str
     consumer_group: str
     mode: RequestMode = RequestMode.PULL
     pop_share_queue_num: int = 0
-    """With POP, how many others' queues a consumer takes from beside its own; 0 for all."""
+    """With POP: from how many queues of other members a member also takes messages; 0 for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The headers of POP consumption: messages are taken for a while, and acknowledged one by one."""
+"""The headers of POP consumption, in which messages are acknowledged individually."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from firetrail.remoting.header import Header, Long
 
 ANY_QUEUE = -1
-"""The queue id of who takes messages from whichever queue has some."""
+"""The queue id of a pop from any queue that has messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class PopHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class PopResponse(Header):
-    """What was taken when and for how long; where each message stands, for its receipt.
+    """The answer to POP_MESSAGE, from which the client builds the receipt of each message.
 
-    ``start_offset_info`` and ``msg_offset_info`` are those of
+    ``start_offset_info`` and ``msg_offset_info`` are encoded by
     :func:`firetrail.remoting.receipts.encode_places`.
     """
 
@@ -47,7 +47,7 @@ class PopResponse(Header):
 
 @dataclass(frozen=True, slots=True)
 class PeekHeader(Header):
-    """PEEK_MESSAGE: what the next pop would get."""
+    """PEEK_MESSAGE: requests the messages that the next pop would get."""
 
     consumer_group: str
     topic: str
@@ -57,7 +57,7 @@ class PeekHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class PeekResponse(Header):
-    """How many messages are left."""
+    """The answer to PEEK_MESSAGE: the number of messages that are left."""
 
     rest_num: Long
 
@@ -75,7 +75,7 @@ class AckHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class ChangeInvisibleTimeHeader(Header):
-    """CHANGE_MESSAGE_INVISIBLETIME: it is to come again so many ms from now."""
+    """CHANGE_MESSAGE_INVISIBLETIME: redeliver the message ``invisible_time`` ms from now."""
 
     consumer_group: str
     topic: str
@@ -87,7 +87,7 @@ class ChangeInvisibleTimeHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class ChangeInvisibleTimeResponse(Header):
-    """What the receipt has to say from now on."""
+    """The answer to CHANGE_MESSAGE_INVISIBLETIME: the new values of the receipt."""
 
     pop_time: Long
     invisible_time: Long
@@ -96,7 +96,7 @@ class ChangeInvisibleTimeResponse(Header):
 
 @dataclass(frozen=True, slots=True)
 class NotificationHeader(Header):
-    """NOTIFICATION: tell when there is something to pop."""
+    """NOTIFICATION: answered as soon as there are messages to pop."""
 
     consumer_group: str
     topic: str
@@ -109,7 +109,7 @@ class NotificationHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class NotificationResponse(Header):
-    """Whether there is."""
+    """The answer to NOTIFICATION: whether there are messages to pop."""
 
     has_msg: bool
     polling_full: bool = False
@@ -117,7 +117,7 @@ class NotificationResponse(Header):
 
 @dataclass(frozen=True, slots=True)
 class PollingInfoHeader(Header):
-    """POLLING_INFO: how many pops wait for messages?"""
+    """POLLING_INFO: asks how many pops wait for messages."""
 
     consumer_group: str
     topic: str
@@ -126,6 +126,6 @@ class PollingInfoHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class PollingInfoResponse(Header):
-    """So many."""
+    """The answer to POLLING_INFO."""
 
     polling_num: int

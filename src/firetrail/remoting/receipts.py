@@ -1,13 +1,13 @@
-"""Receipts of popped messages: what a consumer shows to acknowledge one.
+"""Receipts of popped messages, with which consumers acknowledge them.
 
 ::
 
     <start> <pop time> <invisible ms> <revive queue> <retry> <broker> <queue> <offset>
 
-``start`` is the offset that the pop began at. They are RocketMQ's "extra info", and stand in the
-property ``POP_CK``. A pop is answered with what the receipts of its messages have in common; the
-client puts them together. RocketMQ's gRPC proxy appends the commit log offset as a ninth word;
-further words are ignored, as RocketMQ's broker does.
+``start`` is the offset at which the pop started. A receipt is RocketMQ's "extra info", and is
+stored in the property ``POP_CK``. The answer to a pop contains the common parts of the receipts of
+its messages, and the client builds the receipts. RocketMQ's gRPC proxy appends the commit log
+offset as a ninth word; additional words are ignored, as in RocketMQ's broker.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from firetrail.format.names import RETRY_PREFIX, pop_retry_topic
 from firetrail.remoting.codes import ResponseCode
 
 ORDERED = 999
-"""The "revive queue" of pops in order, whose state is elsewhere."""
+"""The "revive queue" of pops in order, whose state is not in a revive queue."""
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
-"""Whether a message is from the topic itself, or from one of the topics of those that come again.
+"""Whether a message comes from the topic itself or from one of its two retry topics.
 
-The second of these is used by Java brokers with ``enableRetryTopicV2``.
+The second retry topic is used by Java brokers with ``enableRetryTopicV2``.
 """
 
 Places = Mapping[tuple[bool, int], list[int]]
-"""Offsets by queue id, and whether it is a queue of the retry topic."""
+"""Offsets by queue: whether it belongs to the retry topic, and its id."""
 
 
 class Receipt(NamedTuple):
-    """The right to acknowledge a message, for as long as it is invisible to others."""
+    """The handle that acknowledges a message while it is invisible to other consumers."""
 
     start: int
     pop_time: int
@@ -45,7 +45,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Receipt:
-        """The receipt in a text; RequestError if it is none."""
+        """Decode a receipt; raise RequestError if it is invalid."""
         words = text.split(" ")
         try:
             start, time, invisible, revive = map(int, words[:4])
@@ -58,33 +58,36 @@ class Receipt(NamedTuple):
         return cls(start, time, invisible, revive, retry, broker_name, queue_id, offset)
 
     def encode(self) -> str:
-        """The text."""
+        """Encode the receipt as text."""
         return " ".join(map(str, self))
 
     def topic(self, topic: str, group: str) -> str:
-        """The topic that the message is in: ``topic``, or where what comes again is."""
+        """Return the topic that the message is stored in: ``topic`` or its retry topic."""
         return real_topic(topic, group, self.retry)
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:
-    """The topic, or the one of its messages that come again."""
+    """Return the topic, or its retry topic for a group."""
     if retry == NORMAL or topic.startswith(RETRY_PREFIX):
         return topic
     return pop_retry_topic(topic, group, "+" if retry == RETRY_V2 else "_")
 
 
 def encode_places(places: Iterable[tuple[bool, int, Iterable[int]]]) -> str:
-    """``retry queue offset,offset;…``: whether of the retry topic, queue id, offsets."""
+    """Encode offsets as ``retry queue offset,offset;…``.
+
+    Each item is whether the queue belongs to the retry topic, its id, and the offsets.
+    """
     return ";".join(
-        f"{RETRY if again else NORMAL} {queue_id} {','.join(map(str, offsets))}"
-        for again, queue_id, offsets in places
+        f"{RETRY if is_retry else NORMAL} {queue_id} {','.join(map(str, offsets))}"
+        for is_retry, queue_id, offsets in places
     )
 
 
 def encode_counts(counts: Iterable[tuple[int, int, int]]) -> str:
-    """How often messages of pops in order were popped before: queue id, offset, times.
+    """Encode how often messages of pops in order were popped before: queue id, offset, times.
 
-    For older clients each queue has the least of its messages behind them.
+    For older clients, the lowest count of each queue follows.
     """
     parts = []
     least: dict[int, int] = {}
@@ -96,7 +99,7 @@ def encode_counts(counts: Iterable[tuple[int, int, int]]) -> str:
 
 
 def decode_places(text: str | None) -> Places:
-    """The same read; RequestError for what is not of this form."""
+    """Decode the result of :func:`encode_places`; raise RequestError if it is invalid."""
     found: dict[tuple[bool, int], list[int]] = {}
     for part in filter(None, (text or "").split(";")):
         try:
@@ -104,6 +107,6 @@ def decode_places(text: str | None) -> Places:
             found[retry != NORMAL, int(queue_id)] = list(map(int, offsets.split(",")))
         except ValueError:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"{text!r:.200} does not say where messages stand"
+                ResponseCode.SYSTEM_ERROR, f"{text!r:.200} is not a list of queue offsets"
             ) from None
     return found

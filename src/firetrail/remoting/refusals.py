@@ -1,4 +1,4 @@
-"""Requests that are refused, in the log: the first of a kind at once, then a count each minute."""
+"""Log lines for rejected requests: the first of a kind at once, then a count per minute."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 
-PAUSE_S = 60.0
-"""Between two lines about the same kind."""
+LOG_INTERVAL_S = 60.0
+"""Interval between two lines about the same kind."""
 KINDS_MAX = 1_000
-"""Kinds that are counted apart; peers may make up codes."""
+"""Kinds that are counted separately; a limit is needed because peers can invent codes."""
 
 _ORDINARY = frozenset(
     {
@@ -24,7 +24,7 @@ _ORDINARY = frozenset(
         ResponseCode.POLLING_TIMEOUT,
     }
 )
-"""Answers that are no refusals."""
+"""Codes that are not rejections."""
 _STORING = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -36,7 +36,7 @@ _STORING = frozenset(
         RequestCode.END_TRANSACTION,
     }
 )
-"""Requests with a message that is not stored if they are refused."""
+"""Requests with a message, which is not stored if they are rejected."""
 _NAMES = {int(code): code.name for code in RequestCode}
 
 _log = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ class _Kind:
 
 
 class Refusals:
-    """Counted by the codes of request and response. ``now`` is a clock that never jumps."""
+    """Counts rejections by the codes of request and response. ``now`` is a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._kinds: dict[tuple[int, int], _Kind] = {}
 
     def note(self, peer: str, request: Command, response: Command) -> None:
-        """A request was answered with another code than success."""
+        """Count a request that was answered with a code other than success."""
         if response.code in _ORDINARY:
             return
         key = (request.code, response.code)
@@ -77,9 +77,9 @@ class Refusals:
         )
 
     def flush(self) -> None:
-        """Log how many of each kind there were since its last line; called every second or so."""
+        """Log the count of each kind since its last line; called about once per second."""
         now = self._now()
-        due = [item for item in self._kinds.items() if now - item[1].logged_at >= PAUSE_S]
+        due = [item for item in self._kinds.items() if now - item[1].logged_at >= LOG_INTERVAL_S]
         for key, kind in due:
             if not kind.unlogged:
                 del self._kinds[key]
@@ -104,5 +104,5 @@ def _level(request: int, response: int) -> int:
     if request in _STORING:
         return logging.WARNING
     if (request, response) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST):
-        return logging.DEBUG  # every client asks before the first message
+        return logging.DEBUG  # normal: every client asks before it sends the first message
     return logging.INFO

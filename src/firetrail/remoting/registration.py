@@ -1,13 +1,13 @@
-"""The body with which a broker registers, which has a second form besides JSON.
+"""The body of a broker's registration, which has a compressed form besides JSON.
 
-That form is a zlib stream of::
+The compressed form is a zlib stream of::
 
     size 4   DataVersion, JSON
     topics 4, then each:   size 4   "name readQueues writeQueues perm filterType[ attributes]"
     size 4   addresses of filter servers, a JSON list
-    [what brokers since 5.0 say about mapped queues]
+    [mapped queues, sent by brokers since 5.0]
 
-It says nothing about the order flag and the system flag of a topic.
+It does not contain the order flag and the system flag of a topic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from firetrail.remoting.bodies import DataVersion, RegisterBrokerBody, TopicConf
 from firetrail.remoting.body import loads
 
 INFLATED_MAX = 64 << 20
-"""Most bytes that a compressed body may stand for: a million topics."""
+"""The most bytes of a decompressed body, enough for a million topics."""
 
 
 def checksum(raw: bytes) -> int:
-    """The ``bodyCrc32`` of a header, for the bytes of the body as they are sent."""
+    """Return the ``bodyCrc32`` of a header, for the bytes of the body as they are sent."""
     return zlib.crc32(raw) & 0x7FFFFFFF
 
 
 def encode_registration(body: RegisterBrokerBody, *, compressed: bool = False) -> bytes:
-    """The bytes of the body, in one form or the other."""
+    """Encode the body as JSON or in the compressed form."""
     if not compressed:
         return body.encode()
     table = body.topic_config_serialize_wrapper
@@ -49,7 +49,7 @@ def encode_registration(body: RegisterBrokerBody, *, compressed: bool = False) -
 
 
 def decode_registration(raw: bytes, *, compressed: bool) -> RegisterBrokerBody:
-    """The body in the bytes; ProtocolError if it is none, or inflates beyond all measure."""
+    """Decode a body; raise ProtocolError if it is invalid, or too large when decompressed."""
     if not compressed:
         return RegisterBrokerBody.decode(raw) if raw else RegisterBrokerBody()
     pieces = _Pieces(_inflated(raw))
@@ -84,7 +84,7 @@ def _topic(raw: bytes) -> TopicConfig:
         read, write, perm = (int(number) for number in rest[:3])
         kind = rest[3]
     except (ValueError, IndexError):
-        raise ProtocolError(f"no topic of a registration: {text!r:.100}") from None
+        raise ProtocolError(f"not a valid topic of a registration: {text!r:.100}") from None
     attributes = None
     if len(rest) > 4 and rest[4].strip():
         attributes = TopicConfig.from_json(
@@ -98,15 +98,15 @@ def _inflated(raw: bytes) -> bytes:
     try:
         found = stream.decompress(raw, INFLATED_MAX)
     except zlib.error as error:
-        raise ProtocolError(f"a compressed registration that does not inflate: {error}") from None
+        raise ProtocolError(f"a registration cannot be decompressed: {error}") from None
     if not stream.eof:
-        more = f"more than {INFLATED_MAX} bytes" if stream.unconsumed_tail else "cut off"
-        raise ProtocolError(f"a compressed registration that is {more}")
+        more = f"more than {INFLATED_MAX} bytes long" if stream.unconsumed_tail else "cut off"
+        raise ProtocolError(f"a compressed registration is {more}")
     return found
 
 
 class _Pieces:
-    """Reads one piece after the other."""
+    """Reads numbers and length-prefixed pieces in order."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -115,7 +115,7 @@ class _Pieces:
     def number(self) -> int:
         (value,) = unpack_from(">i", self._take(4))
         if not 0 <= value <= len(self._raw):
-            raise ProtocolError(f"a registration with the length {value} at {self._at - 4}")
+            raise ProtocolError(f"a registration has the invalid length {value} at {self._at - 4}")
         return int(value)
 
     def sized(self) -> bytes:
@@ -124,6 +124,6 @@ class _Pieces:
     def _take(self, size: int) -> bytes:
         piece = self._raw[self._at : self._at + size]
         if len(piece) < size:
-            raise ProtocolError(f"a registration that ends at {len(self._raw)}, within a piece")
+            raise ProtocolError(f"a registration ends at {len(self._raw)}, within a piece")
         self._at += size
         return piece

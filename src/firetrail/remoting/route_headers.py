@@ -1,4 +1,4 @@
-"""Headers between name servers and those who ask them, beside those of brokers and topics."""
+"""Headers of requests to name servers, except those for topics and the registration of brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firetrail.remoting.header import Header, Long
 
 @dataclass(frozen=True, slots=True)
 class KVHeader(Header):
-    """PUT_KV_CONFIG; GET_KV_CONFIG and DELETE_KV_CONFIG without a value."""
+    """PUT_KV_CONFIG and, without a value, GET_KV_CONFIG and DELETE_KV_CONFIG."""
 
     namespace: str
     key: str
@@ -25,7 +25,7 @@ class NamespaceHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class ValueResponse(Header):
-    """GET_KV_CONFIG, answered."""
+    """The answer to GET_KV_CONFIG."""
 
     value: str
 
@@ -54,21 +54,21 @@ class BrokerNameHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class WipedResponse(Header):
-    """WIPE_WRITE_PERM_OF_BROKER, answered."""
+    """The answer to WIPE_WRITE_PERM_OF_BROKER."""
 
     wipe_topic_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddedResponse(Header):
-    """ADD_WRITE_PERM_OF_BROKER, answered."""
+    """The answer to ADD_WRITE_PERM_OF_BROKER."""
 
     add_topic_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersionResponse(Header):
-    """QUERY_DATA_VERSION, answered: whether the broker has to register anew."""
+    """The answer to QUERY_DATA_VERSION: whether the broker has to register again."""
 
     changed: bool
 

@@ -1,8 +1,9 @@
-"""A server: connections, and who answers what.
+"""The server side of the protocol: accepts connections and dispatches requests to handlers.
 
-Requests are handled in the order of their arrival, those that keep clients alive (heartbeats and
-the like) before all others. After each slice of work the event loop gets its turn, so a flood of
-requests delays nothing but itself. Who sends more than can be held is not read from for a while.
+Requests are handled in the order of their arrival, but those that keep clients alive (heartbeats
+and the like) go first. After each slice of requests the event loop runs other tasks, so a flood of
+requests delays only itself. A client that exceeds its buffer limits is not read from until they
+drain.
 """
 
 from __future__ import annotations
@@ -32,40 +33,47 @@ URGENT = frozenset(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
     }
 )
+"""Requests that are handled before all others, because clients would be considered dead."""
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
+"""RocketMQ's remark, which stock clients look for."""
 _SLICE = 128
-_HELD = "too much is waiting"
-_LINED_UP = "too many of its requests wait"
-LINED_UP_MAX = 1000
-"""Requests of a connection that may wait for their turn; it is not read from until half are done.
-Whatever was read with the last of them comes on top."""
+"""Requests that are handled before the event loop runs other tasks."""
+_SERVER_FULL = "the server has too many bytes of requests waiting"
+_QUEUE_FULL = "the connection has too many requests waiting"
+QUEUED_MAX = 1000
+"""Requests of a connection that may be queued. Above it, the connection is not read from until half
+of them are done. Requests that were read together with the last one are queued as well."""
 UNHANDLED_MAX = 32 << 20
-"""The same in bytes, headers included; then all have to be done."""
+"""The limit for the bytes of a connection's queued requests, headers included. Above it, the
+connection is not read from until all of them are done."""
 _SWEEP_S = 1.0
+"""Interval at which idle connections and unfinished frames are looked for."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What all clients together, and each of them, may take."""
+    """Limits for each client and for all clients together."""
 
     connections: int = 10_000
+    """Open connections; more are refused."""
     waiting_bytes: int = 256 << 20
-    """Bodies of requests that wait or are being answered."""
+    """Bytes of the bodies of requests that are queued or being handled."""
     idle_s: float = 120.0
-    """A connection on which nothing comes for so long is closed."""
+    """A connection that sends nothing for this long is closed."""
     frame_s: float = 30.0
     """A frame has to arrive completely within this time."""
     waiting_requests: int = 10_000
-    """How many requests of one code may be awaited at once; more are told to come later."""
+    """Asynchronous requests of one code in progress; more are answered with SYSTEM_BUSY."""
     running: Mapping[int, int] = field(default_factory=dict)
-    """The same for single codes."""
+    """The same limit for individual codes."""
     frames: Limits = field(default_factory=Limits)
+    """Limits for the size of a frame."""
 
 
 class Server:
-    """Listens, and lets handlers answer."""
+    """Accepts connections, and answers their requests with handlers."""
 
     def __init__(
         self,
@@ -82,7 +90,7 @@ class Server:
         self.connections: set[Connection] = set()
         self._urgent: deque[tuple[Connection, Command]] = deque()
         self._ordinary: deque[tuple[Connection, Command]] = deque()
-        self._at_work = False
+        self._is_scheduled = False
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +98,7 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which is a free one for 0. May be called for several addresses."""
+        """Listen on an address, and return the port; port 0 picks a free one. May be repeated."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
             lambda: Connection(self, self._limits.frames), host, port, backlog=1024
@@ -103,7 +111,7 @@ class Server:
 
     @property
     def listens(self) -> list[str]:
-        """``ip:port`` of all that it listens on."""
+        """The addresses ``ip:port`` that the server listens on."""
         return [
             address_text(socket.getsockname())
             for listener in self._listeners
@@ -111,13 +119,13 @@ class Server:
         ]
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Take nothing new, answer what was asked, close all connections."""
+        """Accept no more requests, answer those in progress, and close all connections."""
         for listener in self._listeners:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in self.connections:
-            connection.hold("the server stops")
+            connection.hold("the server is stopping")
         deadline = asyncio.get_running_loop().time() + grace_s
         while (self._urgent or self._ordinary or self._tasks) and (
             asyncio.get_running_loop().time() < deadline
@@ -138,9 +146,13 @@ class Server:
     # -- connections --------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """Take the connection, or refuse it if there are too many."""
+        """Accept the connection, or refuse it if there are too many."""
         if len(self.connections) >= self._limits.connections:
-            _log.warning("%s: refused, %d are connected", connection.peer, len(self.connections))
+            _log.warning(
+                "the connection of %s is refused, because %d connections are open, the limit",
+                connection.peer,
+                len(self.connections),
+            )
             connection.abort()
             return
         self.connections.add(connection)
@@ -153,26 +165,26 @@ class Server:
                 self._on_closed(connection)
 
     def received(self, connection: Connection, requests: Sequence[Command]) -> None:
-        """Line the requests up."""
+        """Queue the requests."""
         for request in requests:
-            line = self._urgent if request.code in URGENT else self._ordinary
-            line.append((connection, request))
+            queue = self._urgent if request.code in URGENT else self._ordinary
+            queue.append((connection, request))
             self._waiting_bytes += len(request.body)
-        connection.lined_up += len(requests)
-        if _has_enough(connection, LINED_UP_MAX):
-            connection.hold(_LINED_UP)
+        connection.queued += len(requests)
+        if _is_full(connection, QUEUED_MAX):
+            connection.hold(_QUEUE_FULL)
         if self._waiting_bytes > self._limits.waiting_bytes:
             self._hold(self.connections)
-        if not self._at_work:
-            self._at_work = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._work)
 
     def _hold(self, connections: Iterable[Connection]) -> None:
         for connection in connections:
-            connection.hold(_HELD)
+            connection.hold(_SERVER_FULL)
 
     async def _sweep(self) -> None:
-        """Close connections that are idle, or on which a frame does not come to its end."""
+        """Close connections that are idle, or whose current frame takes too long to arrive."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_S)
@@ -181,10 +193,14 @@ class Server:
             for connection in list(self.connections):
                 began = None if connection.is_held else connection.unfinished_since
                 if began is not None and now - began > self._limits.frame_s:
-                    _log.warning("%s: a frame took too long; closed", connection.peer)
+                    _log.warning(
+                        "%s: a frame did not arrive within %g s; the connection is closed",
+                        connection.peer,
+                        self._limits.frame_s,
+                    )
                     connection.abort()
                 elif now - connection.last_heard > 2 * self._limits.idle_s:
-                    connection.abort()  # it does not even read what is left to be written
+                    connection.abort()  # the close below waits for data that the peer never reads
                 elif now - connection.last_heard > self._limits.idle_s:
                     connection.close()
 
@@ -197,18 +213,18 @@ class Server:
             elif self._ordinary:
                 connection, request = self._ordinary.popleft()
             else:
-                self._at_work = False
+                self._is_scheduled = False
                 return
-            self._step_forward(connection)
+            self._dequeued(connection)
             self._handle(connection, request)
         asyncio.get_running_loop().call_soon(self._work)
 
-    def _step_forward(self, connection: Connection) -> None:
-        connection.lined_up -= 1
-        if not connection.lined_up:
+    def _dequeued(self, connection: Connection) -> None:
+        connection.queued -= 1
+        if not connection.queued:
             connection.unhandled_bytes = 0
-        if connection.is_held and not _has_enough(connection, LINED_UP_MAX // 2):
-            connection.release(_LINED_UP)
+        if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
+            connection.release(_QUEUE_FULL)
 
     def _handle(self, connection: Connection, request: Command) -> None:
         code = request.code
@@ -241,14 +257,14 @@ class Server:
         if response is not None and not request.is_one_way:
             try:
                 connection.send(response)
-            except Exception as error:  # it has no form on the wire
+            except Exception as error:  # the response cannot be encoded
                 connection.send(failure(request, error))
         full = self._waiting_bytes > self._limits.waiting_bytes
         self._waiting_bytes -= len(request.body)
         if full and self._waiting_bytes <= self._limits.waiting_bytes:
             for held in self.connections:
-                held.release(_HELD)
+                held.release(_SERVER_FULL)
 
 
-def _has_enough(connection: Connection, most: int) -> bool:
-    return connection.lined_up > most or connection.unhandled_bytes > UNHANDLED_MAX
+def _is_full(connection: Connection, most: int) -> bool:
+    return connection.queued > most or connection.unhandled_bytes > UNHANDLED_MAX

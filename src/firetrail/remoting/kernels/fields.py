@@ -1,4 +1,4 @@
-"""Typed headers of requests, made of the text that stands on the wire."""
+"""Decoding of typed headers from the text fields of a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 if not cython.compiled:
-    set_attribute = object.__setattr__  # else as in fields.pxd
+    set_attribute = object.__setattr__  # compiled, fields.pxd defines it
 
 COMPILED = cython.compiled
 
@@ -28,7 +28,7 @@ _INT32_MIN = cython.declare(cython.longlong, -(2**31))
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 TRUE = frozenset(("1", "true", "True", "TRUE"))
-"""Some clients write 1."""
+"""The texts that mean True; some clients write 1."""
 
 
 def fill_header(
@@ -36,8 +36,9 @@ def fill_header(
 ) -> bool:
     """Set the attributes of a header, frozen or not, from the fields of a command.
 
-    For each attribute the plan has its name, its name on the wire, its kind, whether it has to be
-    there, and its default. False where one is missing or wrong: the header is of no use then.
+    For each attribute the plan contains its name, its name on the wire, its kind, whether it is
+    required, and its default. Return False if a field is missing or invalid; the header is then
+    incomplete and must not be used.
     """
     try:
         return _fill(header, plan, wire.get)

@@ -1,7 +1,7 @@
-"""Frames on the wire and their headers in JSON, as nearly all of them look.
+"""Frames and their JSON headers, in the form that nearly all clients send.
 
-A header is an object of a few numbers, names and a flat object of text, in any order. Whatever else
-JSON can say is left to who calls: these functions then return None, and never judge.
+Such a header is an object of a few numbers, names and a flat object of texts, in any order. For any
+other JSON, valid or not, these functions return None and leave the decision to the caller.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _CLOSE = cython.declare(cython.uchar, 0x7D)
 
 _HEX = b"0123456789abcdef"
 _SHORT = b"btnvfr"
-"""The letters that stand for the control characters from 8 on; \\v is none of JSON's."""
+"""The escape letters of the control characters, starting at 8; \\v is not in JSON and not used."""
 
 
 class Unusual(ValueError):
-    """Something that is not looked at here."""
+    """The header contains something that these functions do not handle."""
 
 
 class JsonReader:
-    """Reads one header."""
+    """Parses one header."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -57,7 +57,7 @@ class JsonReader:
         self._end = len(text)
 
     def members(self, body: bytes, languages: Mapping[str, int], kind: object) -> tuple[Any, ...]:
-        """Code, fields, ``body``, remark, opaque, flag, language, version and ``kind``."""
+        """Return code, fields, ``body``, remark, opaque, flag, language, version and ``kind``."""
         code: cython.longlong = 0
         opaque: cython.longlong = 0
         flag: cython.longlong = 0
@@ -118,12 +118,12 @@ class JsonReader:
         return found
 
     def _skip(self) -> None:
-        """Go to what is no space."""
+        """Skip white space."""
         while self._at < self._end and self._b[self._at] in (0x20, 0x0A, 0x0D, 0x09):
             self._at += 1
 
     def _next(self) -> int:
-        """The next byte that is no space, passed over."""
+        """Skip white space, consume the next byte and return it."""
         self._skip()
         if self._at >= self._end:
             raise Unusual
@@ -135,7 +135,7 @@ class JsonReader:
             raise Unusual
 
     def _number(self) -> int:
-        """A number of 32 bits, written as it is printed."""
+        """Parse a 32-bit number in canonical decimal form."""
         number: cython.longlong = 0
         self._skip()
         negative: cython.bint = self._at < self._end and self._b[self._at] == _MINUS
@@ -194,7 +194,7 @@ class JsonReader:
         return out[:count].decode("utf-8")
 
     def _escape(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> int:
-        """The ASCII character that the escape stands for whose letter is at ``at``."""
+        """Return the ASCII character of an escape sequence whose letter is at ``at``."""
         letter: cython.uchar = self._b[at]
         value: cython.int = 0
         place: cython.Py_ssize_t
@@ -203,7 +203,7 @@ class JsonReader:
             if end - at < 5:
                 raise Unusual
             for place in range(at + 1, at + 5):
-                digit = self._b[place] | 0x20  # small letters; digits stay what they are
+                digit = self._b[place] | 0x20  # to lower case; digits do not change
                 if 0x61 <= digit <= 0x66:
                     digit -= 0x57
                 elif 0x30 <= digit <= 0x39 and self._b[place] >= 0x30:
@@ -228,7 +228,7 @@ class JsonReader:
 def read_json_header(
     header: bytes, body: bytes, languages: Mapping[str, int], kind: object
 ) -> tuple[Any, ...] | None:
-    """What :meth:`JsonReader.members` finds, None if the header is an unusual one."""
+    """Parse a header with :meth:`JsonReader.members`; return None if it is unusual."""
     reader: JsonReader = JsonReader(header)
     try:
         return reader.members(body, languages, kind)
@@ -239,9 +239,9 @@ def read_json_header(
 def cut_frames(
     data: bytes, frame_max: cython.longlong, header_max: cython.longlong
 ) -> tuple[list[tuple[int, bytes, bytes]], int]:
-    """Mark, header and body of all whole frames, and where the rest begins.
+    """Return mark, header and body of all complete frames, and the position of the rest.
 
-    It may be the beginning of a frame, or a frame that is longer than allowed.
+    The rest is the beginning of a frame, or a frame that is longer than allowed.
     """
     found: list[tuple[int, bytes, bytes]] = []
     b: cython.pointer(cython.const[cython.uchar]) = data
@@ -266,7 +266,7 @@ def cut_frames(
 
 
 class JsonWriter:
-    """Writes a header into a buffer of fixed length; what is longer is unusual."""
+    """Writes a header into a buffer of fixed length; longer headers are unusual."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(_ROOM)
@@ -284,7 +284,7 @@ class JsonWriter:
         version: cython.longlong,
         body_size: cython.longlong,
     ) -> bytes | None:
-        """Length, mark and header of a frame."""
+        """Return length, mark and header of a frame; None if the header is unusual."""
         self._at = _PREFIX
         try:
             self._raw(b'{"code":')
@@ -338,7 +338,7 @@ class JsonWriter:
         self._at += size
 
     def _string(self, text: str) -> None:
-        """With quotes, and escapes as other writers choose them: the short ones if there are."""
+        """Write a quoted string, with short escapes where JSON has them, as other writers do."""
         raw: bytes = text.encode()
         b: cython.pointer(cython.const[cython.uchar]) = raw
         size: cython.Py_ssize_t = len(raw)
