@@ -319,3 +319,30 @@ class TestAtOnce:
         made: list[None] = []
         assert not files.at_once([lambda: made.append(None)] * count, lambda: len(made) > 0)
         assert 0 < len(made) <= SYNCS_AT_ONCE  # a call of each thread, and not all that wait
+
+
+class TestUnfinishedWork:
+    def test_a_folder_is_removed_with_all_in_it(self, tmp_path: Path) -> None:
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        (tmp_path / "a" / "b" / "c").touch()
+        files.remove_tree(tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+        with pytest.raises(FileNotFoundError):
+            files.remove_tree(tmp_path / "a")
+        files.remove_tree(tmp_path / "a", ignore_errors=True)
+
+    def test_a_file_is_removed_if_it_is_there(self, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        files.discard(tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+        files.discard(tmp_path / "a")
+
+
+def test_the_lock_of_an_open_file_keeps_out_this_process_too(
+    tmp_path: Path, descriptor: int
+) -> None:
+    assert files.lock_open_file(descriptor)
+    other = files.open(tmp_path / "a", writable=True)
+    assert not files.lock_open_file(other)
+    files.close(other)
+    assert files.lock_open_file(descriptor), "unlike with lock(), closing another one frees nothing"

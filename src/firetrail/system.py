@@ -16,6 +16,7 @@ import fcntl
 import mmap
 import os
 import resource
+import shutil
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -354,6 +355,21 @@ class Files:
         else:
             self.sync_folder(path.parent)
 
+    def remove_tree(self, path: Path, *, ignore_errors: bool = False) -> None:
+        """Remove a folder and everything in it, not durably.
+
+        It is for unfinished work, which is removed again if a crash brings it back.
+
+        Args:
+            path: The folder.
+            ignore_errors: Whether to leave what cannot be removed, instead of raising OSError.
+        """
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+
+    def discard(self, path: Path) -> None:
+        """Remove a file of unfinished work, if there is one; not durably."""
+        path.unlink(missing_ok=True)
+
     def used_ratio(self, path: Path) -> float:
         """Used part of the file system that holds ``path``, from 0.0 to 1.0."""
         stat = os.statvfs(path)
@@ -374,6 +390,17 @@ class Files:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
             raise
+        return True
+
+    def lock_open_file(self, descriptor: int) -> bool:
+        """Take a lock that belongs to this open file; False if another open file has it.
+
+        Unlike :meth:`lock` it also keeps out other users of the file in this process.
+        """
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
         return True
 
     def lock_owner(self, descriptor: int) -> int | None:
@@ -441,3 +468,7 @@ class System:
     files: Files = field(default_factory=Files)
     clock: Clock = field(default_factory=Clock)
     memory_bytes: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+SYSTEM = System()
+"""The operating system of this process: what runs without a system of its own uses this one."""

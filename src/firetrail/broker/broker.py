@@ -28,7 +28,7 @@ from firetrail.remoting.server import Server, ServerLimits
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.inventory import CONFIG_FILES
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 STOP_S = 2.0
 """How long a stop may spend on dispatching queues and index. Service managers give a process little
@@ -95,12 +95,14 @@ class Broker:
         check_id(self.config, store or StoreConfig())
         self._conf = conf
         self._ignored = ignore_unsupported
-        self._system = system or System()
+        self._system = system or SYSTEM
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or ServerLimits()
         self._server = Server(self._handlers, self._limits, on_closed=self._closed)
-        self._name_server = NameServer(name_server) if name_server is not None else None
+        self._name_server = (
+            NameServer(name_server, self._system) if name_server is not None else None
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
         self.address = ""

@@ -13,7 +13,7 @@ from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted, human_size
 from firetrail.store.config import StoreConfig
 from firetrail.store.repair.backup import back_up
-from firetrail.system import System, allow_many_files
+from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
 Copy a store to a new folder, also while a broker has it open: the log, the consume queues, the
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     config = StoreConfig(delay_levels=args.delay_levels)
     progress = Progress("copying", _used_bytes(args.store))
     try:
-        copied = back_up(System(), args.store, args.into, config, progress)
+        copied = back_up(SYSTEM, args.store, args.into, config, progress)
     finally:
         progress.clear()
     with open_view(args.into) as view:

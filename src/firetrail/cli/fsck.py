@@ -22,7 +22,7 @@ from firetrail.store.queues.lives import LeftOut
 from firetrail.store.repair.losses import Loss, loss_behind
 from firetrail.store.repair.rebuild import find_left_out
 from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repair_store
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index, the checkpoint, and whether they agree.
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             confirm(args, loss)
 
         repaired = repair_store(
-            System(),
+            SYSTEM,
             args.store,
             Repair(args.repair),
             args.delay_levels,
@@ -110,7 +110,7 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
     """Say what a repair would give up."""
     if args.repair is None:
         raise FiretrailError("--dry-run needs --repair")
-    check_not_in_use(System(), args.store)
+    check_not_in_use(SYSTEM, args.store)
     loss: Loss | None = None
     left_out: tuple[LeftOut, ...] = ()
     with open_view(args.store) as view:

@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import json
 import sys
-import time
 from typing import NamedTuple
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_time, table
 from firetrail.client import Admin, MessageQueue, PullConsumer
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Print, for each queue of a topic, up to where a group has consumed and how many messages are left;
@@ -119,7 +119,7 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
             print(json.dumps(found), flush=True)
         return
     if args.watch:
-        print(CLEAR if sys.stdout.isatty() else "", human_time(time.time_ns() // 1_000_000), sep="")
+        print(CLEAR if sys.stdout.isatty() else "", human_time(SYSTEM.clock.now_ms()), sep="")
     if not lags:
         print(f"{args.group}: has not consumed anything yet", flush=True)
         return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from firetrail.system import SYSTEM
 from firetrail.text import counted, human_size, human_time
 
 __all__ = [
@@ -74,14 +74,14 @@ class Progress:
         self._total_shown = shown(total)
         self._total = max(total, 1)
         self._shown = sys.stderr.isatty()
-        self._next = time.monotonic() + _PROGRESS_EVERY_S
+        self._next = SYSTEM.clock.monotonic() + _PROGRESS_EVERY_S
         self._drawn = False
 
     def __call__(self, done: int) -> None:
         """``done`` of the total are done."""
-        if not self._shown or time.monotonic() < self._next:
+        if not self._shown or SYSTEM.clock.monotonic() < self._next:
             return
-        self._next = time.monotonic() + _PROGRESS_EVERY_S
+        self._next = SYSTEM.clock.monotonic() + _PROGRESS_EVERY_S
         self._drawn = True
         share = min(done / self._total, 1.0)
         print(

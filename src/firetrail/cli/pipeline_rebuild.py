@@ -11,7 +11,7 @@ from firetrail.cli.output import Progress
 from firetrail.cli.rebuild import tell
 from firetrail.format.names import COMMIT_LOG
 from firetrail.store.inspect.log_files import segment_sizes
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Make the consume queues and index files of a store anew, from its log alone: the log's files are
@@ -66,4 +66,4 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 def log_size(store: Path) -> int:
     """Length of all files of the log."""
-    return sum(size for _, size in segment_sizes(System(), store / COMMIT_LOG))
+    return sum(size for _, size in segment_sizes(SYSTEM, store / COMMIT_LOG))

@@ -14,7 +14,7 @@ from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted
 from firetrail.store.repair.misplaced import Misplaced
 from firetrail.store.repair.salvage import salvage_store
-from firetrail.system import System, allow_many_files
+from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
 Make a new store with every good message of a store whose log is damaged, those behind the damage
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     broker = Renumbering()
     try:
         saved = salvage_store(
-            System(),
+            SYSTEM,
             args.store,
             args.into,
             args.delay_levels,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from firetrail.errors import AddressInUseError
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
-from firetrail.system import allow_many_files
+from firetrail.system import SYSTEM, allow_many_files
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def read_conf(path: Path | None) -> dict[str, Entry]:
     """The keys of a ``.conf`` file; none without a file."""
     if path is None:
         return {}
-    return parse_properties(path.read_bytes().decode("utf-8-sig", "replace"), str(path))
+    return parse_properties(SYSTEM.files.read(path).decode("utf-8-sig", "replace"), str(path))
 
 
 def report(remarks: Iterable[object]) -> None:

@@ -21,7 +21,7 @@ from firetrail.cli.output import Progress, counted
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
 from firetrail.store.lifecycle.folder import check_is_store
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 if TYPE_CHECKING:
     from firetrail.pipeline.session import SparkSession
@@ -48,7 +48,7 @@ def check_store(store: str, *, brokers: bool = False) -> None:
                 "may be brokers, and the data source reads from them"
             )
     elif "://" not in store:
-        check_is_store(System(), Path(store))
+        check_is_store(SYSTEM, Path(store))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

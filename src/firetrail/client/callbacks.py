@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader
+from firetrail.system import SYSTEM
 
 
 class CallbackTarget(Protocol):
@@ -98,11 +98,11 @@ class CallbackHandlers:
         self._check_group(header.consumer_group)
         record = decode_received(request.content)
         queue = MessageQueue(record.topic, header.broker_name or "", record.queue_id)
-        began = time.monotonic()
+        began = SYSTEM.clock.monotonic()
         error = await self._consumer.consume_now(Received(queue, record))
         result = "CR_SUCCESS" if error is None else "CR_THROW_EXCEPTION"
         remark = None if error is None else repr(error)
-        spent = int((time.monotonic() - began) * 1000)
+        spent = int((SYSTEM.clock.monotonic() - began) * 1000)
         done = DirectlyConsumed(result, remark=remark, spent_time_mills=spent)
         return request.answer(body=done.encode())
 

@@ -19,7 +19,7 @@ from firetrail.format.arguments import text
 from firetrail.format.names import is_folder_name
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.body import Body
-from firetrail.system import Files
+from firetrail.system import SYSTEM, Files
 
 FOLDER = ".rocketmq_offsets"
 """The default folder, below the home folder, as in the Java client."""
@@ -38,7 +38,7 @@ class LocalOffsets:
     """The offsets of one consumer. Consumers that share a file overwrite each other's offsets."""
 
     def __init__(self, folder: Path, client: str, group: str, files: Files | None = None) -> None:
-        self._files = files or Files()
+        self._files = files or SYSTEM.files
         self.path = folder / client / group / "offsets.json"
         self._backup = self.path.with_name(self.path.name + ".bak")
         self._saved: dict[MessageQueue, int] = {}

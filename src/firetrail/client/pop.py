@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from firetrail.remoting.pop_headers import (
     PopResponse,
 )
 from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
+from firetrail.system import SYSTEM
 
 ANSWER_S = 10.0
 """Time limit for an answer, on top of the time that the broker may wait for messages."""
@@ -77,7 +77,7 @@ class Popper:
             max_msg_nums=count,
             invisible_time=int(invisible_s * 1000),
             poll_time=int(wait_s * 1000),
-            born_time=time.time_ns() // 1_000_000,
+            born_time=SYSTEM.clock.now_ms(),
             init_mode=_FIRST if self._from_first(wanted.topic) else _LAST,
             exp_type=wanted.expression_type,
             exp=wanted.sub_string,
@@ -107,7 +107,7 @@ class Popper:
 
     async def has_messages(self, broker_name: str, topic: str, wait_s: float) -> bool:
         """Wait up to ``wait_s`` until a broker has messages to pop; return whether it has."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = SYSTEM.clock.now_ms()
         header = NotificationHeader(self._group, topic, ANY_QUEUE, int(wait_s * 1000), now_ms)
         answer = await self._session.ask(
             self._session.address_of(broker_name),

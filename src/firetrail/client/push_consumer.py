@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
+from firetrail.system import SYSTEM
 
 REBALANCE_S = 20.0
 """Interval of rebalances while no change of the group's members is reported."""
@@ -146,7 +146,7 @@ class PushConsumer(ClusterClient):
         """The queues that are assigned to this member."""
 
     async def _join(self) -> None:
-        self.opened_ms = time.time_ns() // 1_000_000
+        self.opened_ms = SYSTEM.clock.now_ms()
         if self._model is MessageModel.BROADCASTING:
             self._local = await self._place.open(self._session.client_id, self.group)
         await check_with_brokers(self._session, self.group, self.wanted.values())

@@ -24,6 +24,7 @@ from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
+from firetrail.system import SYSTEM
 
 DEFAULT_QUEUES = 4
 """The number of queues of a topic that a send creates, as in the Java client."""
@@ -91,7 +92,7 @@ class OutgoingMessage(NamedTuple):
             default_topic_queue_nums=DEFAULT_QUEUES,
             queue_id=queue_id,
             sys_flag=self.sys_flag,
-            born_timestamp=time.time_ns() // 1_000_000 if self.born_ms is None else self.born_ms,
+            born_timestamp=SYSTEM.clock.now_ms() if self.born_ms is None else self.born_ms,
             flag=self.flag,
             properties=self.properties,
             reconsume_times=0,
@@ -280,5 +281,5 @@ def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
     start = time.localtime()
     month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     for counter in count():
-        since = int((time.time() - month) * 1000)
+        since = int((SYSTEM.clock.now_ms() / 1000 - month) * 1000)
         yield encode_unique_id(ip, pid, salt, since, counter)

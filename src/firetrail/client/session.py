@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
@@ -35,6 +34,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
+from firetrail.system import SYSTEM
 
 ROUTE_S = 30.0
 """How long a route is considered current."""
@@ -228,7 +228,7 @@ class Session:
                 self._next_name_server()
             else:
                 host = connection.local.rpartition(":")[0].strip("[]")
-                self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{time.time_ns():x}"
+                self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{SYSTEM.clock.time_ns():x}"
                 return
         raise ConnectionError(f"no name server answers; check namesrv: {'; '.join(failures)}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 
 from firetrail.client.offsets import Offsets
@@ -11,6 +10,7 @@ from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.arguments import number
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
+from firetrail.system import SYSTEM
 
 DEFAULT_AGE_MS = 30 * 60 * 1000
 """With TIMESTAMP and no time, a group starts at messages of this age, as in Java."""
@@ -38,7 +38,7 @@ class StartPosition:
         if queue.topic.startswith(RETRY_PREFIX):
             return await offsets.lowest(queue)
         if self.where is ConsumeFromWhere.TIMESTAMP:
-            default = time.time_ns() // 1_000_000 - DEFAULT_AGE_MS
+            default = SYSTEM.clock.now_ms() - DEFAULT_AGE_MS
             return await offsets.at_time(queue, default if self._time_ms is None else self._time_ms)
         if self.where is ConsumeFromWhere.LAST_OFFSET and not is_new:
             return await offsets.end(queue)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from firetrail.client.arguments import checked_subscription
@@ -21,6 +20,7 @@ from firetrail.remoting.bodies import (
     SubscriptionData,
 )
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.system import SYSTEM
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
     """
     check_topic(text("topic", topic))
     instance("expression", expression, str)
-    version = time.time_ns() // 1_000_000
+    version = SYSTEM.clock.now_ms()
     tags = [tag.strip() for tag in expression.split("||")]
     wanted = [tag for tag in tags if tag]
     if not wanted and expression.strip():
@@ -64,7 +64,7 @@ def by_sql(topic: str, expression: str) -> SubscriptionData:
     check_topic(text("topic", topic))
     if not instance("expression", expression, str).strip():
         raise ConfigError(f"condition for {topic}", expression, "is empty")
-    return SubscriptionData(topic, expression, BY_SQL, time.time_ns() // 1_000_000)
+    return SubscriptionData(topic, expression, BY_SQL, SYSTEM.clock.now_ms())
 
 
 def wanted_by(subscription: SubscriptionData) -> Callable[[Received], bool]:

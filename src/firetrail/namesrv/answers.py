@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from firetrail.errors import RequestError
@@ -40,7 +39,8 @@ class RouteAnswers:
         self._state = state
         self._routes = state.routes
         self._kv = state.kv
-        self._started = time.monotonic()
+        self._monotonic = state.clock.monotonic
+        self._started = self._monotonic()
         self.handlers: Mapping[int, Handler] = {
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
@@ -78,7 +78,7 @@ class RouteAnswers:
             what = "a registration needs the names of cluster and broker, and an address"
             raise RequestError(ResponseCode.SYSTEM_ERROR, what)
         topics = body.topic_config_serialize_wrapper
-        rival = self._routes.register(who, topics, time.monotonic(), connection)
+        rival = self._routes.register(who, topics, self._monotonic(), connection)
         return request.answer(
             remark=self._state.rivals.remark(who, rival),
             fields=self._master_for(who).encode(),
@@ -107,7 +107,7 @@ class RouteAnswers:
         header = RegisterBrokerHeader.decode(request.fields)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.content))
         if not changed:
-            self._routes.heard_of(header.broker_addr, time.monotonic())
+            self._routes.heard_of(header.broker_addr, self._monotonic())
         known = self._routes.version_of(header.broker_addr)
         return request.answer(
             fields=DataVersionResponse(changed).encode(), body=known.encode() if known else b""
@@ -116,7 +116,7 @@ class RouteAnswers:
     def heartbeat(self, connection: Connection, request: Command) -> Command:
         """A sign of life and nothing else."""
         header = BrokerHeartbeatHeader.decode(request.fields)
-        self._routes.heard_of(header.broker_addr, time.monotonic())
+        self._routes.heard_of(header.broker_addr, self._monotonic())
         return request.answer()
 
     def register_topic(self, connection: Connection, request: Command) -> Command:
@@ -144,7 +144,7 @@ class RouteAnswers:
 
     def _young(self) -> str:
         """Why a topic may be missing that there is: brokers register from time to time."""
-        age = time.monotonic() - self._started
+        age = self._monotonic() - self._started
         if age >= YOUNG_S:
             return ""
         return f" (yet: the name server started {age:.0f} s ago, and brokers may still register)"

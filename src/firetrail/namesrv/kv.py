@@ -12,7 +12,7 @@ from pathlib import Path
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format import config_json
 from firetrail.remoting.body import Body
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """The namespace with the order of brokers for topics whose messages are in order everywhere."""
@@ -40,7 +40,7 @@ class KVConfig:
 
     def __init__(self, path: Path | None = None, system: System | None = None) -> None:
         self._path = path
-        self._files = (system or System()).files
+        self._files = (system or SYSTEM).files
         self._table: dict[str, dict[str, str]] = {}
         self._changing = asyncio.Lock()
         if path is not None and path.exists():

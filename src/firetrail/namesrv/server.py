@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,17 +17,26 @@ from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import Server
+from firetrail.system import SYSTEM, System
 
 _log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """A name server, alone in its process or inside that of a broker."""
+    """A name server, alone in its process or inside that of a broker.
 
-    def __init__(self, config: NameServerConfig | None = None) -> None:
-        config = config or NameServerConfig()
+    Args:
+        config: The settings; the defaults of :class:`NameServerConfig` if omitted.
+        system: Files and clock; those of the operating system if omitted.
+    """
+
+    def __init__(
+        self, config: NameServerConfig | None = None, system: System | None = None
+    ) -> None:
+        config, system = config or NameServerConfig(), system or SYSTEM
         path = config.kv_config_path
-        self._state = State(config, KVConfig(Path(path) if path else None))
+        kv = KVConfig(Path(path) if path else None, system)
+        self._state = State(config, kv, clock=system.clock)
         self.routes = self._state.routes
         self.handlers: Mapping[int, Handler] = {
             **RouteAnswers(self._state).handlers,
@@ -72,7 +80,7 @@ class NameServer:
         That another one has its name and id is logged here, for the broker as well.
         """
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
-        rival = self.routes.register(who, topics, time.monotonic(), complete=complete)
+        rival = self.routes.register(who, topics, self._state.clock.monotonic(), complete=complete)
         self._state.rivals.remark(who, rival)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
@@ -87,5 +95,5 @@ class NameServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
-            for address in self.routes.expire(time.monotonic()):
+            for address in self.routes.expire(self._state.clock.monotonic()):
                 _log.warning("broker %s: not heard of for too long", address)

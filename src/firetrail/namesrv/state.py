@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.rivals import Rivals
 from firetrail.namesrv.routes import Routes
+from firetrail.system import SYSTEM, Clock
 
 
 @dataclass(slots=True)
@@ -18,4 +18,8 @@ class State:
     config: NameServerConfig
     kv: KVConfig
     routes: Routes = field(default_factory=Routes)
-    rivals: Rivals = field(default_factory=lambda: Rivals(time.monotonic))
+    clock: Clock = SYSTEM.clock
+    rivals: Rivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rivals = Rivals(self.clock.monotonic)

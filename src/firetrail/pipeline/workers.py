@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from firetrail.errors import NotSharedError
-from firetrail.system import Files, System
+from firetrail.system import SYSTEM, Files
 
 _GENERATIONS = 4
 """Parents to look at: a task's process is forked by a daemon that the executor's JVM started."""
@@ -61,7 +61,7 @@ def not_shared(path: str | Path, detail: str) -> NotSharedError:
 def make_shared(parent: Path, name: str) -> Path:
     """Create a folder for files that tasks exchange; its unique name lets tasks recognize it."""
     folder = parent / f"{name}-{uuid4().hex}"
-    System().files.make_folder(folder)
+    SYSTEM.files.make_folder(folder)
     return folder
 
 
@@ -73,7 +73,7 @@ def check_shared(folder: str | Path) -> None:
 
 def check_arrived(path: str | Path, size: int, worker: str) -> None:
     """Raise NotSharedError unless the driver sees a file that a task on ``worker`` wrote."""
-    files, path = System().files, Path(path)
+    files, path = SYSTEM.files, Path(path)
     found = _size(files, path)
     if found != size:
         files.names(path.parent)  # makes a network file system refresh its cache

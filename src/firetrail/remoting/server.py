@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.refusals import Refusals
+from firetrail.system import SYSTEM
 
 URGENT = frozenset(
     {
@@ -94,7 +94,7 @@ class Server:
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refusals = Refusals(time.monotonic)
+        self._refusals = Refusals(SYSTEM.clock.monotonic)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:

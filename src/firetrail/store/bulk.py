@@ -41,7 +41,7 @@ from firetrail.store.queues.lives import begins_anew
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.losses import GoodRecord
 from firetrail.store.store import Store
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 _HEAD = layout.BLANK.size
 _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
@@ -76,7 +76,7 @@ class BulkAppend:
         ticket: Ticket | None = None,
         system: System | None = None,
     ) -> None:
-        self._system = system or System()
+        self._system = system or SYSTEM
         self._root = root.absolute()
         self._ticket = ticket
         self._segments: list[Segment] = []

@@ -44,6 +44,7 @@ from firetrail.store.config_rules import (
     body_room,
     conflicts,
 )
+from firetrail.system import SYSTEM
 
 __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
 
@@ -385,7 +386,7 @@ class StoreConfig:
         """
         if isinstance(source, os.PathLike):
             # UTF-8 matters only in comments: all values are ASCII.
-            text = Path(source).read_bytes().decode("utf-8-sig", "replace")
+            text = SYSTEM.files.read(Path(source)).decode("utf-8-sig", "replace")
             return _load(parse_properties(text, os.fspath(source)))
         if source and not any(mark in source for mark in "=: \t\r\n"):
             raise ConfigError(

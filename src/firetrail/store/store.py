@@ -35,7 +35,7 @@ from firetrail.store.log.records import record_offset
 from firetrail.store.put.writer import Writer
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 CATCH_UP_S = 1.0
 """How long a read waits, at most, until messages that were put before it are dispatched."""
@@ -81,7 +81,7 @@ class Store(Writer):
         if path == "":
             raise ConfigError("path", path, "is empty; '.' is the current folder")
         config = StoreConfig() if config is None else instance("config", config, StoreConfig)
-        system = System() if system is None else instance("system", system, System)
+        system = SYSTEM if system is None else instance("system", system, System)
         return cls(Engine(Path(path), config, system))
 
     def close(self, within_s: float | None = None) -> None:

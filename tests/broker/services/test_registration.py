@@ -87,7 +87,8 @@ def test_an_absent_name_server_does_not_delay_what_others_are_told(
 
     monkeypatch.setattr(Client, "ask", absent)
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("firetrail.broker.services.registration.time", clock)
+    system = SimpleNamespace(clock=clock)
+    monkeypatch.setattr("firetrail.broker.services.registration.SYSTEM", system)
     asyncio.run(test())
 
 

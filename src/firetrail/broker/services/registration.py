@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 
 from firetrail.broker.config import BrokerConfig
@@ -21,6 +20,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
+from firetrail.system import SYSTEM
 
 PAUSE_FACTOR = 10
 """The pause after a registration is this many times as long as encoding all topics took."""
@@ -162,10 +162,10 @@ class Registration:
 
         The time spent waiting for an absent name server is not included.
         """
-        began = time.monotonic()
+        began = SYSTEM.clock.monotonic()
         content = RegisterBrokerBody(self._topics(None))
         body = await asyncio.to_thread(encode_registration, content)
-        took = time.monotonic() - began
+        took = SYSTEM.clock.monotonic() - began
         await self._send_to_all(RequestCode.REGISTER_BROKER, body, addresses)
         return took
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +43,7 @@ from firetrail.pipeline.workers import (
 )
 from firetrail.store.config import StoreConfig
 from firetrail.store.store import Store
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 ROWS_PER_BATCH = 8192
 _FIELDS = (
@@ -115,13 +114,13 @@ def restore(
         raise StoreError(f"{into}: is not an empty folder; restore to a new or empty one")
     making = target.with_name(f"{target.name}.restoring")
     if making.exists():
-        shutil.rmtree(making)  # leftovers of a killed restore
+        SYSTEM.files.remove_tree(making)  # leftovers of a killed restore
     try:
         segments = _write_log(spark, source, manifest, chosen, making, on_plan)
         _derive(making, manifest, chosen, delays)
-        System().files.rename(making, target)  # replaces an empty folder
+        SYSTEM.files.rename(making, target)  # replaces an empty folder
     except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
+        SYSTEM.files.remove_tree(making, ignore_errors=True)
         raise
     return Restored(str(into), chosen.messages, chosen.start, chosen.end, segments)
 
@@ -155,7 +154,7 @@ def _write_log(
     size = manifest.store.segment_size
     _check_present(lake, files)
     folder, parts = making / COMMIT_LOG, make_shared(making, "parts")
-    System().files.make_folder(folder)
+    SYSTEM.files.make_folder(folder)
     tasks = [
         _Fill(
             lake,
@@ -181,8 +180,8 @@ def _write_log(
     for task, filled in zip(tasks, done, strict=True):
         check_arrived(filled.path, size, filled.worker)
         Path(filled.path).rename(folder / segment_name(task.base))
-    shutil.rmtree(parts)
-    System().files.sync_folder(folder)
+    SYSTEM.files.remove_tree(parts)
+    SYSTEM.files.sync_folder(folder)
     return len(tasks)
 
 
@@ -268,7 +267,7 @@ def _fill(task: _Fill) -> _Filled:
     path = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     with open(path, "xb+") as file:
         file.truncate(task.size)
-        System().files.allocate(file.fileno(), 0, task.end)  # else a full disk raises SIGBUS
+        SYSTEM.files.allocate(file.fileno(), 0, task.end)  # else a full disk raises SIGBUS
         with mmap.mmap(file.fileno(), task.size) as mapping:
             writer = RecordWriter(mapping)
             try:
@@ -281,7 +280,7 @@ def _fill(task: _Fill) -> _Filled:
                     writer.blank(written_to, task.size - written_to)
             finally:
                 del writer  # else the mapping could not be closed
-        System().files.sync(file.fileno())
+        SYSTEM.files.sync(file.fileno())
     return _Filled(str(path), messages, worker_name())
 
 

@@ -14,7 +14,7 @@ from firetrail.pipeline.source.places import absolute
 from firetrail.settings.conf_file import did_you_mean
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.sizes import adopt_sizes
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -169,4 +169,4 @@ def _config(broker_conf: str | None, root: Path) -> StoreConfig:
     config = StoreConfig()
     if broker_conf:
         config = StoreConfig.from_properties(Path(absolute(broker_conf))).config
-    return adopt_sizes(System(), root, config)
+    return adopt_sizes(SYSTEM, root, config)

@@ -24,6 +24,7 @@ from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.put.draft import Drafter
+from firetrail.system import SYSTEM
 
 CHUNK_BYTES = 256 << 10
 """Size at which a chunk ends: small enough to leave little unused space in log files."""
@@ -62,7 +63,7 @@ class Stager:
                 self._stage(batch, writer)
             self._write_all(writer)
         if self.messages == 0:
-            path.unlink()
+            SYSTEM.files.discard(path)
             with suppress(OSError):  # not empty if other tasks have rows
                 self._folder.rmdir()
             return None

@@ -7,8 +7,6 @@ is not written again.
 
 from __future__ import annotations
 
-import shutil
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +32,7 @@ from firetrail.pipeline.sink.columns import (
 from firetrail.pipeline.sink.staging import Stager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
 from firetrail.store.bulk import BulkAppend, Ticket
+from firetrail.system import SYSTEM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,30 +123,31 @@ class _StoreSinkWriter:
 
     def _open(self, ticket: Ticket | None) -> BulkAppend:
         """Begin a commit; wait if another write is committing to the store."""
-        give_up = time.monotonic() + LOCK_WAIT_S
+        give_up = SYSTEM.clock.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 return BulkAppend(self._options.store, self._options.config, ticket)
             except StoreLockedError as error:
-                if time.monotonic() >= give_up:
+                if SYSTEM.clock.monotonic() >= give_up:
                     raise StoreLockedError(
                         f"{error}. The sink waited {LOCK_WAIT_S} s. If that process is a broker, "
                         "write to the broker: .option('namesrv', 'HOST:PORT')"
                     ) from error
-            time.sleep(LOCK_POLL_S)
+            SYSTEM.clock.sleep_ms(round(1000 * LOCK_POLL_S))
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the staged files, and leftovers of jobs that were killed long ago."""
         for message in messages:
             if isinstance(message, StagedRows) and message.path is not None:
                 path = Path(message.path)  # the tasks may have used another writer and folder
-                path.unlink(missing_ok=True)
+                SYSTEM.files.discard(path)
                 with suppress(OSError):  # not empty
                     path.parent.rmdir()
         if self._options.staging.exists():
+            abandoned_ms = SYSTEM.clock.now_ms() - 1000 * ABANDONED_S
             for folder in self._options.staging.iterdir():
-                if folder.stat().st_mtime < time.time() - ABANDONED_S:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if SYSTEM.files.modified_ms(folder) < abandoned_ms:
+                    SYSTEM.files.remove_tree(folder, ignore_errors=True)
         with suppress(OSError):
             self._options.staging.rmdir()
 
@@ -163,7 +163,7 @@ class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard the staged rows."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        SYSTEM.files.remove_tree(self._folder, ignore_errors=True)
         self._discard(messages)
 
 

@@ -22,7 +22,7 @@ from firetrail.errors import NotAStoreError, PipelineError
 from firetrail.format.names import COMMIT_LOG, parse_segment_name
 from firetrail.pipeline.workers import ancestors
 from firetrail.store.inspect.log_files import ViewLog
-from firetrail.system import Files, System
+from firetrail.system import SYSTEM, Files, System
 
 FETCH_BYTES = 8 << 20
 """Bytes per read of a remote file."""
@@ -163,7 +163,7 @@ def open_log(store: str, start: int, end: int) -> Iterator[ViewLog]:
         system, path = file_system(store)
         log = ViewLog(System(files=RemoteFiles(system, start, end)), Path(path))
     else:
-        log = ViewLog(System(), local_path(store))
+        log = ViewLog(SYSTEM, local_path(store))
     with closing(log):
         log.load()
         if not log.segments and is_remote(store):

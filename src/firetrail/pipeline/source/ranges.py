@@ -30,7 +30,7 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def followed_topics(options: ReadOptions) -> frozenset[str] | None:
         return frozenset(options.subscribe)
     if options.subscribe_pattern is None:
         return None
-    folders = System().files.folders(local_path(options.path) / CONSUME_QUEUE)
+    folders = SYSTEM.files.folders(local_path(options.path) / CONSUME_QUEUE)
     return frozenset(filter(options.follows, folders))
 
 
@@ -94,8 +94,7 @@ def known_topics(view: StoreView) -> list[str]:
 def _configured_topics(view: StoreView) -> Collection[str]:
     configured: Any = {}
     with suppress(FileNotFoundError, FormatError, UnicodeDecodeError):
-        text = (view.root / CONFIG / "topics.json").read_text()
-        configured = loads(text)
+        configured = loads(view.system.files.read(view.root / CONFIG / "topics.json"))
     table = configured.get("topicConfigTable", {}) if isinstance(configured, dict) else {}
     return table if isinstance(table, dict) else ()
 

@@ -23,7 +23,7 @@ from firetrail.errors import DataLostError, NotSharedError
 from firetrail.pipeline.workers import not_shared
 from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.inspect.view import StoreView
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 SAMPLE_BYTES = 128
 """Enough for the fixed fields of a record: offset, times, hosts, checksum of the body."""
@@ -87,7 +87,7 @@ class Sight:
 
 def check_store(root: str | Path, sight: Sight) -> None:
     """Raise NotSharedError unless the store in a folder is the one the driver planned with."""
-    with closing(ViewLog(System(), Path(root))) as log:
+    with closing(ViewLog(SYSTEM, Path(root))) as log:
         log.load()
         sight.check(log, allow_loss=True)
 

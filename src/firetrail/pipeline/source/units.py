@@ -12,13 +12,13 @@ from firetrail.pipeline.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
 from firetrail.pipeline.source.splits import QueueRange, QueueSet, RowSelection
 from firetrail.pipeline.workers import not_shared
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 
 @contextmanager
 def open_queue(store: str, topic: str, queue_id: int, file_size: int) -> Iterator[ConsumeQueue]:
     """Open a queue of a store, and close it at the end of the block."""
-    queue = ConsumeQueue(System(), Path(store), topic, queue_id, file_size, writable=False)
+    queue = ConsumeQueue(SYSTEM, Path(store), topic, queue_id, file_size, writable=False)
     with closing(queue):
         queue.load()
         yield queue

@@ -60,7 +60,7 @@ from firetrail.store.log.walk import LogWalk
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.store.reader import Reader
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 
 class StoreState(Enum):
@@ -174,7 +174,7 @@ class StoreView:
         ``known`` is what another view has found out, and is not looked for again. With ``topics``
         the view has the queues of these topics only, and does not open the others.
         """
-        system, config = system or System(), config or StoreConfig()
+        system, config = system or SYSTEM, config or StoreConfig()
         return cls(Path(path), config, system, exclusive=exclusive, known=known, topics=topics)
 
     def known(self, queues: Iterable[QueueKey] = ()) -> Known:

@@ -14,7 +14,6 @@ as clearing the tail does in any case.
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +78,7 @@ def find_dropped(system: System, root: Path, cut: int, check: Check) -> Dropped 
 def set_aside(system: System, root: Path, dropped: Dropped) -> Path:
     """Copy the tail of the log that is about to be cleared; the folder that has it, durably."""
     for unfinished in root.glob(f"{DROPPED_PREFIX}*.building"):
-        shutil.rmtree(unfinished)
+        system.files.remove_tree(unfinished)
     target = stamped_folder(system, root, DROPPED_PREFIX)
     begin, end = dropped.loss.begin, dropped.loss.end
     with built(system.files, target) as folder, closing(ViewLog(system, root)) as log:

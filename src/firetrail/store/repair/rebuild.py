@@ -6,7 +6,6 @@ files are named after the time of their creation, whoever makes them).
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -96,20 +95,20 @@ def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[N
             owner = files.lock_owner(lock)
             raise StoreError(f"{subject}: process {owner} is {doing} it; wait for it, or stop it")
         try:
-            _clear(folder)
+            _clear(files, folder)
             yield
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            files.remove_tree(folder, ignore_errors=True)
     finally:
         files.close(lock)
 
 
-def _clear(folder: Path) -> None:
+def _clear(files: Files, folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_dir():
-            shutil.rmtree(path)
+            files.remove_tree(path)
         elif path.name != LOCK:
-            path.unlink()
+            files.discard(path)
 
 
 def _build(

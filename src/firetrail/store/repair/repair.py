@@ -14,7 +14,6 @@ a repair takes its lock. Interrupted at any point, it can be started again.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -174,9 +173,9 @@ class _Work:
         """Remove what repairs that were killed have made and not put in its place."""
         for kept in self._root.glob(f"{REPAIR_PREFIX}*"):
             for made in kept.glob(f"{MADE}*"):
-                shutil.rmtree(made)
+                self._files.remove_tree(made)
             if not self._files.names(kept):
-                kept.rmdir()
+                self._files.remove_folder(kept)
 
     # -- the log ------------------------------------------------------------------------------
 
@@ -218,7 +217,7 @@ class _Work:
             made = self._make(view, made_in)
         except BaseException:
             if not self._done:
-                self._kept.rmdir()  # nothing was changed
+                self._files.remove_folder(self._kept)  # nothing was changed
             raise
         self._remove_former(view, made_in)
         self._carry_over(view, made_in)

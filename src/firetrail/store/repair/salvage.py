@@ -10,7 +10,6 @@ The damaged store is only read.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -122,7 +121,7 @@ def salvage_store(
         _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
-            shutil.rmtree(kept)
+            system.files.remove_tree(kept)
         config = StoreConfig(delay_levels=delays)
         source = _Source(view, cut_at, faults.misplaced)
         salvaged = _append(system, source, folder, config, wanted, on_progress)

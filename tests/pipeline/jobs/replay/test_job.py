@@ -107,11 +107,12 @@ def test_not_faster_than_asked(
     now = [0.0]
     pauses: list[float] = []
 
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        now[0] += seconds
+    def sleep_ms(pause_ms: int) -> None:
+        pauses.append(pause_ms / 1000)
+        now[0] += pause_ms / 1000
 
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep_ms=sleep_ms)
+    monkeypatch.setattr(module, "SYSTEM", SimpleNamespace(clock=clock))
     done = run(spark, root, target, rate=4)
     assert (done.messages, done.commits, pauses) == (10, 3, [1.0, 1.0, 0.5])
 

@@ -6,7 +6,6 @@ group are sorted by topic, as in the files that are merged.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manif
 from firetrail.pipeline.jobs.archive.tables import LakeTable
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import worker_name
+from firetrail.system import SYSTEM
 
 SMALL_BYTES = 32 << 20
 """Files with fewer bytes are merged with their neighbours."""
@@ -56,7 +56,7 @@ def compact(
         merged.append(file)
     old = [file for merge in merges for file in merge.files]
     lake.sync_folders([file.path for file in merged])
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = SYSTEM.clock.now_ms()
     retired = tuple(Retired(file.path, now_ms) for file in old) if table.has_history else ()
     manifest = manifest.exchanged({file.path for file in old}, merged, retired)
     table.publish(manifest, merged, old)

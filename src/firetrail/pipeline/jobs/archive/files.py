@@ -36,7 +36,7 @@ from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
 from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 ROW_GROUP_BYTES = 16 << 20
 """Bytes of records per row group. With more, allocating memory takes half as long as the work."""
@@ -107,7 +107,7 @@ def archive_part(part: ArchivePart) -> WrittenPart:
     part.lake.check_shared(part.token)
     messages = 0
     last: tuple[Segment, int, int] | None = None
-    with closing(ViewLog(System(), Path(part.store))) as log, FileSet(part) as files:
+    with closing(ViewLog(SYSTEM, Path(part.store))) as log, FileSet(part) as files:
         log.load()
         if part.sight is not None:
             part.sight.check(log, allow_loss=True)

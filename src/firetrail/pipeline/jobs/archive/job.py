@@ -12,7 +12,6 @@ differently and reports it.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +41,7 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.archive_marks import ArchiveMark, read_mark, write_mark
+from firetrail.system import SYSTEM
 
 RETIRED_KEPT_MS = 7 * 86_400_000
 """How long files that compaction replaced are kept for readers of older versions of a table."""
@@ -148,11 +148,11 @@ def follow(
     """
     number = 0
     while rounds is None or number < rounds:
-        begun = time.monotonic()
+        begun = SYSTEM.clock.monotonic()
         on_round(archive(spark, store, lake, **options))
         number += 1
         if number != rounds:
-            time.sleep(max(begun + every_s - time.monotonic(), 0))
+            SYSTEM.clock.sleep_ms(round(1000 * max(begun + every_s - SYSTEM.clock.monotonic(), 0)))
 
 
 class _ArchiveRun:
@@ -327,7 +327,7 @@ class _ArchiveRun:
 
         Return the manifest without the replaced files, and the number of leftover ones.
         """
-        kept_since_ms = time.time_ns() // 1_000_000 - RETIRED_KEPT_MS
+        kept_since_ms = SYSTEM.clock.now_ms() - RETIRED_KEPT_MS
         pruned = manifest.without_retired_before(kept_since_ms)
         known = {file.path for file in pruned.files} | {old.path for old in pruned.retired}
         unknown = {name for name in self._lake.data_files() if name not in known}

@@ -8,9 +8,7 @@ such a lake, and a second one fails only if it notices the change of the manifes
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +29,7 @@ from firetrail.pipeline.jobs.archive.manifest import (
 )
 from firetrail.pipeline.source.places import file_system
 from firetrail.pipeline.workers import check_arrived, not_shared
-from firetrail.system import Files
+from firetrail.system import SYSTEM
 
 SUFFIX = ".parquet"
 FOLDERS = ("topic=", "day=")
@@ -84,7 +82,7 @@ class Lake:
         if self.is_local:
             path = Path(self.path(name))
             path.parent.mkdir(parents=True, exist_ok=True)
-            Files().replace(path, content)
+            SYSTEM.files.replace(path, content)
             return
         with self._open_new(name) as file:
             file.write(content)
@@ -123,7 +121,7 @@ class Lake:
             parts = Path(name).parts[:-1]
             folders |= {Path(self._root, *parts[:depth]) for depth in range(1, len(parts) + 1)}
         for folder in sorted(folders):
-            Files().sync_folder(folder)
+            SYSTEM.files.sync_folder(folder)
 
     def is_empty(self) -> bool:
         """Whether the folder is empty or does not exist."""
@@ -174,16 +172,14 @@ class Lake:
                 f"{self.place}: is a file, not a folder; choose another path"
             ) from error
         with open(folder / LOCK, "ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not SYSTEM.files.lock_open_file(file.fileno()):
                 raise LakeError(
                     f"{self.place}: another job is writing this archive; run this one when it ends"
-                ) from None
+                )
             file.truncate(0)
             file.write(token.encode())
             file.flush()
-            Files().sync(file.fileno())  # so that workers on a network file system see it
+            SYSTEM.files.sync(file.fileno())  # so that workers on a network file system see it
             yield
 
     def check_shared(self, token: str) -> None:
@@ -240,11 +236,11 @@ class HashedFile:
             return
         self._stream.close()
         if self._synced_path is not None:
-            descriptor = os.open(self._synced_path, os.O_RDONLY)
+            descriptor = SYSTEM.files.open(Path(self._synced_path), writable=False)
             try:
-                os.fsync(descriptor)
+                SYSTEM.files.sync(descriptor)
             finally:
-                os.close(descriptor)
+                SYSTEM.files.close(descriptor)
 
     @property
     def sha256(self) -> str:

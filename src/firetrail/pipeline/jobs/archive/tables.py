@@ -9,7 +9,6 @@ looks for its number in the table, and publishes or discards it.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +27,7 @@ from firetrail.pipeline.jobs.archive.manifest import (
     Manifest,
     decode_manifest,
 )
+from firetrail.system import SYSTEM
 
 DAY = pa.field("day", pa.date32())
 _PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
@@ -169,7 +169,7 @@ class DeltaFiles(_CommittedTable):
             yield transaction.RemoveAction(
                 file.path,
                 False,
-                time.time_ns() // 1_000_000,
+                SYSTEM.clock.now_ms(),
                 file.size,
                 _partition_of(file, layout),
             )

@@ -27,7 +27,7 @@ from firetrail.store.inspect.fsck.report import DamagedRanges, Findings, TornTai
 from firetrail.store.inspect.fsck.units import QueueChecks
 from firetrail.store.inspect.view import Known, StoreView
 from firetrail.store.queues.table import QueueKey
-from firetrail.system import System, allow_many_files
+from firetrail.system import SYSTEM, allow_many_files
 
 UNITS_PER_STEP = 4096
 
@@ -48,7 +48,7 @@ class Subject(NamedTuple):
         check_store(self.root, self.sight)
         for name in self.folders:
             folder = Path(self.root, name)
-            if not System().files.names(folder):
+            if not SYSTEM.files.names(folder):
                 raise not_shared(folder, "the folder is missing or empty")
         allow_many_files()
         return StoreView.open(self.root, known=self.known)

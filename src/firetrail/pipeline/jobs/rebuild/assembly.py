@@ -18,7 +18,7 @@ from firetrail.pipeline.jobs.rebuild.pieces import ENTRY_SIZE, StagedFiles
 from firetrail.pipeline.workers import check_shared, worker_name
 from firetrail.store.index.file import IndexFile
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 
 class Units(NamedTuple):
@@ -48,7 +48,7 @@ class QueueFiles(NamedTuple):
 
     def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
         """Write the files below ``folder`` and return their paths."""
-        queue = ConsumeQueue(System(), folder, self.topic, self.queue_id, self.file_size)
+        queue = ConsumeQueue(SYSTEM, folder, self.topic, self.queue_id, self.file_size)
         with closing(queue):
             for units in self.units:
                 found = staged.units(units.path, units.position, units.length)
@@ -81,7 +81,7 @@ class IndexFiles(NamedTuple):
     def write(self, folder: Path, staged: StagedFiles) -> list[Path]:
         """Write the file below ``folder`` and return its path."""
         path = folder / INDEX / self.name
-        file = IndexFile.create_at(System(), path, self.geometry, self.before)
+        file = IndexFile.create_at(SYSTEM, path, self.geometry, self.before)
         with closing(file.segment):
             for entries in self.entries:
                 file.append(staged.entries(entries.path), entries.first, entries.end)

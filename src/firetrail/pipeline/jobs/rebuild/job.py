@@ -14,7 +14,6 @@ exists.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,7 +43,7 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.lives import Lives
 from firetrail.store.repair.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
 from firetrail.store.repair.repair import Repair, repair_store
-from firetrail.system import Files, System
+from firetrail.system import SYSTEM, Files
 
 PARTS_PER_SLOT = 2
 """Parts of the log per slot, unless they would be smaller than PART_BYTES_MIN."""
@@ -102,7 +101,7 @@ def rebuild(
         rebuilt.append(make(spark, view, target, delays, on_progress))
         return rebuilt[-1]
 
-    repair_store(System(), root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
+    repair_store(SYSTEM, root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
     return rebuilt[-1]
 
 
@@ -129,8 +128,8 @@ def make(
         tasks = [Assembly(str(parts), group) for group in shared_out(wanted, slots)]
         made = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
         queues, index = _gather(files, building, made)
-        shutil.rmtree(pieces)
-        shutil.rmtree(parts)
+        files.remove_tree(pieces)
+        files.remove_tree(parts)
     messages = sum(part.messages for part in derived)
     return Rebuilt(messages, queues, index, lives.left_out(catalog))
 

@@ -14,7 +14,7 @@ from firetrail.pipeline.source.sight import Sight, check_store
 from firetrail.pipeline.workers import check_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.deriver import Derivation
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 
 class DeriveTask(NamedTuple):
@@ -48,7 +48,7 @@ def derive(task: DeriveTask) -> Derived:
     check_store(task.root, task.sight)
     check_shared(task.folder)
     messages, position, stop = 0, task.start, Stop.LIMIT
-    segment = Segment(System(), Path(task.path), task.base, task.size, writable=False)
+    segment = Segment(SYSTEM, Path(task.path), task.base, task.size, writable=False)
     derivation = Derivation(task.delays, tags=task.tags, light=task.light)
     try:
         with closing(segment), Stage(Path(task.folder)) as stage:

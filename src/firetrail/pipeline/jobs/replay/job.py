@@ -13,7 +13,6 @@ born host of the copy are new.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -36,6 +35,7 @@ from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.source.places import is_remote
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
+from firetrail.system import SYSTEM
 
 ORIGIN = "REPLAY_ORIGIN"
 """Property of a copy: the offset id of the original message."""
@@ -230,7 +230,7 @@ class _Replay:
         self, target: Target, start: int, end: int, on_progress: Callable[[int], None]
     ) -> None:
         """Copy in commits, at most at the given rate."""
-        begun = time.monotonic()
+        begun = SYSTEM.clock.monotonic()
         found = self.find(start, end)
         chosen = list(self._slice(found, target))
         self._note_source(target)
@@ -240,8 +240,8 @@ class _Replay:
                 self.commits += 1
             on_progress(copied_to - start)
             if self._rate is not None:
-                ahead = begun + self.messages / self._rate - time.monotonic()
-                time.sleep(max(ahead, 0))
+                ahead = begun + self.messages / self._rate - SYSTEM.clock.monotonic()
+                SYSTEM.clock.sleep_ms(round(1000 * max(ahead, 0)))
             chosen = list(self._slice(found, target))
         target.commit(end, ())  # nothing more is selected up to the end
 

@@ -32,7 +32,7 @@ from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
 from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
 from firetrail.store.config import StoreConfig
-from firetrail.system import System
+from firetrail.system import SYSTEM
 
 
 class ReplayPiece(NamedTuple):
@@ -129,7 +129,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._target = f"namesrv={namesrv}"
         known = hashlib.sha256(repr((name, self._target)).encode()).hexdigest()[:16]
         self._mark = source / f"{REPLAYED_PREFIX}{known}"
-        self._files = System().files
+        self._files = SYSTEM.files
         self._loop = Loop()
         self._producer = Producer(namesrv, GROUP, retries=1, timeout_s=SEND_S)
         self._patience = Patience(namesrv, need=Permission.WRITE)

@@ -1,0 +1,194 @@
+"""Files, locks and clocks are reached through ``system.py`` alone.
+
+Tests replace a :class:`System` to make a disk full, a sync fail or a clock run backwards. That
+works only for code that asks the system. The check reads the syntax tree, so comments do not count,
+and names are resolved through the imports of the module.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from tests.test_layers import PACKAGE
+
+SEAM = PACKAGE / "system.py"
+
+# Functions of the standard library that open, change, lock or remove files, or tell the time.
+FORBIDDEN = {
+    *("open", "io.open", "io.FileIO"),
+    *(f"os.{name}" for name in ("open", "fdopen", "fsync", "fdatasync", "sync", "statvfs")),
+    *(f"os.{name}" for name in ("rename", "replace", "unlink", "remove", "link", "symlink")),
+    *(f"os.{name}" for name in ("mkdir", "makedirs", "rmdir", "removedirs", "listdir", "scandir")),
+    *(f"os.{name}" for name in ("pread", "pwrite", "pwritev", "ftruncate", "truncate", "utime")),
+    *(f"os.{name}" for name in ("posix_fallocate", "copy_file_range", "lockf", "chmod")),
+    *(f"shutil.{name}" for name in ("rmtree", "move", "copy", "copy2", "copyfile", "copytree")),
+    *(f"shutil.{name}" for name in ("copyfileobj", "disk_usage")),
+    *(f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")),
+    *(f"time.{name}" for name in ("perf_counter", "perf_counter_ns")),
+    *("fcntl.flock", "fcntl.lockf", "fcntl.fcntl"),
+    *(f"tempfile.{name}" for name in ("mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile")),
+    "tempfile.NamedTemporaryFile",
+    *(f"firetrail.system.{name}" for name in ("System", "Files", "Clock")),
+}
+
+# Methods of `pathlib.Path` that do the same. A `Files` has methods of these names, too: it is told
+# by the name of the variable that holds it.
+PATH_METHODS = {"write_text", "write_bytes", "read_text", "read_bytes", "mkdir", "rmdir"}
+PATH_METHODS |= {"unlink", "touch", "rename", "chmod", "symlink_to", "hardlink_to"}
+FILES_NAMES = {"files", "_files"}
+OPEN_MODES = {mode + binary for mode in ("r", "w", "a", "x", "r+", "w+") for binary in ("", "b")}
+
+# What may do without the seam, and why.
+ALLOWED: dict[tuple[str, str], str] = {
+    ("broker/broker.py", "tempfile.TemporaryDirectory"): "Broker.running() without a folder",
+    ("cli/config_page.py", "write_text"): "writes a page of the documentation",
+    ("cli/main.py", "os.open"): "/dev/null in the place of a closed standard output",
+    ("cli/send.py", "open"): "reads messages from a file or from standard input",
+    ("cli/up.py", "tempfile.TemporaryDirectory"): "a broker without a folder",
+    ("pipeline/java.py", "chmod"): "a script for Spark, gone with the process",
+    ("pipeline/java.py", "mkdir"): "a script for Spark, gone with the process",
+    ("pipeline/java.py", "shutil.rmtree"): "a script for Spark, gone with the process",
+    ("pipeline/java.py", "tempfile.mkdtemp"): "a script for Spark, gone with the process",
+    ("pipeline/java.py", "write_text"): "a script for Spark, gone with the process",
+    ("pipeline/jobs/archive/lake.py", "mkdir"): "folders of a lake get the user's default mode",
+    ("pipeline/jobs/archive/lake.py", "open"): "the lock file, kept open as long as the lock",
+    ("pipeline/jobs/archive/tables.py", "mkdir"): "folders of a lake get the user's default mode",
+    ("pipeline/jobs/audit/page.py", "write_text"): "the report that the user asked for",
+    ("pipeline/jobs/rebuild/job.py", "mkdir"): "synced afterwards, all folders at once",
+    ("pipeline/jobs/rebuild/job.py", "rename"): "synced afterwards, all folders at once",
+    ("pipeline/jobs/rebuild/pieces.py", "open"): "temporary files that tasks leave for others",
+    ("pipeline/jobs/report/__init__.py", "write_text"): "the report that the user asked for",
+    ("pipeline/jobs/report/blocks.py", "read_text"): "a resource of the package",
+    ("pipeline/jobs/restore.py", "open"): "a new segment, mapped for writing by a Spark task",
+    ("pipeline/jobs/restore.py", "rename"): "synced afterwards, once for all segments",
+    ("pipeline/sink/staging.py", "mkdir"): "temporary files, written by pyarrow",
+    ("pipeline/sink/staging.py", "rmdir"): "temporary files, written by pyarrow",
+    ("pipeline/sink/writers.py", "rmdir"): "temporary files, written by pyarrow",
+    ("pipeline/source/places.py", "firetrail.system.System"): "a system whose files are remote",
+    ("pipeline/source/places.py", "read_text"): "/proc of the process that started Spark",
+    ("pipeline/workers.py", "read_bytes"): "/proc of the executor",
+    ("pipeline/workers.py", "read_text"): "/proc of the executor",
+    ("store/put/writer.py", "time.perf_counter"): "measures latencies on the hot path",
+    ("store/repair/repair.py", "rmdir"): "an empty folder of a repair; a crash may bring it back",
+}
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Names that the imports of a module bind, and what they stand for."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {item.asname or item.name: item.name for item in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {item.asname or item.name: f"{node.module}.{item.name}" for item in node.names}
+    return names
+
+
+def dotted(node: ast.expr) -> str:
+    """The name that an expression spells; empty if it is more than a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def ways_past_the_seam(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every access to files, locks and clocks."""
+    tree = ast.parse(source)
+    names = imported(tree)
+    annotations = {
+        id(part)
+        for node in ast.walk(tree)
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if isinstance(annotation, ast.expr)
+        for part in ast.walk(annotation)
+    }
+    called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute) or id(node) in annotations:
+            continue
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        owner, _, rest = dotted(node).partition(".")
+        full = f"{names.get(owner, owner)}.{rest}".rstrip(".")
+        call = called.get(id(node))
+        if full in FORBIDDEN and (call is not None or not full.startswith("firetrail.")):
+            yield node.lineno, full
+        elif call is not None and isinstance(node, ast.Attribute) and is_of_a_path(node, call):
+            yield node.lineno, node.attr
+
+
+def is_of_a_path(method: ast.Attribute, call: ast.Call) -> bool:
+    """Whether a call is that of a `Path`, as far as its name and its arguments tell."""
+    owner = method.value
+    if getattr(owner, "attr", getattr(owner, "id", "")) in FILES_NAMES:
+        return False
+    if method.attr == "open":
+        modes = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "mode")]
+        return any(isinstance(mode, ast.Constant) and mode.value in OPEN_MODES for mode in modes)
+    if method.attr == "replace":  # that of a string takes two arguments
+        return len(call.args) == 1 and not call.keywords
+    return method.attr in PATH_METHODS
+
+
+@cache
+def found() -> dict[tuple[str, str], list[int]]:
+    """All of them: lines by file and name."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path != SEAM:
+            for line, name in ways_past_the_seam(path.read_text(encoding="utf-8")):
+                lines.setdefault((path.relative_to(PACKAGE).as_posix(), name), []).append(line)
+    return lines
+
+
+def test_files_locks_and_clocks_are_reached_through_the_system() -> None:
+    strangers = {place: lines for place, lines in found().items() if place not in ALLOWED}
+    assert not strangers, "use a System (firetrail.system), or add a reason to ALLOWED"
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert not set(ALLOWED) - set(found())
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("open('x')", "open"),
+        ("import os\nos.fsync(1)", "os.fsync"),
+        ("import os as system\nsystem.rename(a, b)", "os.rename"),
+        ("from os import fsync as sync\nsync(1)", "os.fsync"),
+        ("from time import monotonic\nclock = monotonic", "time.monotonic"),
+        ("import time\ndef f(clock=time.time): ...", "time.time"),
+        ("def f():\n    from shutil import rmtree\n    rmtree(x)", "shutil.rmtree"),
+        ("from firetrail.system import System\nsystem = System()", "firetrail.system.System"),
+        ("path.write_text('x')", "write_text"),
+        ("(root / 'x').open('wb')", "open"),
+        ("path.open(mode='r')", "open"),
+        ("path.replace(other)", "replace"),
+        ("Path('x').unlink(missing_ok=True)", "unlink"),
+    ],
+)
+def test_a_way_past_the_seam_is_found(source: str, name: str) -> None:
+    assert [found for _, found in ways_past_the_seam(source)] == [name]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "'x'.replace('a', 'b')",
+        "Store.open(path)",
+        "self._files.rename(a, b)",
+        "system.files.open(path, writable=True)",
+        "from firetrail.system import System\ndef f(system: System | None) -> System: ...",
+        "from firetrail.system import Files\nclass Remote(Files): ...",
+        "import os\nos.environ['open']",
+        "time.sleep_ms(1)",
+        "# os.fsync(1)",
+        "open: int = 0",
+    ],
+)
+def test_other_code_is_not_mistaken_for_one(source: str) -> None:
+    assert not list(ways_past_the_seam(source))
