@@ -254,7 +254,7 @@ def test_a_put_that_cannot_be_dispatched(
     with pytest.raises(StoreReadOnlyError) as caught:
         store.put(Message("T", b"refused"))
     # fsck names the repair, as tested for every kind of problem.
-    told = "'firetrail fsck STORE' says which, and names the repair; reads go on"
+    told = "'firetrail fsck STORE' says which, and names the repair; reads continue"
     assert str(caught.value).endswith(told) and "rebuild-derived" not in str(caught.value)
     with pytest.raises(FlushFailedError):
         store.close()

@@ -19,7 +19,7 @@ from firetrail.store.dispatch import deriver
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
