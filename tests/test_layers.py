@@ -19,7 +19,8 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "format": set(),
     "text": set(),
-    "system": set(),
+    "libc": set(),
+    "system": {"libc"},
     "settings": {"format", "system", "text"},
     "storage": {"format", "system"},
     "store": {"format", "text", "system", "settings", "storage"},
@@ -45,7 +46,19 @@ IO_AND_CLOCK |= {"socket", "subprocess", "tempfile", "threading", "time"}
 # Layers without a dependency outside the standard library, and what is not one: `cython` has a
 # stand-in where it is missing, `_typeshed` exists for type checkers only, `uvloop` is used only
 # where it is there.
-CORE = {"", "errors", "kernels", "format", "text", "system", "settings", "storage", "store", "cli"}
+CORE = {
+    "",
+    "errors",
+    "kernels",
+    "format",
+    "text",
+    "libc",
+    "system",
+    "settings",
+    "storage",
+    "store",
+    "cli",
+}
 STANDARD = sys.stdlib_module_names | {"firetrail", "cython", "_typeshed", "uvloop"}
 
 

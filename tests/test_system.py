@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from firetrail import system
+from firetrail import libc
 from firetrail.system import SYNCS_AT_ONCE, SYNCS_IN_LINE, Clock, Files, System
 
 files = Files()
@@ -224,7 +224,7 @@ class TestExchange:
     @pytest.fixture(autouse=True)
     def kernel(self, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         if not at_once:
-            monkeypatch.setattr(system, "_LIBC", object())
+            monkeypatch.setattr(libc, "_LIBC", object())
 
     def test_two_folders_swap_their_names(self, tmp_path: Path) -> None:
         for name in ("a", "b"):

@@ -10,7 +10,6 @@ other threads run, which ``mmap.flush`` does not.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -25,6 +24,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from firetrail import libc
+
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SYNCS_AT_ONCE = 16
@@ -36,10 +37,6 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Nothing was synced yet, and later there may be one: not a sync that failed."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
-_MADV_POPULATE_WRITE = 23  # Linux 5.14
-_RENAME_EXCHANGE = 2  # Linux 3.15, glibc 2.28
-_AT_FDCWD = -100
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(1 << 20)
 _COPY_STEP = 16 << 20
 _NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
@@ -49,17 +46,6 @@ _WRITEV_MAX = 1024  # IOV_MAX of Linux
 
 class SyncError(OSError):
     """A sync that failed where a file or a folder was made: it must not be tried again."""
-
-
-def _advise(mapping: mmap.mmap | memoryview, offset: int, length: int, advice: int) -> None:
-    """``madvise`` with other threads running meanwhile, unlike the method of ``mmap``."""
-    start = offset & ~(mmap.PAGESIZE - 1)
-    anchor = ctypes.c_char.from_buffer(mapping, start)
-    try:
-        address = ctypes.c_void_p(ctypes.addressof(anchor))
-        _LIBC.madvise(address, ctypes.c_size_t(offset + length - start), advice)
-    finally:
-        del anchor  # or the mapping could never be closed
 
 
 class Files:
@@ -136,7 +122,7 @@ class Files:
 
         Only speed depends on it: a kernel that cannot do it is no error.
         """
-        _advise(view, offset, length, _MADV_POPULATE_WRITE)
+        libc.advise(view, offset, length, libc.MADV_POPULATE_WRITE)
 
     def expect_scattered(self, mapping: mmap.mmap) -> None:
         """Read no neighbours of a page that is missing from a mapping.
@@ -151,18 +137,11 @@ class Files:
 
         Nothing is lost: the pages stay in the system's cache, and are there at the next access.
         """
-        _advise(mapping, offset, length, mmap.MADV_DONTNEED)
+        libc.advise(mapping, offset, length, mmap.MADV_DONTNEED)
 
     def lock_memory(self, mapping: mmap.mmap) -> None:
         """Keep the mapping's pages in memory. Raises OSError, mostly for want of permission."""
-        anchor = ctypes.c_char.from_buffer(mapping)
-        try:
-            address = ctypes.c_void_p(ctypes.addressof(anchor))
-            if _LIBC.mlock(address, ctypes.c_size_t(len(mapping))) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
-        finally:
-            del anchor  # or the mapping could never be closed
+        libc.lock_memory(mapping)
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         """Write all of the buffers one behind the other at ``offset``; the position behind."""
@@ -332,7 +311,7 @@ class Files:
         At once, where the kernel and the file system can; elsewhere there is a moment in which
         ``other`` is not there.
         """
-        if not _swap(path, other):
+        if not libc.swap_names(path, other):
             aside = path.with_name(f"{path.name}.aside")
             os.rename(other, aside)
             os.rename(path, other)
@@ -427,19 +406,6 @@ def allow_many_files() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _swap(path: Path, other: Path) -> bool:
-    """Swap two names at once; False where that is not to be had."""
-    rename = getattr(_LIBC, "renameat2", None)
-    if rename is None:
-        return False
-    if rename(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS):
-        return False
-    raise OSError(code, os.strerror(code), str(other))
 
 
 class Clock:
