@@ -68,9 +68,9 @@ def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
 
 
 MEANINGS = {
-    "topics.json": "topics have default settings, and those without messages are gone",
+    "topics.json": "topics have default settings, and topics without messages are lost",
     "subscriptionGroup.json": "consumer groups have default settings",
-    "consumerOffset.json": "every consumer group starts over, where its consumers say",
+    "consumerOffset.json": "every consumer group starts over, where its consumers choose",
     "delayOffset.json": "delayed messages that are still in the log are delivered again",
 }
 

@@ -268,5 +268,5 @@ def test_not_a_store(command: str, tmp_path: Path, firetrail: Firetrail) -> None
     told = firetrail(command, tmp_path, *more)
     assert (told.code, told.out) == (2, "")
     assert told.err == (
-        f"firetrail: error: {tmp_path}: not a message store, it has no folder 'commitlog'\n"
+        f"firetrail: error: {tmp_path}: not a message store: it has no folder 'commitlog'\n"
     )

@@ -102,7 +102,7 @@ def watermark_ahead_of_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def queue_offsets_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueueTable, "number_on", lambda self: None)
+    patch.setattr(QueueTable, "continue_numbering", lambda self: None)
 
 
 def one_record_too_many_cut(patch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ class TestRefused:
     def test_a_journal_that_is_none(self, root: Path) -> None:
         append(root, MANY[:5])
         (root / "firetrail.sink").write_text("{")
-        with pytest.raises(StoreError, match="nobody knows what was committed"):
+        with pytest.raises(StoreError, match="it is unknown which batches were committed"):
             append(root, MANY)
 
 

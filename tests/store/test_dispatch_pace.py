@@ -82,7 +82,7 @@ def test_after_a_while_it_is_refused(
                 store.put(message)
         refused = store.try_put(Message("new", b"x"))
         assert refused.status is PutStatus.OS_PAGE_CACHE_BUSY
-        assert refused.detail == f"{BEHIND_MAX} new queues are still to be made; try again"
+        assert refused.detail == f"{BEHIND_MAX} new queues wait to be created; try again"
         assert store.try_put(Message("old", b"2")).ok  # the others are not held up
     assert store.wait_dispatched(PATIENCE_S)
     assert store.try_put(Message("new", b"x")).ok

@@ -56,7 +56,7 @@ def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("mode", FlushMode)
 def test_in_the_background(root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode) -> None:
     """Neither who syncs nor who keeps house gives up: no sync has failed."""
-    monkeypatch.setattr(flusher, "HUNGRY_MS", 1)
+    monkeypatch.setattr(flusher, "OUT_OF_MEMORY_PAUSE_MS", 1)
     failures = []
 
     def hungry(self: Any, *_: Any, **__: Any) -> None:

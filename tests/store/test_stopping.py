@@ -45,7 +45,7 @@ def test_without_time_to_dispatch(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     put_to_new_topics(store)
     assert store.dispatch_behind
     store.close(within_s=-1)
-    assert "bytes of the log to dispatch; the next start does that" in caplog.text
+    assert "bytes of the log left to dispatch; the next start dispatches them" in caplog.text
     assert (tmp_path / "store" / "abort").exists()
     check_complete(tmp_path / "store")
 

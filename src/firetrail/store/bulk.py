@@ -1,15 +1,16 @@
-"""Appending much at once to a store that is not in use: all of it becomes visible, or nothing.
+"""Appending many messages to a store that is not in use, so that all or none become visible.
 
-Records are written behind the end of the log, except for the first eight bytes there (a record's
-size and magic, or the mark of a file's end): as long as these are zeros the log ends before them,
-for every reader and for every recovery, Java's included. Everything is synced, the store is marked
-as not closed, then those eight bytes are written and synced: that moment is the commit. Queues and
-index follow from the log when the store is opened, as after any unclean stop; what was not
-committed is cleared by that opening.
+Records are written after the end of the log, except for the first eight bytes there (a record's
+size and magic, or the end mark of a file). While these are zeros the log ends before them, for
+every reader and every recovery, including Java's. Everything is synced, the store is marked as not
+closed, then those eight bytes are written and synced: that moment is the commit. Queues and index
+are derived from the log when the store is opened, as after any unclean stop. That opening also
+clears what was not committed.
 
-Who appends with an id and a number (the batches of a stream) never appends a number twice: the file
-``firetrail.sink`` says before the commit which record is about to appear where, and after it that
-it did. A process that was killed in between leaves a note that the log itself decides::
+A writer that appends with an id and a number (the batches of a stream) never appends a number
+twice: before the commit, the file ``firetrail.sink`` says which record is about to appear where;
+after it, that it did. A process that was killed in between leaves a pending note, and the log shows
+whether that commit happened::
 
     {"writers": {id: number}, "pending": {"writer", "number", "head_at", "head", "record_at",
                                           "record_size", "record_sha256"} or null}
@@ -37,7 +38,7 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.store.put.draft import without_crcs
-from firetrail.store.queues.lives import begins_anew
+from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.losses import GoodRecord
 from firetrail.store.store import Store
@@ -48,14 +49,14 @@ _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
 
 
 class Ticket(NamedTuple):
-    """Who appends, and which of its batches it is: they are numbered upwards."""
+    """The id of a writer, and the number of its batch; numbers increase."""
 
     writer: str
     number: int
 
 
 class Appended(NamedTuple):
-    """What has become visible."""
+    """The messages that have become visible."""
 
     messages: int
     start: int
@@ -63,10 +64,10 @@ class Appended(NamedTuple):
 
 
 class BulkAppend:
-    """One commit. Use it as a context manager: :meth:`add`, then :meth:`commit`.
+    """One commit. Use it as a context manager: call :meth:`add`, then :meth:`commit`.
 
-    Raises StoreLockedError if the store is in use, and DiskFullError; what was added is forgotten
-    then. ``done`` says that the ticket's number was committed before: there is nothing to add.
+    Raises StoreLockedError if the store is in use, and DiskFullError; then nothing is appended.
+    ``done`` says that the ticket's number was committed before, so that there is nothing to add.
     """
 
     def __init__(
@@ -93,10 +94,13 @@ class BulkAppend:
             if not self._look():
                 self._lock.release()
                 self._lock = None
-                self._derive()  # recovers it, and begins a new one
+                self._derive()  # recovers the store, or creates it
                 self._lock = FolderLock(self._system, self._root)
                 if not self._look():
-                    raise StoreError(f"{root}: not closed cleanly, and opening it did not help")
+                    raise StoreError(
+                        f"{root}: not closed cleanly, and opening it did not help; "
+                        "check it with 'firetrail fsck'"
+                    )
             self._journal = Journal(self._system, self._root)
             self._journal.settle(self._is_published)
             self.done = ticket is not None and self._journal.has(ticket)
@@ -105,7 +109,7 @@ class BulkAppend:
             raise
 
     def _look(self) -> bool:
-        """Find the end of log and queues; False if the store must be recovered first."""
+        """Find the ends of log and queues; return False if the store must be recovered first."""
         with StoreView.open(self._root, self.config, system=self._system, exclusive=True) as view:
             mark = view.watermark
             if (
@@ -134,18 +138,18 @@ class BulkAppend:
         self.close()
 
     def last_number(self, writer: str) -> int:
-        """The last number that a writer has committed, -1 if none."""
+        """Return the last number that a writer has committed, or -1 if there is none."""
         return self._journal.last(writer)
 
     @property
     def last_numbers(self) -> Mapping[str, int]:
-        """The same for all writers."""
+        """The last number that each writer has committed."""
         return self._journal.numbers
 
     # -- adding -------------------------------------------------------------------------------
 
     def add(self, topic: str, queue_id: int, items: bytes | memoryview, sys_flag: int = 0) -> None:
-        """Append messages of one queue: the items of a client batch (``format.batch``)."""
+        """Append messages of one queue, encoded as a client batch (``format.batch``)."""
         if (topic, queue_id) not in self._next:
             check_topic(topic)
         self._add((topic, queue_id), without_crcs(items), sys_flag)
@@ -155,7 +159,8 @@ class BulkAppend:
         count, size, largest = self._measure(items, encoded)
         if largest > self.config.max_record_size:
             raise IllegalMessageError(
-                "message", f"a record of {largest} bytes, at most {self.config.max_record_size}"
+                "message",
+                f"a record of {largest} bytes, at most {self.config.max_record_size}",
             )
         segment = self._segments[-1] if self._segments else self._open_last()
         if segment is None or segment.wrote + size + _HEAD > segment.size:
@@ -167,10 +172,10 @@ class BulkAppend:
         self._write(segment, key, encoded, items, count, size, sys_flag)
 
     def add_record(self, record: GoodRecord) -> int:
-        """Append a record of another store as it is, but for its places; its new queue offset.
+        """Append a record of another store, changing only its offsets; return its queue offset.
 
-        One that is in no queue keeps the queue offset that it has. One that begins a new life of
-        its queue does so here as well.
+        A record that is in no queue keeps its queue offset. A record that begins a new life of its
+        queue does so here as well.
         """
         content = record.content
         size = len(content)
@@ -179,7 +184,7 @@ class BulkAppend:
             segment = self._roll(segment)
         key = (record.topic, record.queue_id)
         number = self._next.get(key, 0) if record.in_queue else record.queue_offset
-        if record.in_queue and begins_anew(record.queue_offset, number):
+        if record.in_queue and begins_new_life(record.queue_offset, number):
             number = 0
         moved = move_record(content, segment.base + segment.wrote, number)
         self._place(segment, moved)
@@ -189,7 +194,7 @@ class BulkAppend:
         return number
 
     def _place(self, segment: Segment, records: bytes | bytearray) -> None:
-        """Write records, of which the first of all keeps its head back until the commit."""
+        """Write records; the head of the very first one is held back until the commit."""
         at, size = segment.wrote, len(records)
         segment.allocate(at + size)
         hidden = 0
@@ -251,24 +256,24 @@ class BulkAppend:
     # -- files --------------------------------------------------------------------------------
 
     def _open_last(self) -> Segment | None:
-        """The file where the log ends; None if the next record begins a new one."""
+        """Return the file in which the log ends, or None if the next record begins a new one."""
         size = self.config.commit_log_file_size
         base = self._start - self._start % size
         path = self._root / COMMIT_LOG / segment_name(base)
         if not path.exists():
             return None
         segment = Segment(self._system, path, base, size, filled=self._start - base)
-        segment.truncate(self._start - base)  # what an append that was killed has left
+        segment.truncate(self._start - base)  # clears what a killed append has left
         self._segments.append(segment)
         return segment
 
     def _roll(self, full: Segment | None) -> Segment:
-        """Close a file with the mark of its end, and begin the next one."""
+        """Close a file with its end mark, and begin the next one."""
         size = self.config.commit_log_file_size
         base = full.end if full is not None else self._start - self._start % size
         path = self._root / COMMIT_LOG / segment_name(base)
         if path.exists():
-            self._system.files.remove(path)  # of an append that was killed
+            self._system.files.remove(path)  # left by a killed append
         if full is not None and not full.is_full:
             blank = layout.BLANK.struct.pack(full.size - full.wrote, layout.MAGIC_BLANK)
             full.allocate(full.wrote + _HEAD)
@@ -284,7 +289,7 @@ class BulkAppend:
     # -- the commit ---------------------------------------------------------------------------
 
     def commit(self) -> Appended:
-        """Make everything durable and visible, and let queues and index follow."""
+        """Make all messages durable and visible, and derive queues and index."""
         start, end = self._start, self._end
         if self._head is not None and self._first is not None:
             for segment in self._segments:
@@ -292,18 +297,18 @@ class BulkAppend:
             head_segment, at, head = self._head
             AbortFile(self._system, self._root).create(sealed=self.config.property_crc)
             self._journal.announce(self._ticket, head_segment.base + at, head, *self._first)
-            self._committed = True  # from here on, only the note decides
+            self._committed = True  # from here on, the pending note and the log decide
             head_segment.view[at : at + _HEAD] = head
             head_segment.sync()
         self._journal.conclude(self._ticket)
         self.close()
         if end > start:
-            with suppress(StoreLockedError):  # whoever has opened the store since derives them
+            with suppress(StoreLockedError):  # the process that has opened it derives them
                 self._derive()
         return Appended(self.messages, start, end)
 
     def close(self) -> None:
-        """Let go of the store; what was not committed is forgotten."""
+        """Release the store; discard what was not committed."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -323,11 +328,11 @@ class BulkAppend:
         Store.open(self._root, self.config, system=self._system).close()
 
     def _is_published(self, note: dict[str, Any]) -> bool:
-        """Whether the log has what a killed process was about to commit."""
+        """Return whether the log has what a killed process was about to commit."""
         head_at, record_at = note["head_at"], note["record_at"]
         if head_at < self._log_min:
             raise StoreError(
-                f"{self._root}: retention has deleted the place that would tell whether batch "
+                f"{self._root}: retention has deleted the records that would show whether batch "
                 f"{note['number']} of {note['writer']} was committed; if it was not, remove "
                 f"'pending' from {SINK}"
             )
@@ -345,7 +350,7 @@ class BulkAppend:
 
 
 def _split(items: memoryview) -> Iterator[memoryview]:
-    """The items of a batch one by one."""
+    """Yield the items of a batch one by one."""
     at = 0
     while at < len(items):
         size = int.from_bytes(items[at + _ITEM_SIZE : at + _ITEM_SIZE + 4], "big")
@@ -354,7 +359,7 @@ def _split(items: memoryview) -> Iterator[memoryview]:
 
 
 class Journal:
-    """The file ``firetrail.sink``; see the module."""
+    """The file ``firetrail.sink``; the module describes it."""
 
     def __init__(self, system: System, root: Path) -> None:
         self._files = system.files
@@ -367,12 +372,12 @@ class Journal:
             self._writers, self._pending = {}, None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{self._path}: not readable ({error}), so that nobody knows what was committed; "
-                "put it back, or remove it to begin anew"
+                f"{self._path}: cannot be read ({error}), so it is unknown which batches were "
+                "committed; restore the file, or remove it to start over"
             ) from error
 
     def has(self, ticket: Ticket) -> bool:
-        """Whether this number, or a later one, was committed."""
+        """Return whether this number, or a later one, was committed."""
         return self.last(ticket.writer) >= ticket.number
 
     @property
@@ -381,11 +386,11 @@ class Journal:
         return self._writers
 
     def last(self, writer: str) -> int:
-        """The last number that a writer has committed, -1 if none."""
+        """Return the last number that a writer has committed, or -1 if there is none."""
         return self._writers.get(writer, -1)
 
     def settle(self, is_published: Callable[[dict[str, Any]], bool]) -> None:
-        """Decide about the note of a process that was killed."""
+        """Resolve the pending note of a process that was killed."""
         if self._pending is None:
             return
         note, self._pending = self._pending, None
@@ -396,7 +401,7 @@ class Journal:
     def announce(
         self, ticket: Ticket | None, head_at: int, head: bytes, record_at: int, record: bytes
     ) -> None:
-        """Note durably what is about to be committed."""
+        """Record durably what is about to be committed."""
         if ticket is None:
             return
         self._pending = {
@@ -411,7 +416,7 @@ class Journal:
         self._save()
 
     def conclude(self, ticket: Ticket | None) -> None:
-        """Note that it was."""
+        """Record durably that it was committed."""
         if ticket is None:
             return
         self._pending = None
@@ -424,7 +429,7 @@ class Journal:
 
 
 def committed_numbers(root: Path, config: StoreConfig) -> dict[str, int]:
-    """The last number that each writer has committed; a killed commit is decided first.
+    """Return the last number that each writer has committed, after resolving a killed commit.
 
     Raises StoreLockedError if the store is in use.
     """

@@ -108,7 +108,7 @@ class Engine:
         clean = not self._abort.exists
         watermark = read_watermark(self.system, self.root) if clean or self._abort.is_ours else None
         self.inventory = InventoryFile(self.system, self.root)
-        if self._lock.was_javas:
+        if self._lock.last_held_by_java:
             self.inventory.distrust()
         self.missing_config = missing_config(self.system, self.root, self.inventory.noted)
         listed = self.inventory.noted.is_current(clean, watermark)
@@ -123,7 +123,7 @@ class Engine:
         lost = restoration.find_lost(listed=listed).without(batched)
         self._is_listed = clean and listed and lost == Lost()
         if clean and listed:
-            self.queues.told = self.inventory.noted.queues
+            self.queues.known_extents = self.inventory.noted.queues
         report = self._run_recovery(clean, watermark, lost, restoration.note_gap)
         if not (clean and listed):
             lost = lost.and_also(restoration.find_more(report, self._deriver)).without(batched)
@@ -165,7 +165,7 @@ class Engine:
         if not self.config.check_crc_on_recover:
             return Check.NONE
         # RocketMQ 4.9 leaves an existing abort file as it is and does not seal records.
-        if self._abort.is_sealed and watermark is not None and not self._lock.was_javas:
+        if self._abort.is_sealed and watermark is not None and not self._lock.last_held_by_java:
             return Check.SEALED  # the stopped process wrote everything after the watermark
         return Check.RECORD if self.config.property_crc else Check.BODY
 

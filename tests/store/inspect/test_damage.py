@@ -97,7 +97,7 @@ class TestDamage:
         store.close()
         max((root / "commitlog").iterdir()).unlink()
         error = self.refused(open_store, root)
-        assert "stands behind the last file of the log" in error.detail
+        assert "points after the last file of the log" in error.detail
 
     def test_a_log_that_lost_all_its_files(
         self, closed: list[int], open_store: OpenStore, root: Path

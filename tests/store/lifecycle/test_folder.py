@@ -51,7 +51,7 @@ class TestNotAStore:
     def test_a_folder_of_other_things(self, machine: Machine, tmp_path: Path) -> None:
         (tmp_path / "letter.txt").write_bytes(b"x")
         (tmp_path / "photos").mkdir()
-        with pytest.raises(NotAStoreError, match=r"holds other files.*choose an empty folder"):
+        with pytest.raises(NotAStoreError, match=r"contains other files.*choose an empty folder"):
             Store.open(tmp_path, system=machine.system)
         assert sorted(os.listdir(tmp_path)) == ["letter.txt", "photos"]
 
@@ -84,13 +84,15 @@ class TestNoPermission:
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
     def test_to_make_the_folder(self, machine: Machine, root: Path, code: int) -> None:
         machine.files.fail("begin_folder", code)
-        with pytest.raises(StoreError, match=rf"data: cannot be used: {os.strerror(code)}"):
+        with pytest.raises(
+            StoreError, match=rf"data: cannot be used as a store: {os.strerror(code)}"
+        ):
             Store.open(root, small_config(), system=machine.system)
 
     def test_to_read_it(self, machine: Machine, store: Store, root: Path) -> None:
         store.close()
         machine.files.fail("names", errno.EACCES)
-        with pytest.raises(StoreError, match="data: cannot be used: Permission denied"):
+        with pytest.raises(StoreError, match="data: cannot be used as a store: Permission denied"):
             Store.open(root, small_config(), system=machine.system)
 
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
@@ -201,7 +203,7 @@ class TestLock:
             (tmp_path / "lock").write_bytes(content)
             for expected in (javas, False):
                 lock = FolderLock(machine.system, tmp_path)
-                assert lock.was_javas is expected
+                assert lock.last_held_by_java is expected
                 lock.sign()
                 lock.release()
 

@@ -45,6 +45,7 @@ def test_what_keeps_messages_out_is_logged_once(caplog: pytest.LogCaptureFixture
         gate.shut(Closure.DISK_FULL, f"{used}% used")
     gate.lift(Closure.DISK_FULL)
     assert caplog.messages == [
-        "messages are refused from now on: the disk is nearly full: 91% used",
-        "messages are taken again; they were refused because the disk is nearly full: 92% used",
+        "the store refuses messages from now on: the disk is nearly full: 91% used",
+        "the store accepts messages again; it refused them because the disk is nearly full: 92% "
+        "used",
     ]

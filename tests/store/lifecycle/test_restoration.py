@@ -237,7 +237,7 @@ class TestNumbers:
         (copy / "config/consumerOffset.json").write_text(config_json.dumps(table))
         before = derived(copy)
         assert reopened(copy) == before
-        assert "looking for its messages in the log" in caplog.text
+        assert "searching the log for the messages" in caplog.text
         assert "rebuilt from the log" not in caplog.text
 
     def test_a_log_that_lacks_messages_of_the_queue(self, tmp_path: Path) -> None:

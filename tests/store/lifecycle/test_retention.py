@@ -176,7 +176,7 @@ class TestLog:
     ) -> None:
         age(full, *[HOUR_MS] * 8)
         full.delete_expired(forced=True)
-        assert "because it was demanded, whatever the age" in caplog.text
+        assert "because deletion was requested regardless of age" in caplog.text
 
 
 class TestNever:

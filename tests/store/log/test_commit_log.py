@@ -160,7 +160,7 @@ class TestLock:
             result = store.try_put(Message("T", b"x"))
             batch = store.try_put_batch(_batch(b"x"))
         assert result.status is batch.status is PutStatus.OS_PAGE_CACHE_BUSY
-        assert "another put holds the lock for 5 ms" in result.detail
+        assert "another put has held the lock for 5 ms" in result.detail
         put_all(store, [b"b"])
         assert bodies(store) == [b"a", b"b"]
 
@@ -281,7 +281,7 @@ class TestPool:
         while (result := store.try_put(Message("T", body))).ok:
             put += 1
         assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-        assert "all 1 write buffers wait for their commit" in result.detail
+        assert "all 1 write buffers are waiting for a commit" in result.detail
         assert put >= 1
         store.flush()
         assert store.put(Message("T", body)).queue_offset == put

@@ -98,7 +98,7 @@ class TestAppend:
         queue.append(0, units(0, 5))
         with pytest.raises(StoreDamagedError) as caught:
             queue.append(7, units(7, 1))
-        assert "queue T/3 has 5 units, the next message in the log is its number 7" in str(
+        assert "queue T/3 has 5 units, but its next message in the log has number 7" in str(
             caught.value
         )
         assert caught.value.physical_offset == 700

@@ -14,7 +14,7 @@ from firetrail.cli.main import main
 from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.queues.lives import LeftOut, Lives, Reason, begins_anew
+from firetrail.store.queues.lives import LeftOut, Lives, Reason, begins_new_life
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store
@@ -49,9 +49,9 @@ def spoil(root: Path, body: bytes) -> None:
 
 
 def test_only_number_0_behind_others_begins_anew() -> None:
-    assert begins_anew(0, 1)
-    assert not begins_anew(0, 0)
-    assert not begins_anew(3, 9)
+    assert begins_new_life(0, 1)
+    assert not begins_new_life(0, 0)
+    assert not begins_new_life(3, 9)
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ class TestQueuesOfBatches:
         self, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["rebuild", str(root), "--into", str(tmp_path / "new")]) == 0
-        told = "topic T1 is left alone: it has queues of batches, which only RocketMQ reads"
+        told = "topic T1 is left out: it has batch queues, which only RocketMQ reads"
         assert told in capsys.readouterr().out
         assert derived(tmp_path / "new")[0] == derived(root)[0]
         assert main(["fsck", str(root)]) == 0

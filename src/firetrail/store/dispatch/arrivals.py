@@ -10,7 +10,7 @@ from firetrail.store.dispatch.deriver import Arrival
 
 
 class Arrivals:
-    """Wakes those who wait when dispatch has brought new messages."""
+    """Wakes readers when dispatch has brought new messages."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -19,21 +19,21 @@ class Arrivals:
         self._closed = False
 
     def notice(self, arrivals: list[Arrival]) -> None:
-        """Listener of the dispatcher."""
+        """Wake the readers; a listener of the dispatcher."""
         if self._waiting:
             with self._changed:
                 self._rounds += 1
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing will arrive any more."""
+        """End all waits: nothing will arrive any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Arrivals are noticed inside the block only."""
+        """Count arrivals while the block runs; outside of any block they cost nothing."""
         with self._changed:
             self._waiting += 1
         try:
@@ -44,7 +44,7 @@ class Arrivals:
 
     @property
     def mark(self) -> int:
-        """To be taken before looking for messages, and given to :meth:`wait` after."""
+        """A mark to take before looking for messages and to pass to :meth:`wait` afterwards."""
         return self._rounds
 
     @property
@@ -53,7 +53,7 @@ class Arrivals:
         return self._closed
 
     def wait(self, mark: int, timeout_s: float | None) -> bool:
-        """Wait until something arrived since ``mark``; False at the timeout or the end."""
+        """Wait for an arrival since ``mark``; return False at the timeout or when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._rounds != mark or self._closed, timeout_s)
             return self._rounds != mark and not self._closed

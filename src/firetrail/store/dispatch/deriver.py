@@ -1,8 +1,8 @@
-"""What follows from a part of the log: units for the queues, entries for the index.
+"""Deriving units for the queues and entries for the index from a part of the log.
 
 Deriving only reads; applying changes queues and index. The live dispatcher does one after the
-other; work over much of the log (recovery, rebuilding) derives ahead in a second thread while the
-step before is being applied, see :meth:`Deriver.steps`.
+other. Work over much of the log (recovery, rebuilding) derives the next steps in a second thread
+while a step is applied; see :meth:`Deriver.steps`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,30 @@ from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.lives import Lives, begins_anew
+from firetrail.store.queues.lives import Lives, begins_new_life
 from firetrail.store.queues.table import QueueTable
 
 ROWS_PER_STEP = 4096
 ROWS_PER_STEP_MAX = 1 << 16
-"""Steps grow up to this where many queues take turns: what is done per run is Python."""
+"""Steps grow to this size if many queues alternate, because the work per run is in Python."""
 UNITS_PER_RUN = 32
-"""Runs should not be shorter than this on average."""
+"""Units per run, on average, below which steps grow."""
 STEPS_AHEAD = 2
 
 
 class OutOfTime(Exception):
-    """There was no time to do all."""
+    """The time for the work was over before all of it was done."""
 
 
 class Arrival(NamedTuple):
-    """New messages in a queue: the last ``new`` before ``max_offset``."""
+    """New messages in a queue.
+
+    Attributes:
+        topic: The topic of the queue.
+        queue_id: The number of the queue.
+        max_offset: One past the queue offset of the last new message.
+        new: How many messages are new.
+    """
 
     topic: str
     queue_id: int
@@ -49,7 +56,7 @@ class Arrival(NamedTuple):
 
 
 class DerivedRun(NamedTuple):
-    """Consecutive units of one queue, the first of which has queue offset ``offset``."""
+    """Consecutive units of one queue; ``offset`` is the queue offset of the first."""
 
     topic: str
     queue_id: int
@@ -58,7 +65,7 @@ class DerivedRun(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return len(self.units) // UNIT_SIZE
 
     @property
@@ -73,11 +80,11 @@ class DerivedRun(NamedTuple):
 
 
 LeavesOut = Callable[[DerivedRun], bool]
-"""Whether messages are not put into a queue that lacks those before them."""
+"""Returns whether to skip messages whose queue lacks the messages before them."""
 
 
 class Step:
-    """What follows from some records, and how far it has been applied."""
+    """What was derived from some records, and how much of it has been applied."""
 
     __slots__ = (
         "_chunk",
@@ -101,7 +108,7 @@ class Step:
         """Physical offset of the first record."""
         self.rows = rows
         self.position = position
-        """Position in the segment behind the last record."""
+        """Position in the segment after the last record."""
         self.stop = stop
         self.last_record_offset = -1
         self.last_store_time = 0
@@ -109,7 +116,7 @@ class Step:
         self.runs: list[DerivedRun] = []
         """Units for the queues."""
         self.entries: list[array[int]] = []
-        """Entries for the index, as the kernel derives them."""
+        """Entries for the index, as the kernel returns them."""
         self._run = self._chunk = self._entry = 0
 
     def apply(
@@ -117,24 +124,25 @@ class Step:
         queues: QueueTable,
         index: Index | None,
         *,
-        anew: bool = False,
+        rebuilding: bool = False,
         leaves_out: LeavesOut | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
-        """Bring queues and index up to it. After a DiskFullError, the next call goes on.
+        """Add the units and entries to queues and index.
 
-        Raises OutOfTime if the time for it ``is_over`` before.
+        Call it again after a DiskFullError to continue. Raises OutOfTime if ``is_over`` returns
+        True before all is done.
 
-        If queues are derived ``anew``, the range may begin before what they have, and may hold
-        several lives of a queue: see :func:`_enters`. A queue that lacks messages before those
-        stays as it is if ``leaves_out`` says so.
+        If queues are ``rebuilding``, the range may begin before what they have and may contain
+        several lives of a queue: see :func:`_enters`. A queue that lacks the messages before those
+        of a run stays as it is if ``leaves_out`` returns True.
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
                 raise OutOfTime
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            if anew and not _enters(queue, run):
+            if rebuilding and not _enters(queue, run):
                 self._run += 1
                 continue
             light = is_light(run.topic)
@@ -143,12 +151,12 @@ class Step:
                 self._run += 1
                 continue
             if light:
-                written = queue.append_behind(run.offset, run.units)
+                written = queue.append_light(run.offset, run.units)
                 end = queue.max_offset
             else:
                 written = queue.append(run.offset, run.units)
                 end = run.offset + run.length
-            queues.dirty.add(queue)  # also if nothing: want of memory may have come between them
+            queues.dirty.add(queue)  # always: a MemoryError may have come after an earlier write
             if written:
                 self.arrivals.append(Arrival(run.topic, run.queue_id, end, written))
             self._run += 1
@@ -162,15 +170,15 @@ class Step:
 
 
 def note_runs(runs: Iterable[DerivedRun], lives: Lives) -> None:
-    """Tell ``lives`` about runs."""
+    """Pass runs to ``lives``."""
     for run in runs:
         lives.note(run[:2], run.offset, run.length, run.first, run.newest)
 
 
 def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
-    """Make room for a new life of a queue; whether the run is news to the queue.
+    """Make room for a new life of a queue; return whether the run is new to the queue.
 
-    If it stands in the log before the last unit, the queue has it, or gave it up when a new life
+    A run before the record of the last unit is in the queue, or was dropped when a new life
     began.
     """
     last = queue.last_unit
@@ -179,8 +187,8 @@ def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
     known_to = -1 if last == PRE_BLANK else last.physical_offset
     if run.newest <= known_to:
         return False
-    if run.first > known_to and begins_anew(run.offset, queue.max_offset):
-        queue.begin_anew()
+    if run.first > known_to and begins_new_life(run.offset, queue.max_offset):
+        queue.begin_new_life()
     return True
 
 
@@ -199,19 +207,19 @@ class Derivation:
         self._keys = keys
         self.delays = delays
         self.tags = tags
-        """Whether tags are in the index beside the keys."""
+        """Whether the index contains tags beside the keys."""
         self.light = light
         """Whether light queues are derived."""
         self._waits = array("q", delays.waits_ms)
         self._make_room(rows or ROWS_PER_STEP)
         self.queues_from = 0
         self.index_from = 0
-        """Records before these physical offsets are left out: queues and index have them."""
+        """Records before these physical offsets are skipped: queues and index have them."""
         self.wants: Callable[[DerivedRun], bool] | None = None
-        """Which units are derived, if not all."""
+        """Returns whether a run of units is derived; None derives all."""
 
     def _make_room(self, rows: int) -> None:
-        """Let a step be of so many records."""
+        """Allocate room for steps of ``rows`` records."""
         self._rows = rows
         self._columns = Columns(rows)
         self._entries = array("q", bytes(24 * max(ENTRIES_PER_RECORD_MAX, 4 * rows)))
@@ -219,9 +227,10 @@ class Derivation:
     def derive_all(
         self, segments: list[Segment], start: int, end: int, check: Check
     ) -> Iterator[Step]:
-        """What follows from all records from ``start`` to ``end``, step by step.
+        """Yield what is derived from all records from ``start`` to ``end``, step by step.
 
-        Ends at the first step that does not stop for want of room or at the end of a file.
+        Ends with the first step that stops for another reason than a full step or the end of a
+        file.
         """
         for segment in segments:
             at = max(start - segment.base, 0)
@@ -235,7 +244,7 @@ class Derivation:
                 return
 
     def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
-        """What follows from the first records of ``segment.view[at : limit]``."""
+        """Derive from the first records of ``segment.view[at : limit]``."""
         view = segment.view
         rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
         step = Step(segment, at, rows, position, Stop(stop))
@@ -263,7 +272,7 @@ class Derivation:
                 yield self._entries[: 3 * count]
 
     def _first_row(self, rows: int) -> int:
-        """The first row that the index does not have."""
+        """Return the first row that the index does not have."""
         offsets = self._columns.column(col.PHYSICAL_OFFSET)
         return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
 
@@ -271,7 +280,7 @@ class Derivation:
 def derive_runs(
     view: memoryview, columns: Columns, rows: int, waits: array[int], *, light: bool
 ) -> list[DerivedRun]:
-    """The units of the first ``rows`` records of a scan of ``view``, also of ``light`` queues."""
+    """Return the units of the first ``rows`` records of a scan, with ``light`` queues if set."""
     units, runs = derive_units(view, columns.table, rows, waits)
     content = memoryview(units)
     topic_at = columns.column(col.TOPIC_AT)
@@ -312,9 +321,9 @@ class Deriver(Derivation):
         self._index = index
         self._unfinished: Step | None = None
         self.leaves_out: LeavesOut | None = None
-        """Told of messages whose queue lacks those before them, see :meth:`Step.apply`."""
+        """Called for messages whose queue lacks those before them; see :meth:`Step.apply`."""
         self.lives = Lives()
-        """What :meth:`steps` has derived."""
+        """The lives of the queues that :meth:`steps` has derived."""
 
     def step(
         self,
@@ -326,8 +335,8 @@ class Deriver(Derivation):
     ) -> Step:
         """Derive and apply the next records of ``segment.view[at : limit]``.
 
-        Raises DiskFullError, and OutOfTime if the time for it ``is_over`` before all is done; the
-        next call from the same place goes on.
+        Raises DiskFullError, and OutOfTime if ``is_over`` returns True before all is done; the next
+        call with the same position continues.
         """
         step = self._unfinished
         if step is None or step.first != segment.base + at:
@@ -338,10 +347,10 @@ class Deriver(Derivation):
         return step
 
     def steps(self, segments: list[Segment], start: int, end: int, check: Check) -> Iterator[Step]:
-        """Derive and apply all records from ``start`` to ``end``, and yield each step when done.
+        """Derive and apply all records from ``start`` to ``end``; yield each step when it is done.
 
-        Ends at the first step that does not stop for want of room or at the end of a file. What
-        deriving raises comes up here.
+        Ends with the first step that stops for another reason than a full step or the end of a
+        file. Errors of the deriving thread are raised here.
         """
         ahead: Queue[Step | BaseException | None] = Queue(STEPS_AHEAD)
         ended = threading.Event()
@@ -362,7 +371,7 @@ class Deriver(Derivation):
             while (step := ahead.get()) is not None:
                 if isinstance(step, BaseException):
                     raise step
-                step.apply(self._queues, self._index, anew=True, leaves_out=self.leaves_out)
+                step.apply(self._queues, self._index, rebuilding=True, leaves_out=self.leaves_out)
                 note_runs(step.runs, self.lives)
                 yield step
         finally:

@@ -1,7 +1,7 @@
-"""The dispatcher: keeps consume queues and index up with the log, in the order of the log.
+"""The dispatcher: it keeps consume queues and index up to date with the log, in its order.
 
-The thread waits until the log grows, takes what is there in one step, and tells the listeners which
-queues have new messages. A range may be dispatched again: queues and index pass over what they
+The thread waits until the log grows, processes what is new in one step, and tells the listeners
+which queues have new messages. A range may be dispatched again: queues and index skip what they
 have.
 """
 
@@ -22,23 +22,29 @@ from firetrail.system import NO_DESCRIPTOR
 
 _LOGGER = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
-"""After so many looks a millisecond apart that found nothing new, the log counts as quiet."""
+"""The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
 HELP_S = 0.002
-"""For so long somebody else than the dispatcher goes on with a step: making queues takes time."""
+"""How long another thread than the dispatcher works on a step; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
-"""So many queues may be still to be made, a message each in the log. Making one costs far more than
-putting its first message, so who puts to yet another queue has to wait."""
+"""How many queues may wait to be created, with a message of each in the log.
+
+Creating a queue costs far more than putting its first message, so a put to yet another new queue
+has to wait.
+"""
 BEHIND_MAX = 64 << 20
-"""When so many bytes of the log are still to be dispatched, batches wait, and of other puts those
-that need more than room in the active file: one in 32 MiB at least."""
+"""Bytes of the log that may wait to be dispatched before puts are slowed down.
+
+Batches wait then, and single puts that need more than room in the active file: at least one per
+32 MiB.
+"""
 PATIENCE_S = 0.2
-"""Longest that a put waits for the dispatcher, and an event loop with it."""
+"""How long a put, and its event loop, waits for the dispatcher at most."""
 DISK_FULL_PAUSE_S = 1.0
-"""How long dispatch waits for space before it tries again."""
+"""How long dispatch waits for space before it retries."""
 
 
 class Dispatcher:
-    """The thread that keeps queues and index up with the log."""
+    """The thread that keeps queues and index up to date with the log."""
 
     def __init__(
         self,
@@ -55,22 +61,19 @@ class Dispatcher:
         self._stopping = False
         self._quiet_rounds = QUIET_ROUNDS
         self._is_over: Callable[[], bool] | None = None
-        self._stepping = threading.Lock()  # over steps: the thread's, and those of who helps
-        self._announcing = 0  # the thread that listeners run in
+        self._stepping = threading.Lock()  # held during a step of this thread or of a helper
+        self._announcing = 0  # id of the thread that is calling the listeners
         self._new_queues: deque[tuple[ConsumeQueue, int]] = deque(maxlen=NEW_QUEUES_BEHIND_MAX)
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
         self.idle = False
-        """Whether the thread waits; who appends then calls :meth:`wake`."""
+        """Whether the thread waits; after an append, call :meth:`wake` then."""
         self.position = 0
-        """Everything in the log before it is in queues and index."""
+        """The position up to which queues and index contain the log."""
         self.last_record_offset = -1
         self.last_store_time = 0
         self.starved = ""
-        """Why dispatch cannot go on for now: want of disk space, descriptors or memory.
-
-        Empty while it can.
-        """
+        """Why dispatch is blocked: no disk space, descriptors or memory; empty if it is not."""
 
     @property
     def behind(self) -> int:
@@ -78,24 +81,25 @@ class Dispatcher:
         return max(self._limit() - self.position, 0)
 
     def begin_at(self, position: int, last_record_offset: int, last_store_time: int) -> None:
-        """The log is dispatched up to ``position``, behind the given record."""
+        """Set the position up to which the log is dispatched, and the record before it."""
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_time = last_store_time
 
     def start(self) -> None:
-        """Follow the log."""
+        """Start following the log."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is more to dispatch."""
+        """Wake the thread, because there is more to dispatch."""
         self.idle = False
         self._wake.set()
 
     def help(self, patience_s: float = 0.0) -> None:
-        """Dispatch what is new in this thread, unless the dispatcher is at it for so long.
+        """Dispatch new messages in the calling thread.
 
-        A thread that has to be woken, or that looks once a millisecond, is later than that.
+        Waits at most ``patience_s`` if the dispatcher is working. This is faster than the
+        dispatcher, which has to be woken or checks once per millisecond.
         """
         if self.starved or not self._stepping.acquire(timeout=patience_s):
             return
@@ -109,10 +113,10 @@ class Dispatcher:
             while not is_over() and self._step(is_over):
                 pass
         except OutOfTime:
-            pass  # the dispatcher goes on, from the queue that was to come next
+            pass  # the dispatcher continues with the next queue
         except Exception as error:
             _LOGGER.warning(
-                "a message was not dispatched by its put; the dispatcher retries: %s", error
+                "a put could not dispatch its message; the dispatcher will retry: %s", error
             )
             self.wake()
         finally:
@@ -121,11 +125,11 @@ class Dispatcher:
             self.wake()
 
     def note_new_queue(self, queue: ConsumeQueue, end: int) -> None:
-        """A message was put, up to ``end`` of the log, to a queue that is still to be made."""
+        """Note that a message ending at ``end`` was put to a queue that is not created yet."""
         self._new_queues.append((queue, end))
 
     def wait_for_new_queues(self) -> None:
-        """Return when fewer than NEW_QUEUES_BEHIND_MAX queues are still to be made.
+        """Return when fewer than NEW_QUEUES_BEHIND_MAX queues wait to be created.
 
         Raises Busy if that takes too long.
         """
@@ -133,21 +137,21 @@ class Dispatcher:
             return
         oldest, end = self._new_queues[0]
 
-        def is_to_be_made() -> bool:  # and not waiting for a sync of the log, or without a unit
+        def waits() -> bool:  # for its creation, and not for a sync of the log or without a unit
             return oldest.files.last is None and self.position < end <= self._limit()
 
-        if not self._wait_while(is_to_be_made):
-            raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues are still to be made; try again")
+        if not self._wait_while(waits):
+            raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues wait to be created; try again")
 
     def wait_if_far_behind(self) -> None:
-        """Return when at most BEHIND_MAX bytes are still to be dispatched, or after a while."""
+        """Return when at most BEHIND_MAX bytes wait to be dispatched, or after PATIENCE_S."""
         if self.behind > BEHIND_MAX:
             self._wait_while(lambda: self.behind > BEHIND_MAX)
 
     def _wait_while(self, holds: Callable[[], bool]) -> bool:
-        """Let the dispatcher get on, as it does best while nobody else runs; False if in vain.
+        """Wait for the dispatcher while ``holds`` returns True; return False after PATIENCE_S.
 
-        A listener that puts is not held up: dispatch waits for it.
+        A listener that puts messages does not wait, because dispatch waits for it.
         """
         if self._announcing == threading.get_ident():
             return True
@@ -162,7 +166,7 @@ class Dispatcher:
         return True
 
     def stop(self, is_over: Callable[[], bool] | None = None) -> None:
-        """Dispatch what is left, unless the time for it ``is_over`` before, and end the thread."""
+        """Dispatch the rest unless ``is_over`` returns True before that, and end the thread."""
         self._is_over = is_over
         self._stopping = True
         self._wake.set()
@@ -193,17 +197,17 @@ class Dispatcher:
                     self._wake.clear()
         except OutOfTime:
             _LOGGER.info(
-                "stopped with %d bytes of the log to dispatch; the next start does that",
+                "stopped with %d bytes of the log left to dispatch; the next start dispatches them",
                 self.behind,
             )
         except Exception as error:
             self._on_failure(error)
 
     def _wait(self) -> None:
-        """Wait for more: a little while the log is busy, else until somebody calls wake.
+        """Wait for more: briefly while the log is busy, otherwise until :meth:`wake` is called.
 
-        Being woken costs the one who appends more than the append itself, so a busy log is looked
-        at again every millisecond, and only a quiet one waits to be told.
+        Waking this thread costs more than the append itself, so a busy log is checked every
+        millisecond, and only a quiet one is waited for.
         """
         if self._quiet_rounds < QUIET_ROUNDS:
             self._quiet_rounds += 1
@@ -211,14 +215,14 @@ class Dispatcher:
             return
         self._wake.clear()
         self.idle = True
-        if self.behind:  # it came between the last look and the announcement
+        if self.behind:  # it was appended after the last check and before idle was set
             self.idle = False
             return
         self._wake.wait()
         self.idle = False
 
     def _advance(self) -> bool:
-        """Take one step; whether there was anything to do."""
+        """Take one step; return whether there was anything to do."""
         with self._stepping:
             return self._step(self._is_over)
 
@@ -241,12 +245,12 @@ class Dispatcher:
         if not step.rows and step.stop is not Stop.BLANK:
             raise StoreError(
                 f"{segment.path}: no record at {step.position} ({step.stop.name}) although "
-                f"{limit} bytes of the log are written; check the store: firetrail fsck"
+                f"{limit} bytes of the log are written; check the store with 'firetrail fsck'"
             )
         return True
 
     def _announce(self, arrivals: list[Arrival]) -> None:
-        """Tell the listeners; one that fails is no reason to stop dispatching."""
+        """Call the listeners; a failing listener does not stop dispatch."""
         self._announcing = threading.get_ident()
         for listener in self.listeners:
             try:

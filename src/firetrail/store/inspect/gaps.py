@@ -21,7 +21,7 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.store.index.file import IndexFile
 from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.folder import was_javas
+from firetrail.store.lifecycle.folder import last_held_by_java
 from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.queues.table import Extent, QueueKey
 from firetrail.store.reader import TIME_MAX
@@ -62,7 +62,7 @@ def _noted_extents(view: StoreView) -> Mapping[QueueKey, Extent]:
     """What the last owner has noted about queues, if that was Firetrail."""
     known = read_inventory(view.system, view.root)
     is_current = known.is_current(view.state is StoreState.CLOSED, view.watermark)
-    return known.queues if is_current and not was_javas(view.system, view.root) else {}
+    return known.queues if is_current and not last_held_by_java(view.system, view.root) else {}
 
 
 def _has_data_behind(view: StoreView, topic: str, queue_id: int, place: int) -> bool:

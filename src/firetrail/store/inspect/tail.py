@@ -88,10 +88,10 @@ def _is_missed(view: StoreView, found: Damage | None) -> bool:
     if view.watermark is not None and view.end < view.watermark.durable_offset:
         return True
     if view.state is StoreState.CLOSED:
-        claims = view.claims()
+        pointers = view.record_pointers()
         nothing_left = view.log.find(view.end) is None
         return (found is not None or nothing_left) and bool(
-            claims and claims[0].physical_offset >= view.end
+            pointers and pointers[0].physical_offset >= view.end
         )
     if view.watermark is not None:
         return False
@@ -133,7 +133,7 @@ def _was_on_disk(view: StoreView, offset: int) -> bool:
 
 def _too_short(view: StoreView) -> Damage:
     segment = view.log.find(view.end) or view.log.segments[-1]
-    known = max((claim.physical_offset for claim in view.claims()), default=0)
+    known = max((pointer.physical_offset for pointer in view.record_pointers()), default=0)
     if view.watermark is not None:
         known = max(known, view.watermark.durable_offset)
     detail = f"the log ends here, although it was known up to {max(known, view.end)}"

@@ -51,10 +51,15 @@ from firetrail.store.inspect.foreign import foreign_names
 from firetrail.store.inspect.log_files import ViewLog, segment_sizes
 from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.lifecycle.folder import AbortFile, check_is_store, lock_owner, was_javas
+from firetrail.store.lifecycle.folder import (
+    AbortFile,
+    check_is_store,
+    last_held_by_java,
+    lock_owner,
+)
 from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.lifecycle.watermark import Watermark, read_checkpoint, read_watermark
-from firetrail.store.log.end import Claim, EndSearch, LogEnd, newest_known
+from firetrail.store.log.end import EndSearch, LogEnd, RecordPointer, newest_known
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import LogWalk
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -363,7 +368,7 @@ class StoreView:
         watermark = self.watermark
         durable = watermark.durable_offset if watermark is not None else 0
         if self.state is StoreState.CLOSED and watermark is not None and watermark.clean:
-            search.told = durable
+            search.clean_end = durable
         if self._others is None and self.state is StoreState.CRASHED:
             self._look_at_others()
         if self._others is None:
@@ -380,18 +385,18 @@ class StoreView:
         others.list_folders()
         self._others, _ = self._read_tails(set(others.pairs()) - self.tails.keys())
 
-    def claims(self) -> list[Claim]:
+    def record_pointers(self) -> list[RecordPointer]:
         """What queues, index and watermark say about the end of the log, newest first."""
-        claims = [
-            Claim(tail.last.physical_offset, tail.last.size)
+        pointers = [
+            RecordPointer(tail.last.physical_offset, tail.last.size)
             for tail in (*self.tails.values(), *(self._others or {}).values())
             if tail.last is not None
         ]
         if self.index.files:
-            claims.append(Claim(self.index.end_offset, None))
+            pointers.append(RecordPointer(self.index.end_offset, None))
         if self.watermark is not None and self.watermark.last_record_offset >= 0:
-            claims.append(Claim(self.watermark.last_record_offset, None))
-        return sorted(claims, key=lambda claim: claim.physical_offset, reverse=True)
+            pointers.append(RecordPointer(self.watermark.last_record_offset, None))
+        return sorted(pointers, key=lambda pointer: pointer.physical_offset, reverse=True)
 
     def _newest_known(self) -> LogEnd:
         """The newest record that is known of and is there.
@@ -399,7 +404,9 @@ class StoreView:
         After a clean stop a record with the size that its unit says counts even if its body is
         damaged: it was there.
         """
-        return newest_known(self.log, self.claims(), trusted=self.state is StoreState.CLOSED)
+        return newest_known(
+            self.log, self.record_pointers(), trusted=self.state is StoreState.CLOSED
+        )
 
     def _has_unit(self, physical_offset: int) -> bool:
         """Whether the record there is in its queue, and so was whole before."""
@@ -416,7 +423,7 @@ class StoreView:
     def catalog(self) -> Catalog:
         """What the broker's files say about the topics."""
         known = read_inventory(self.system, self.root)
-        ours = not was_javas(self.system, self.root)
+        ours = not last_held_by_java(self.system, self.root)
         closed = ours and self.state is StoreState.CLOSED and known.durable_offset == self.end
         complete = closed and known.is_current(True, self.watermark)
         queues = {*self.queues.pairs(), *(known.queues if complete else ())}

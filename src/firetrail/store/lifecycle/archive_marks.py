@@ -1,11 +1,11 @@
-"""Up to where the log is archived: a small file in the store for each lake that it goes to.
+"""How far the log is archived: a small file in the store for each lake.
 
 ::
 
     firetrail.archived.<lake id>    {"lake": "<where it is>", "archived_to": <physical offset>}
 
-The archive job writes it after its manifest; retention reads it if it is told to delete only what
-is archived. To stop waiting for a lake, remove its file.
+The archive job writes the file after its manifest. Retention reads it if it is configured to delete
+only archived files. To stop waiting for a lake, remove its file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from firetrail.system import System
 
 
 class ArchiveMark(NamedTuple):
-    """What is in one lake: all records before ``archived_to``."""
+    """What one lake contains: all records before ``archived_to``."""
 
     lake: str
     archived_to: int
 
 
 def read_mark(system: System, root: Path, lake_id: str) -> ArchiveMark | None:
-    """The mark of a lake; None if there is none, or one that says nothing."""
+    """Return the mark of a lake, or None if it is missing or unreadable."""
     try:
         found = json.loads(system.files.read(root / f"{ARCHIVED_PREFIX}{lake_id}"))
         return ArchiveMark(str(found["lake"]), int(found["archived_to"]))
@@ -35,13 +35,13 @@ def read_mark(system: System, root: Path, lake_id: str) -> ArchiveMark | None:
 
 
 def write_mark(system: System, root: Path, lake_id: str, mark: ArchiveMark) -> None:
-    """Note durably how far a lake has come. Raises OSError where the store cannot be written."""
+    """Record durably how far a lake has come; raise OSError if the store is not writable."""
     content = json.dumps(mark._asdict()).encode()
     system.files.replace(root / f"{ARCHIVED_PREFIX}{lake_id}", content)
 
 
 def archived_offset(system: System, root: Path) -> int:
-    """Physical offset before which every lake has all; 0 if there is no lake, or one unknown."""
+    """Return the offset before which every lake has all; 0 without lakes or for a bad mark."""
     ids = [
         name.removeprefix(ARCHIVED_PREFIX)
         for name in system.files.names(root)

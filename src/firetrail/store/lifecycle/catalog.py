@@ -1,7 +1,7 @@
-"""What a broker's files say about the topics of a store, beside what its log says.
+"""What a broker's files say about the topics of a store, in addition to its log.
 
-Records of a topic can be in the log although no consume queue belongs to them: the topic was
-deleted, or Java keeps its queues in another format (``queue.type=BatchCQ``).
+Records of a topic can be in the log although they are in no consume queue: the topic was deleted,
+or Java keeps its queues in another format (``queue.type=BatchCQ``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from firetrail.system import Files
 
 TOPICS_FILE = f"{CONFIG}/{TOPICS_JSON}"
 _NOT_LISTED = frozenset({SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
-"""Topics that brokers have for themselves and may not list, beside those with a prefix."""
+"""Internal topics of brokers, beside those with a prefix, that may not be listed."""
 _QUEUE_TYPE = "queue.type"
 _BATCH_QUEUES = "BatchCQ"
 
@@ -30,17 +30,17 @@ class TopicList(NamedTuple):
 
     names: frozenset[str] = frozenset()
     changed_ms: int = 0
-    """When it was changed last; 0 if it is not known or there is no such file."""
+    """When it was last changed; 0 if that is unknown or the file is missing."""
     batches: frozenset[str] = frozenset()
-    """Topics with queues of batches."""
+    """Topics with batch queues."""
 
 
 class Catalog:
     """The topics of a store, and their ``queues``.
 
-    With ``complete`` there are no others for sure; else, some may have been lost. ``removed`` says
-    of topics where the log ended when they were deleted. ``store_time`` gives the store time (ms)
-    of the record at a physical offset.
+    With ``complete``, other queues certainly do not exist; otherwise some may have been lost.
+    ``removed`` maps deleted topics to the end of the log at that time. ``store_time`` returns the
+    store time (ms) of the record at a physical offset.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Catalog:
         if _BATCH_QUEUES.encode() in self._content:
             batches |= self._listed.batches
         self.batches = batches - self._with_queues
-        """Topics with queues of batches only: Java does not start with ordinary ones beside them.
+        """Topics that have only batch queues; Java does not start with ordinary ones beside them.
 
-        Their messages are not read, and none are taken.
+        Their messages are not read, and puts to them are refused.
         """
 
     @cached_property
     def _listed(self) -> TopicList:
-        return parse_topics(self._content)  # when it is needed: that takes a while
+        return parse_topics(self._content)  # only when it is needed, because it takes a while
 
     def is_deleted(self, topic: str, newest: int) -> bool:
-        """Whether a topic whose newest message in the log is at ``newest`` was deleted.
+        """Return whether a topic whose newest message in the log is at ``newest`` was deleted.
 
         That is so if it has no queues, and the list of topics was changed after the message was
-        stored and does not have the topic. A list that is older says nothing: it is saved beside
-        the first send to a topic, not before it, and may come from a backup.
+        stored and lacks the topic. An older list proves nothing: it is saved after the first send
+        to a topic, not before it, and may come from a backup.
         """
         if topic in self._with_queues or topic in self._listed.names or _is_internal(topic):
             return False
@@ -85,19 +85,19 @@ class Catalog:
         return stored is not None and stored < self._listed.changed_ms
 
     def was_removed(self, topic: str, offset: int) -> bool:
-        """Whether a topic is known to have been deleted after its record at ``offset``."""
+        """Return whether a topic is known to have been deleted after its record at ``offset``."""
         return offset < self._removed.get(topic, 0)
 
     def may_have(self, topic: str) -> bool:
-        """Whether there may be a topic: it is listed, or there is no list."""
+        """Return whether a topic may exist: it is listed, or there is no list."""
         return not self._listed.names or topic in self._listed.names
 
     def is_former(self, key: QueueKey, newest: int, created: int) -> bool:
-        """Whether all messages of a queue, the newest at ``newest``, are of a deleted topic.
+        """Return whether all messages of a queue, the newest at ``newest``, are of a deleted topic.
 
-        Its other queues begin again at ``created``, or not at all if that is -1. The queue must not
-        be there, for all queues go with their topic. If none of the topic's is there, they were
-        rather lost, unless the topic is known to have been ``removed``.
+        The topic's other queues begin again at ``created``, or not at all if that is -1. The queue
+        must not exist, because all queues are deleted with their topic. If the topic has no queues
+        at all, they were more likely lost, unless it is known to have been ``removed``.
         """
         if key in self._queues:
             return False
@@ -118,7 +118,7 @@ def _read(files: Files, path: Path) -> bytes:
 
 
 def parse_topics(content: bytes) -> TopicList:
-    """The list of topics in a ``topics.json``; an empty one if it cannot be understood."""
+    """Return the topics in a ``topics.json``; none if it cannot be parsed."""
     try:
         value = config_json.loads(content)
         table: dict[Any, Any] = value["topicConfigTable"]

@@ -1,15 +1,15 @@
-"""Good records behind the place where recovery ends a log: counted, and copied to a folder.
+"""Good records after the position where recovery ends a log: counted, and copied to a folder.
 
-Recovery after an unclean stop ends the log at the first bytes that are no good record. Behind them
-may stand good ones: a power cut has taken a page in the middle, or a page was damaged before the
-watermark knew of it. They may have been acknowledged, and nothing but the log had them. So before
-the tail is cleared, it is copied to a folder ``dropped-<time>`` of the store: the files of the log
-with the bytes from the cut to the end of the last good record, at their places, and a watermark
-that says where they end. ``firetrail dump`` prints such a folder, and ``firetrail salvage`` makes a
-store of it. Nothing removes it but the operator.
+Recovery after an unclean stop ends the log at the first bytes that are not a good record. Good
+records may follow them: a power cut has lost a page in the middle, or a page was damaged before the
+watermark covered it. They may have been acknowledged, and only the log had them. Therefore the tail
+is copied, before it is cleared, to a folder ``dropped-<time>`` in the store: the files of the log
+with the bytes from the cut to the end of the last good record, at their positions, and a watermark
+with their end. ``firetrail dump`` prints such a folder, and ``firetrail salvage`` creates a
+store from it. Only the operator removes it.
 
-Looking for records is limited by what was written: holes are passed over, and zeros are read once,
-as clearing the tail does in any case.
+The search for records is limited by what was written: holes are skipped, and zeros are read once,
+as clearing the tail does anyway.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from firetrail.system import System
 from firetrail.text import counted, human_time
 
 QUEUES_NAMED = 5
-"""So many queues are named in the warning; the others are counted."""
+"""How many queues the warning names; the others are counted."""
 
 
 class Dropped(NamedTuple):
-    """Good records that recovery drops."""
+    """The good records that recovery drops."""
 
     loss: Loss
     first: int
-    """Physical offset of the first of them."""
+    """Physical offset of the first one."""
     last: int
-    """Physical offset of the last of them."""
+    """Physical offset of the last one."""
     last_stored: int
 
     def __str__(self) -> str:
@@ -62,12 +62,12 @@ def _queue_text(queue: QueueLoss) -> str:
 
 
 def find_dropped(system: System, root: Path, cut: int, check: Check) -> Dropped | None:
-    """The good records behind ``cut``, where none begins; None if there are none."""
+    """Return the good records after ``cut``, where none begins, or None if there are none."""
     first = last = last_stored = -1
     loss = Loss(cut, cut, "")
     with closing(ViewLog(system, root)) as log:
         log.load()
-        # From the next byte on: a record that recovery has rejected is not looked at again.
+        # Start at the next byte: recovery has rejected a record at the cut itself.
         for record in count_records(loss, good_records(log, cut + 1, log.limit, check)):
             last, last_stored = record.physical_offset, record.store_time
             first = last if first < 0 else first
@@ -76,7 +76,7 @@ def find_dropped(system: System, root: Path, cut: int, check: Check) -> Dropped 
 
 
 def set_aside(system: System, root: Path, dropped: Dropped) -> Path:
-    """Copy the tail of the log that is about to be cleared; the folder that has it, durably."""
+    """Copy the tail of the log that is about to be cleared; return the durable folder."""
     for unfinished in root.glob(f"{DROPPED_PREFIX}*.building"):
         system.files.remove_tree(unfinished)
     target = stamped_folder(system, root, DROPPED_PREFIX)

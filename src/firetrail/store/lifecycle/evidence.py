@@ -1,9 +1,9 @@
-"""What the log and the broker's files say that queues and index must have.
+"""What the log and the broker's files show that queues and index must contain.
 
-For stores without a list of their files that could be relied on: one that was never closed, one
-that a Java broker has written, one that got new queues just before it was killed. A start looks at
-some records, no more whatever the size of the log, and at the positions of consumer groups; only
-if a position lies beyond its queue does it look through the whole log.
+This is for stores without a reliable list of their files: one that was never closed, one that a
+Java broker has written, or one that got new queues just before it was killed. A start samples a
+fixed number of records, whatever the size of the log, and reads the positions of consumer groups.
+Only if a position lies beyond its queue does it read the whole log.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.system import System
 
 SAMPLED_FILES = 32
-"""Files of the log, the newest ones, whose first records are looked at."""
+"""Files of the log, the newest ones, whose first records are sampled."""
 SAMPLED_ROWS = 16
-"""Records at the beginning of each of them."""
+"""Records that are sampled at the beginning of each file."""
 SAMPLED_BYTES = 1 << 20
-"""No more than this is looked at of the beginning and of the end of the log."""
+"""Bytes that are sampled at the beginning and at the end of the log, at most."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class Evidence:
-    """Compares queues with the log. They are brought up to the end of the log before."""
+    """Compares queues with the log, after they were brought up to its end."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Evidence:
         delays: DelayLevels,
         is_missed: Callable[[str, int], bool],
     ) -> None:
-        """``is_missed`` tells whether records of a topic at a physical offset have to be in
-        queues."""
+        """``is_missed`` returns whether a record of a topic at a physical offset must be in a
+        queue."""
         self._log = log
         self._end = end
         self._queues = queues
@@ -64,12 +64,11 @@ class Evidence:
         self._sampled = list(self._samples())
 
     def incomplete(self) -> set[QueueKey]:
-        """Queues that lack the unit of a record that was looked at."""
+        """Return the queues that lack the unit of a sampled record."""
         return {run[:2] for step in self._sampled for run in step.runs if self._lacks(run)}
 
     def has_keys_before(self, offset: int) -> bool:
-        """Whether a record that is looked at, at the beginning of a file and before the offset,
-        has keys."""
+        """Return whether a sampled record before ``offset`` has keys."""
         derivation = Derivation(self._delays, rows=SAMPLED_ROWS)
         segments = self._log.segments
         for segment in (segments[0], *segments[-SAMPLED_FILES:]):
@@ -79,9 +78,9 @@ class Evidence:
         return False
 
     def confirmed(self, suspects: set[QueueKey] | None) -> set[QueueKey]:
-        """Those queues that lack a unit of any record in the log, all of which is looked at.
+        """Read the whole log and return the suspects that lack a unit of any record.
 
-        All queues are suspects if none are named.
+        All queues are suspects if ``suspects`` is None.
         """
         found: set[QueueKey] = set()
         derivation = Derivation(self._delays, keys=False)
@@ -96,21 +95,23 @@ class Evidence:
         return found
 
     def _lacks(self, run: DerivedRun) -> bool:
-        """Whether the first or the last unit of some is not in the queue, nor that of a record
-        further on in the log, as is if the topic was deleted and made again."""
+        """Return whether a queue lacks the first or the last unit of a run.
+
+        A unit of a later record counts as well: then the topic was deleted and created again.
+        """
         if not is_queue(*run[:2]) or is_light(run.topic) or run[:2] in self._queues.lost:
             return False
         queue = self._queues.find(*run[:2])
         for at in {0, len(run.units) - UNIT_SIZE}:
             offset = decode_unit(run.units, at).physical_offset
             unit = queue.unit(run.offset + at // UNIT_SIZE) if queue is not None else None
-            is_there = unit is not None and unit != PRE_BLANK and unit.physical_offset >= offset
-            if not is_there and self._is_missed(run.topic, offset):
+            has_unit = unit is not None and unit != PRE_BLANK and unit.physical_offset >= offset
+            if not has_unit and self._is_missed(run.topic, offset):
                 return True
         return False
 
     def _samples(self) -> Iterator[Step]:
-        """What follows from some records of the log."""
+        """Yield what is derived from the sampled records of the log."""
         few = Derivation(self._delays, rows=SAMPLED_ROWS)
         many = Derivation(self._delays)
         segments = self._log.segments
@@ -130,7 +131,7 @@ class Evidence:
 
 
 def positions(system: System, root: Path) -> dict[QueueKey, int]:
-    """The furthest position of any consumer group or delay level, by queue."""
+    """Return the furthest position of any consumer group or delay level for each queue."""
     found: dict[QueueKey, int] = {}
     try:
         for file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
@@ -143,12 +144,12 @@ def positions(system: System, root: Path) -> dict[QueueKey, int]:
         for level, offset in delays.items():
             found[SCHEDULE_TOPIC, int(level) - 1] = int(offset)
     except (ValueError, TypeError, AttributeError):
-        _LOGGER.debug("positions of groups are not as they should be", exc_info=True)
+        _LOGGER.debug("ignoring consumer or delay positions that cannot be parsed", exc_info=True)
     return found
 
 
 def _table(system: System, root: Path, name: str, member: str) -> dict[Any, Any] | None:
-    """A table in a file of the broker, or in the one before it; None if neither can be read."""
+    """Return a table in a file of the broker or in its backup; None if neither is readable."""
     for path in (root / CONFIG / name, root / CONFIG / f"{name}.bak"):
         try:
             table = config_json.loads(system.files.read(path))[member]

@@ -1,4 +1,4 @@
-"""The root folder of a store: who may open it, and how it was left."""
+"""The root folder of a store: which process may open it, and how it was left."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from firetrail.format.names import (
 from firetrail.system import System
 
 ABORT_MARK = b"firetrail "
-"""How the abort file begins if Firetrail wrote it; the process id follows."""
+"""The beginning of an abort file that Firetrail wrote; the process id follows."""
 SEALED_MARK = b" sealed"
-"""How it ends if every record that this process wrote has a checksum over the whole of it."""
+"""The end of the abort file if all records of that process have a whole-record checksum."""
 _NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
 _OUR_LOCK = b"fire"
-"""As long as what the Java store writes into it when it starts: so it shows who was last."""
-_held: set[Path] = set()  # fcntl locks do not tell the stores of one process apart
+"""As long as what the Java store writes at its start, so that it shows which was last."""
+_held: set[Path] = set()  # fcntl locks do not distinguish the stores of one process
 _held_guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """The locks stayed with the parent; a thread that is gone may have held the guard."""
+    """Forget the locks, which stayed with the parent; a lost thread may have held the guard."""
     global _held_guard
     _held_guard = threading.Lock()
     _held.clear()
@@ -50,26 +50,26 @@ def check_is_store(system: System, root: Path) -> None:
         raise NotAStoreError(f"{root}: not a folder")
     names = set(system.files.names(root))
     if COMMIT_LOG not in names:
-        raise NotAStoreError(f"{root}: not a message store, it has no folder {COMMIT_LOG!r}")
+        raise NotAStoreError(f"{root}: not a message store: it has no folder {COMMIT_LOG!r}")
 
 
 def prepare_folder(system: System, root: Path) -> None:
-    """Make sure that the folder is there and is a store, or empty."""
+    """Create the folder if it does not exist; it must be a store or empty."""
     try:
         system.files.make_folder(root)
         names = set(system.files.names(root))
     except FileExistsError as error:
         raise NotAStoreError(f"{root}: not a folder") from error
     except OSError as error:
-        raise StoreError(f"{root}: cannot be used: {error.strerror}") from error
+        raise StoreError(f"{root}: cannot be used as a store: {error.strerror}") from error
     if names and not names & _NAMES:
         raise NotAStoreError(
-            f"{root}: holds other files and no message store; choose an empty folder"
+            f"{root}: contains other files and no message store; choose an empty folder"
         )
 
 
 def stamped_folder(system: System, root: Path, prefix: str) -> Path:
-    """A path in the store, named after the time, that does not exist yet."""
+    """Return a path in the store that is named after the time and does not exist yet."""
     now_ms = system.clock.now_ms()
     while True:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
@@ -80,14 +80,14 @@ def stamped_folder(system: System, root: Path, prefix: str) -> Path:
 
 
 def is_held_here(root: Path) -> bool:
-    """Whether a store of this process has the folder open for writing."""
+    """Return whether a store of this process has the folder open for writing."""
     return root.resolve() in _held
 
 
 def lock_owner(system: System, root: Path) -> int | None:
-    """Process id of who has the store open for writing, None if nobody has."""
+    """Return the id of the process that has the store open for writing, or None."""
     if is_held_here(root):
-        return os.getpid()  # and looking at the file would give the lock up
+        return os.getpid()  # opening and closing the file would release the lock
     try:
         descriptor = system.files.open(root / LOCK, writable=False)
     except FileNotFoundError:
@@ -99,17 +99,17 @@ def lock_owner(system: System, root: Path) -> int | None:
 
 
 def check_not_in_use(system: System, root: Path) -> None:
-    """Raise NotAStoreError unless the folder holds a store, StoreLockedError if that is open."""
+    """Raise NotAStoreError if the folder is not a store, StoreLockedError if it is in use."""
     check_is_store(system, root)
     owner = lock_owner(system, root)
     if owner is not None:
         raise StoreLockedError(f"{root}: process {owner} has the store open; stop it first")
 
 
-def was_javas(system: System, root: Path) -> bool:
-    """Whether the Java store was the last to have a store open that nobody has open now."""
+def last_held_by_java(system: System, root: Path) -> bool:
+    """Return whether the Java store was the last to open a store that is not open now."""
     if is_held_here(root):
-        return False  # and looking at the file would give the lock up
+        return False  # opening and closing the file would release the lock
     try:
         return system.files.read(root / LOCK).startswith(LOCK_CONTENT)
     except FileNotFoundError:
@@ -117,12 +117,12 @@ def was_javas(system: System, root: Path) -> bool:
 
 
 class FolderLock:
-    """The exclusive right to write a store, shared with the Java store's understanding of it."""
+    """The exclusive right to write a store, in a way that the Java store understands."""
 
     def __init__(self, system: System, root: Path) -> None:
         self._system = system
-        self.was_javas = False
-        """Whether the Java store was the last to hold it."""
+        self.last_held_by_java = False
+        """Whether the Java store was the last to hold the lock."""
         self._path = root / LOCK
         self._key = root.resolve()
         with _held_guard:
@@ -146,7 +146,9 @@ class FolderLock:
                         f"{root}: process {owner} has the store open; stop it, or open the store "
                         "for reading only"
                     )
-                self.was_javas = files.read_at(descriptor, 0, len(LOCK_CONTENT)) == LOCK_CONTENT
+                self.last_held_by_java = (
+                    files.read_at(descriptor, 0, len(LOCK_CONTENT)) == LOCK_CONTENT
+                )
             except BaseException:
                 files.close(descriptor)
                 raise
@@ -155,7 +157,7 @@ class FolderLock:
         return descriptor
 
     def sign(self) -> None:
-        """Note durably that Firetrail holds it, when what a Java store has left is dealt with."""
+        """Record durably that Firetrail holds the lock, after a Java store was taken over."""
         try:
             self._system.files.write(self._descriptor, [_OUR_LOCK], 0)
             self._system.files.sync(self._descriptor)
@@ -167,13 +169,13 @@ class FolderLock:
             _held.discard(self._key)
 
     def release(self) -> None:
-        """Let others have the store."""
+        """Release the lock."""
         self._system.files.close(self._descriptor)
         self._forget()
 
 
 class AbortFile:
-    """There while a store is open for writing; left behind by an unclean stop."""
+    """The file that exists while a store is open for writing, and after an unclean stop."""
 
     def __init__(self, system: System, root: Path) -> None:
         self._files = system.files
@@ -181,12 +183,12 @@ class AbortFile:
 
     @property
     def exists(self) -> bool:
-        """Whether the last stop was unclean, or the store is open."""
+        """Whether the store is open, or its last stop was unclean."""
         return self._path.exists()
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was Firetrail that was stopped uncleanly."""
+        """Whether Firetrail was stopped uncleanly, rather than a Java broker."""
         try:
             return self._files.read(self._path).startswith(ABORT_MARK)
         except FileNotFoundError:
@@ -194,10 +196,10 @@ class AbortFile:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether all records of who was stopped uncleanly have a whole-record checksum.
+        """Whether all records of the uncleanly stopped process have a whole-record checksum.
 
-        In the bytes that a crash left, a record that has lost the end of its properties has lost
-        its checksum with it, and looks like one that never had any.
+        After a crash, a record that has lost the end of its properties has lost its checksum with
+        it, and looks like a record that never had one.
         """
         try:
             return self._files.read(self._path).endswith(SEALED_MARK)

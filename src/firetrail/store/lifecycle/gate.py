@@ -1,4 +1,4 @@
-"""Whether the store takes messages, and if not, why."""
+"""Whether the store accepts messages, and if not, why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Closure(Enum):
-    """The reasons for which puts are refused; each is lifted on its own."""
+    """The reasons for refusing puts; each is lifted separately."""
 
     CLOSED = "the store is closed"
     SLAVE = "the store is a slave"
@@ -22,32 +22,32 @@ _log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Open while no reason is against it."""
+    """Accepts puts while there is no reason to refuse them."""
 
     def __init__(self) -> None:
         self._reasons: dict[Closure, str] = {}
         self._guard = threading.Lock()
         self.refusal = ""
-        """Why puts are refused, empty while they are not."""
+        """Why puts are refused; empty while they are accepted."""
 
     def shut(self, closure: Closure, detail: str = "") -> None:
-        """Refuse puts for this reason, too."""
+        """Refuse puts for this reason, in addition to others."""
         with self._guard:
             is_news = closure not in self._reasons
             self._reasons[closure] = f"{closure.value}: {detail}" if detail else closure.value
             self.refusal = "; ".join(self._reasons.values())
         if is_news and closure in _LOGGED:
-            _log.log(_LOGGED[closure], "messages are refused from now on: %s", self.refusal)
+            _log.log(_LOGGED[closure], "the store refuses messages from now on: %s", self.refusal)
 
     def lift(self, closure: Closure) -> None:
-        """This reason is gone."""
+        """Remove this reason."""
         with self._guard:
             was = self._reasons.pop(closure, None)
             self.refusal = "; ".join(self._reasons.values())
         if was is not None and closure in _LOGGED and not self.refusal:
-            _log.warning("messages are taken again; they were refused because %s", was)
+            _log.warning("the store accepts messages again; it refused them because %s", was)
 
     def shut_for_good(self, reason: str) -> None:
-        """Refuse puts from now on; takes no lock, which another thread may have died with."""
+        """Refuse puts for good, without a lock that a thread lost in a fork may hold."""
         self._reasons = {Closure.CLOSED: reason}
         self.refusal = reason

@@ -1,6 +1,6 @@
-"""What happens from time to time: flushing queues and index, the watermark, retention.
+"""Periodic work: flushing queues and index, writing the watermark, retention.
 
-Every round costs what changed since the last one, not what the store holds.
+The cost of a round depends on what has changed since the last one, not on the size of the store.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from firetrail.system import NO_DESCRIPTOR
 
 FEW_QUEUES = 64
 FEW_QUEUES_INTERVAL_MS = 5_000
-"""While no more queues are dirty, all of them and the index are synced that often."""
+"""While at most FEW_QUEUES queues are dirty, all of them and the index are synced this often."""
 
 LET_GO_INTERVAL_MS = 5_000
 NEWEST_KEPT = 64 << 20
-"""Bytes at the end of the log that stay mapped; of the rest, what was touched is let go of. The
-system still has it in its cache, but the process does not grow to the size of its log."""
+"""Bytes at the end of the log that stay mapped; the other touched pages are unmapped.
+
+They stay in the page cache, but the process does not grow to the size of its log.
+"""
 
 
 class Housekeeper:
-    """One thread for the periodic work."""
+    """The thread for the periodic work."""
 
     def __init__(
         self,
@@ -56,12 +58,12 @@ class Housekeeper:
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
         self._stop = threading.Event()
-        self._flushing = threading.Lock()  # or one would count what another still syncs
+        self._flushing = threading.Lock()  # a flush must not count what another one still syncs
         self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
         self._last_let_go = self._clock.monotonic()
-        self._dispatched_offset = dispatcher.position  # queues and index were synced before
+        self._dispatched_offset = dispatcher.position  # queues and index are synced up to here
         self._physic_time = watermark_file.checkpoint.physic_timestamp
         self._logics_time = dispatcher.last_store_time
         self._logics_offset = dispatcher.last_record_offset
@@ -69,7 +71,7 @@ class Housekeeper:
         self._thread = threading.Thread(target=self._run, name="firetrail-housekeeper", daemon=True)
 
     def start(self) -> None:
-        """Begin the rounds."""
+        """Start the rounds."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -85,28 +87,28 @@ class Housekeeper:
                     self.round()
                 except (OSError, MemoryError) as error:
                     if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
-                        raise  # else nothing was synced, and the next round tries again
+                        raise  # otherwise nothing was synced, and the next round retries
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """A sync that failed is never tried again, and nothing that needed it is noted."""
+        """Give up: a failed sync is never retried, and nothing that depends on it is recorded."""
         self._failed = True
         self._on_failure(error)
 
     def round(self) -> None:
-        """Flush what is due, note it in the watermark, delete what has expired."""
+        """Flush what is due, record it in the watermark, and delete expired files."""
         if self._failed:
             return
         now = self._clock.monotonic()
         config = self._config
         if self._is_time_to_finish((now - self._last_thorough) * 1000):
             self._last_thorough = now
-            self.flush_derived(self._stop.is_set)  # who stops goes on with it, and counts the time
+            self.flush_derived(self._stop.is_set)  # a stop continues it, within its own time limit
         else:
             with self._flushing:
                 self._queues.flush(config.consume_queue_flush_least_pages, self._stop.is_set)
-        with suppress(DiskFullError):  # the one before still counts; the next round tries again
+        with suppress(DiskFullError):  # the previous watermark stays valid; the next round retries
             self.write_watermark(clean=False)
         if (now - self._last_let_go) * 1000 >= LET_GO_INTERVAL_MS and not config.lock_memory:
             self._last_let_go = now
@@ -119,27 +121,27 @@ class Housekeeper:
         self._note_new_files()
 
     def _note_new_files(self) -> None:
-        """Keep the list of files up to date, so that a start misses new ones, too."""
+        """Keep the inventory up to date, so that the next start misses new files as well."""
         with self._retention.guard, self._flushing:
             settled = min(self._dispatched_offset, self._log.flushed_offset)
             self._inventory.note_new(self._queues, self._index, self._log.queue, settled)
 
     def _is_time_to_finish(self, waited_ms: float) -> bool:
-        """Whether to sync queues and index completely, which shortens the next recovery.
+        """Return whether to sync queues and index completely, which shortens the next recovery.
 
-        With few queues to sync it is cheap: done when dispatch rests, and else every few seconds.
+        With few queues that is cheap: it is done when dispatch is idle, or every few seconds.
         """
         if waited_ms >= self._config.consume_queue_flush_thorough_interval_ms:
             return True
         if len(self._queues.dirty) > FEW_QUEUES:
             return False
-        rests = self._dispatcher.idle and self._dispatcher.position > self._dispatched_offset
-        return rests or waited_ms >= FEW_QUEUES_INTERVAL_MS
+        is_idle = self._dispatcher.idle and self._dispatcher.position > self._dispatched_offset
+        return is_idle or waited_ms >= FEW_QUEUES_INTERVAL_MS
 
     def flush_derived(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Sync queues and index; they then cover the log as far as it was dispatched before.
+        """Sync queues and index, which then cover the log up to the dispatched position.
 
-        False if the time for it ``is_over`` before all is synced.
+        Returns False if ``is_over`` returned True before everything was synced.
         """
         with self._flushing:
             position = self._dispatcher.position
@@ -157,17 +159,17 @@ class Housekeeper:
         return True
 
     def settle_derived(self) -> int:
-        """Sync queues and index; the log before the answer is in them, on disk."""
+        """Sync queues and index; return the position up to which they contain the log on disk."""
         try:
             if not self._failed:
                 self.flush_derived()
         except OSError as error:
-            if error.errno not in NO_DESCRIPTOR:  # else the answer of the last time holds
+            if error.errno not in NO_DESCRIPTOR:  # otherwise the last position is still valid
                 self._fail(error)
         return self._dispatched_offset
 
     def remove_topic(self, topic: str) -> bool:
-        """Remove the queues of a topic; False while queues are synced or retention is at work."""
+        """Remove the queues of a topic; return False while a sync or retention is running."""
         with ExitStack() as held:
             for lock in (self._retention.guard, self._flushing):
                 if not lock.acquire(blocking=False):
@@ -178,7 +180,7 @@ class Housekeeper:
         return True
 
     def write_watermark(self, *, clean: bool) -> None:
-        """Note durably what is on disk."""
+        """Record durably what is on disk."""
         with self._flushing:
             durable = self._log.flushed_offset
             dispatched = min(self._dispatched_offset, durable)
@@ -191,10 +193,10 @@ class Housekeeper:
         self._file.write(watermark, physic_timestamp=self._physic_time, **marks)
 
     def _derived_marks(self) -> dict[str, int]:
-        """What the checkpoint says of queues and index, for a Java store that recovers from it.
+        """Return the fields of the checkpoint for queues and index, for a Java store that recovers.
 
-        Queues could be marked up to what was flushed; but what Java does not dispatch again is
-        missing in the index files that it makes anew (:attr:`Index.filled`).
+        Queues could be marked up to what was flushed, but messages that Java does not dispatch
+        again would be missing in the index files that it creates (:attr:`Index.filled`).
         """
         offset = max(self._logics_offset, 0)
         if self._filled is None:

@@ -1,7 +1,7 @@
-"""Which files a store has, noted so that the next start misses those that are gone.
+"""The list of a store's files, from which the next start knows which ones are missing.
 
 A queue without files looks like one that never had a message: its numbers would begin at 0 again,
-and nobody would find the messages that it had. ``firetrail.inventory`` says what must be there::
+and its messages would never be found. ``firetrail.inventory`` says which files must exist::
 
     {"version": 2, "durable_offset": …, "log_begin": …,
      "queues": {topic: {queue id: [first byte, units]}},
@@ -9,12 +9,12 @@ and nobody would find the messages that it had. ``firetrail.inventory`` says wha
      "config": [names], "removed": {topic: log offset},
      "rebuilding": [[topic, queue id], …], "rebuilding_index": false}
 
-It is written at a clean stop, at a start that finds none to go by, and, at most twice a minute,
-while the store is open and has got queues or index files that it does not list. All that it lists
-is on disk before it is written, so a crash takes none of it. A queue that it lists only grows, but
-for files at its beginning that retention removes; ``removed`` names topics that were deleted, whose
-records before that offset are not missed. While files are derived anew, ``rebuilding`` says
-so, and the next start begins anew if this one is stopped.
+It is written at a clean stop, at a start without a valid one, and, at most twice a minute, while
+the store is open and has queues or index files that it does not list. Everything that it lists is
+on disk before it is written, so that a crash removes none of it. A listed queue only grows, except
+that retention removes files at its beginning. ``removed`` names deleted topics, whose records
+before that offset are not missed. While files are derived again, ``rebuilding`` says so; if that is
+interrupted, the next start begins it again.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from firetrail.store.queues.table import Extent, QueueKey, QueueTable
 from firetrail.system import NO_SPACE, System
 
 NOTE_INTERVAL_S = 30.0
-"""New queues and index files are noted this often: it costs as much as there are queues."""
+"""How often new queues and index files are recorded; the cost grows with the queues."""
 CONFIG_FILES = {
-    TOPICS_JSON: "topics have default settings, and those without messages are gone",
+    TOPICS_JSON: "topics have default settings, and topics without messages are lost",
     GROUPS_JSON: "consumer groups have default settings",
-    CONSUMER_OFFSETS: "every consumer group starts over, where its consumers say",
-    LMQ_OFFSETS: "consumer groups go on where consumerOffset.json says, or start over",
+    CONSUMER_OFFSETS: "every consumer group starts over, where its consumers choose",
+    LMQ_OFFSETS: "consumer groups continue where consumerOffset.json says, or start over",
     DELAY_OFFSETS: "delayed messages that are still in the log are delivered again",
 }
-"""The files of a broker that are missed, and what it means for a broker to start without one."""
+"""The broker's files that are missed, and the effect of starting a broker without them."""
 _VERSION = 2
 _NEVER = -1
 _LOGGER = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ class IndexExtent(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """What must be there."""
+    """The files that must exist, and how much they hold."""
 
     durable_offset: int = _NEVER
-    """The log was on disk up to here, and what is listed follows from it."""
+    """The end of the log on disk when the list was written, from which the listed files follow."""
     log_begin: int = 0
     queues: Mapping[QueueKey, Extent] = {}
     index_files: Mapping[str, IndexExtent] = {}
@@ -79,7 +79,7 @@ class Inventory(NamedTuple):
     rebuilding_index: bool = False
 
     def is_current(self, clean: bool, watermark: Watermark | None) -> bool:
-        """Whether it is about this store as it was left, if Firetrail was the last to write it."""
+        """Return whether this describes the store as it was left, if Firetrail wrote it last."""
         if watermark is None or self.durable_offset == _NEVER:
             return False
         if clean:
@@ -87,7 +87,7 @@ class Inventory(NamedTuple):
         return self.durable_offset <= watermark.durable_offset
 
     def without(self, topic: str, log_end: int) -> Inventory:
-        """The same but for a topic that is deleted when the log ends there."""
+        """Return the inventory after a topic is deleted while the log ends at ``log_end``."""
         queues = {key: extent for key, extent in self.queues.items() if key[0] != topic}
         return self._replace(queues=queues, removed={**self.removed, topic: log_end})
 
@@ -95,7 +95,7 @@ class Inventory(NamedTuple):
 def take_stock(
     system: System, root: Path, log_begin: int, queues: QueueTable, index: Index | None
 ) -> Inventory:
-    """What there is, as long as no topic is removed meanwhile."""
+    """Return the inventory of the files that exist; no topic may be removed during the call."""
     files = index.files if index is not None else ()
     names = set(system.files.names(root / CONFIG))
     return Inventory(
@@ -104,20 +104,20 @@ def take_stock(
         index_files={
             file.segment.path.name: IndexExtent(file.segment.size, file.end[1])
             for file in files
-            if file.header.next_entry > 1  # a crash may take one without entries
+            if file.header.next_entry > 1  # a crash may remove a file without entries
         },
         config=tuple(name for name in CONFIG_FILES if name in names),
     )
 
 
 def index_sizes(system: System, root: Path) -> dict[str, int]:
-    """The index files there are, and their lengths."""
+    """Return the existing index files and their lengths."""
     sizes = system.files.sizes(root / INDEX)
     return {name: size for name, size in sizes.items() if parse_index_name(name) is not None}
 
 
 def read_inventory(system: System, root: Path) -> Inventory:
-    """What was written last; an empty one if there is nothing that can be read."""
+    """Return what was written last; an empty inventory if that cannot be read."""
     path = root / INVENTORY
     try:
         return _decoded(system.files.read(path))
@@ -125,8 +125,8 @@ def read_inventory(system: System, root: Path) -> Inventory:
         return Inventory()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _LOGGER.warning(
-            "%s cannot be read (%s) and is ignored; files that are missing are noticed only as far "
-            "as the log shows it, 'firetrail fsck' finds them all",
+            "%s cannot be read (%s) and is ignored; missing files are noticed only as far "
+            "as the log shows them, but 'firetrail fsck' finds them all",
             path,
             error.strerror if isinstance(error, OSError) else "it is damaged",
         )
@@ -136,7 +136,7 @@ def read_inventory(system: System, root: Path) -> Inventory:
 def _decoded(content: bytes) -> Inventory:
     value = json.loads(content)
     if value.get("version") != _VERSION:
-        return Inventory()  # of an earlier release, which listed less
+        return Inventory()  # of an earlier release, which recorded less
     return Inventory(
         int(value["durable_offset"]),
         int(value["log_begin"]),
@@ -157,7 +157,7 @@ def _decoded(content: bytes) -> Inventory:
 
 
 def write_inventory(system: System, root: Path, inventory: Inventory) -> None:
-    """Replace the file, durably."""
+    """Replace the file durably."""
     queues: dict[str, dict[int, Extent]] = {}
     for (topic, queue_id), extent in inventory.queues.items():
         queues.setdefault(topic, {})[queue_id] = extent
@@ -172,16 +172,16 @@ class InventoryFile:
         self._system = system
         self._root = root
         self.noted = read_inventory(system, root)
-        """What the file says."""
-        self._stock: Inventory | None = None  # what waits to be on disk before it is written
-        self._guard = threading.Lock()  # over both, and the file
-        self._counted: tuple[int, ...] = ()  # queues and files of each kind, when it was taken
+        """The content of the file."""
+        self._stock: Inventory | None = None  # to be written once everything in it is on disk
+        self._guard = threading.Lock()  # protects both, and the file
+        self._counted: tuple[int, ...] = ()  # queues and files of each kind when _stock was taken
         self._last_s = system.clock.monotonic()
 
     def write(self, inventory: Inventory) -> None:
-        """Note durably what is there, all of which is on disk.
+        """Record durably which files exist; all of them are on disk.
 
-        On a full disk the list is given up: it is of use only if something is lost later.
+        On a full disk the list is removed: it matters only if something is lost later.
         """
         with self._guard:
             self._write(inventory)
@@ -202,7 +202,7 @@ class InventoryFile:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            _LOGGER.warning("no space for %s: %s", self._root / INVENTORY, error)
+            _LOGGER.warning("no space for %s, which is removed: %s", self._root / INVENTORY, error)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -211,12 +211,12 @@ class InventoryFile:
             self._system.files.remove(self._root / INVENTORY)
 
     def distrust(self) -> None:
-        """Go by nothing but what was being derived anew: a Java broker has written the store."""
+        """Ignore all but what was being rebuilt, because a Java broker has written the store."""
         rebuilding, index = self.noted.rebuilding, self.noted.rebuilding_index
         self.noted = Inventory(rebuilding=rebuilding, rebuilding_index=index)
 
     def note_rebuilding(self, queues: tuple[QueueKey, ...], index: bool) -> None:
-        """Note durably what is about to be derived anew; the list counts for nothing meanwhile."""
+        """Record durably what will be derived again; until then the list is not valid."""
         with self._guard:
             self.noted = self.noted._replace(
                 durable_offset=_NEVER, rebuilding=queues, rebuilding_index=index
@@ -226,10 +226,10 @@ class InventoryFile:
     def note_new(
         self, queues: QueueTable, index: Index | None, log: SegmentQueue, settled: int
     ) -> None:
-        """Note what is new, if anything is and it is time for it. No topic is removed meanwhile.
+        """Record new files if there are any and it is time. No topic may be removed meanwhile.
 
-        What there is counts when ``settled``, up to where log, queues and index are on disk, has
-        reached the end that the log has when it is looked at.
+        The list is written once ``settled``, the position up to which log, queues and index are on
+        disk, has reached the end of the log at the time when the list was made.
         """
         with self._guard:
             if self._stock is None:
@@ -251,12 +251,12 @@ class InventoryFile:
                 self._write(self._stock)
 
     def forget_topic(self, topic: str, log_end: int) -> None:
-        """Note durably that a topic is about to be deleted, when the log ends there."""
+        """Record durably that a topic is about to be deleted, when the log ends at ``log_end``."""
         with self._guard:
             self._write(self.noted.without(topic, log_end))
 
 
 def missing_config(system: System, root: Path, inventory: Inventory) -> list[str]:
-    """The files of the broker that are listed, and not there."""
+    """Return the broker's files that are listed but do not exist."""
     names = set(system.files.names(root / CONFIG))
     return [name for name in CONFIG_FILES if name in inventory.config and name not in names]

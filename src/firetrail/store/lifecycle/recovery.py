@@ -1,17 +1,17 @@
 """Finding the end of the log, and bringing queues and index up to it.
 
-After a clean stop the end is known: from the watermark, else from the queues; only what stands
-behind the last known record is looked at. After an unclean stop the log is scanned, checksums
-included, from where queues and index are known to be on disk.
+After a clean stop the end is known from the watermark or else from the queues; only the bytes after
+the last known record are read. After an unclean stop the log is scanned, including checksums, from
+the position up to which queues and index are known to be on disk.
 
-The scan ends at the first bytes that are no good record. If they lie behind everything that is
-known to be on disk they are a torn tail: zeroed, synced, forgotten, but for good records in it,
-which are copied first (:mod:`firetrail.store.lifecycle.dropped_records`). If not, it is damage,
-and recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to go on.
-Until then nothing was changed; only now are queues and index cut back to what is sure, and the log
-dispatched again from there.
+The scan ends at the first bytes that are not a good record. If they are after everything that is
+known to be on disk, they are a torn tail: it is zeroed and synced, but good records in it are
+copied first (:mod:`firetrail.store.lifecycle.dropped_records`). Otherwise they are damage, and
+recovery refuses: :class:`StoreDamagedError` says where, what would be lost and how to continue. Up
+to here nothing was changed. Only then are queues and index cut back to what is certain, and the log
+is dispatched again from there.
 
-Every step can be repeated: a recovery that was itself interrupted starts over and ends the same.
+Every step can be repeated: a recovery that was interrupted starts over and ends the same.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from firetrail.text import human_size
 _LOGGER = logging.getLogger(__name__)
 EVERYTHING = 1 << 62
 SCAN_THREADS = 4
-"""Segments that are looked at at the same time; more would only compete for the disk."""
-REMEDY = f"nothing was changed; look at it with 'firetrail fsck STORE', then {LOG_REMEDY}"
+"""Segments that are scanned at the same time; more would only compete for the disk."""
+REMEDY = f"nothing was changed; check it with 'firetrail fsck STORE', then {LOG_REMEDY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class RecoveryReport:
     """Whether the last stop was clean."""
     scanned_from: int
     end: int
-    """Physical offset behind the last message."""
+    """Physical offset after the last message."""
     messages_scanned: int
     bytes_truncated: int
     """Length of the torn tail that was zeroed."""
@@ -69,11 +69,11 @@ class RecoveryReport:
     restored_queues: int = 0
     """How many queues lacked files or units and were derived again from the whole log."""
     restored_index: bool = False
-    """Whether the index was."""
+    """Whether the index was derived again from the whole log."""
 
 
 class Recovery:
-    """One recovery of the log in ``log``, and of the queues and the index that belong to it."""
+    """One recovery of the log and of the queues and the index that belong to it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Recovery:
         self._messages = 0
         self._last_record = -1
         self._last_store_time = 0
-        self._units_known = False  # whether a queue names the record that the scan begins with
+        self._units_known = False  # whether a queue contains the record that the scan begins with
 
     def run(
         self,
@@ -100,21 +100,21 @@ class Recovery:
         checkpoint: Checkpoint,
         mark_unclean: Callable[[Watermark], None],
     ) -> RecoveryReport:
-        """Recover after a clean or unclean stop; ``watermark`` is None if none can be trusted.
+        """Recover after a clean or unclean stop; ``watermark`` is None if none is valid.
 
-        ``mark_unclean`` is called before queues and index of a store that was closed are added to:
-        who is stopped meanwhile leaves them half done, and the next one has to know.
+        ``mark_unclean`` is called before queues and index of a cleanly closed store are changed: if
+        this process is stopped halfway, the next one has to know.
         """
         if not self._log.segments:
             return self._nothing(clean)
-        if clean and watermark is not None and self._ends_as_told(watermark):
+        if clean and watermark is not None and self._ends_at_watermark(watermark):
             self._recognize_tags()
             start = end = watermark.durable_offset
             self._last_record = watermark.last_record_offset
             self._last_store_time = watermark.last_store_time
         else:
             start = self._start(clean, watermark, checkpoint)
-            self._last_store_time = checkpoint.logics_timestamp  # unless something later is found
+            self._last_store_time = checkpoint.logics_timestamp  # unless the scan finds a later one
             if watermark is not None:
                 self._note_last(watermark, start)
             end, stop = self._scan(start)
@@ -122,7 +122,7 @@ class Recovery:
             if clean:
                 mark_unclean(Watermark(False, end, start, self._last_record, self._last_store_time))
             self._dispatch_again(start, end, clean, watermark is not None)
-            if not clean:  # right before the tail is cleared: who fails and tries again copies once
+            if not clean:  # right before the tail is cleared, so that a retry does not copy twice
                 self._keep_dropped(end, stop, stale_tails=watermark is None)
         truncated = self._log.truncate(end)
         return RecoveryReport(
@@ -130,7 +130,7 @@ class Recovery:
         )
 
     def _nothing(self, clean: bool) -> RecoveryReport:
-        """A store without a log has no messages in its queues either."""
+        """Report on a store without a log, whose queues must be empty as well."""
         for queue in self._queues.all():
             if queue.last_unit is not None:
                 raise StoreDamagedError(
@@ -138,34 +138,34 @@ class Recovery:
                     0,
                     None,
                     f"the log has no file, but queue {queue.topic}/{queue.queue_id} has messages",
-                    "nothing was changed; put the log back, or move the folders of queues and "
-                    "index away as well to begin anew",
+                    "nothing was changed; restore the log, or move the folders of queues and "
+                    "index away as well to start over",
                 )
         return RecoveryReport(clean, 0, 0, 0, 0, -1, 0)
 
     # -- where to begin -----------------------------------------------------------------------
 
-    def _ends_as_told(self, watermark: Watermark) -> bool:
-        """Whether the log ends, with its last record, where a clean stop has left it.
+    def _ends_at_watermark(self, watermark: Watermark) -> bool:
+        """Return whether the log ends, with its last record, where a clean stop has left it.
 
-        Not without queues, unless there were none: who removes them all wants them derived again,
-        as with the Java store.
+        If there were queues and all are gone, the answer is no: an operator who removes all of
+        them wants them derived again, as with the Java store.
         """
         end = watermark.durable_offset
         if not watermark.clean or watermark.last_record_offset < self._log.min_offset:
             return False
-        if not self._queues.pairs() and self._queues.told != {}:
+        if not self._queues.pairs() and self._queues.known_extents != {}:
             return False
         segment = self._log.find(watermark.last_record_offset)
         if segment is None or segment is not self._log.segments[-1] or end > segment.end:
             return False
         row = self._row_at(watermark.last_record_offset)
         files = segment.system.files
-        behind = files.read_at(segment.descriptor, end - segment.base, layout.BLANK.size)
-        return row is not None and _end(row) == end and not any(behind)
+        following = files.read_at(segment.descriptor, end - segment.base, layout.BLANK.size)
+        return row is not None and _end(row) == end and not any(following)
 
     def _start(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
-        """From where the log must be scanned: before it, queues and index are sure."""
+        """Return where the scan of the log begins; queues and index are certain before it."""
         first = self._log.min_offset
         if clean:
             return self._last_in_queues(first)
@@ -177,7 +177,7 @@ class Recovery:
         return max(start, first)
 
     def _last_in_queues(self, first: int) -> int:
-        """Where the last message that is in a queue stands in the log."""
+        """Return the position of the newest message that is in a queue."""
         log_end = self._log.segments[-1].end
         for queue in self._queues.all():
             unit = queue.last_unit
@@ -188,7 +188,7 @@ class Recovery:
                     str(queue.files.folder),
                     (queue.max_offset - 1) * UNIT.size,
                     unit.physical_offset,
-                    f"message {queue.max_offset - 1} of the queue stands behind the last file of "
+                    f"message {queue.max_offset - 1} of the queue points after the last file of "
                     f"the log, which ends at {log_end}: the file {segment_name(log_end)} is "
                     "missing, or the queue is wrong",
                     REMEDY,
@@ -198,7 +198,7 @@ class Recovery:
         return first
 
     def _start_by_time(self, checkpoint: Checkpoint) -> int:
-        """The newest file whose first record was stored before the checkpoint's times."""
+        """Return the newest file whose first record was stored before the checkpoint's times."""
         for segment in reversed(self._log.segments):
             row = self._row_at(segment.base)
             time = row["store_time"] if row is not None else 0
@@ -210,7 +210,7 @@ class Recovery:
         return store_time_at(self._log, offset)
 
     def _note_last(self, watermark: Watermark, start: int) -> None:
-        """The last record before ``start``, which counts if the scan finds none behind it."""
+        """Note the last record before ``start``, which counts if the scan finds no other."""
         self._last_store_time = max(self._last_store_time, watermark.last_store_time)
         row = self._row_at(watermark.last_record_offset)
         if row is not None and _end(row) == start:
@@ -219,15 +219,15 @@ class Recovery:
     # -- the scan -----------------------------------------------------------------------------
 
     def _scan(self, start: int) -> tuple[int, Stop]:
-        """Look at every record from ``start`` on: (where the good ones end, why).
+        """Scan every record from ``start``; return where the good ones end, and why.
 
-        Every segment begins with a record, so that several can be looked at at once.
+        Every segment begins with a record, so several segments can be scanned at the same time.
         """
         position = min(start, self._log.segments[-1].end)
         segments = list(self._log.from_offset(position))
         with ThreadPoolExecutor(SCAN_THREADS, "firetrail-scan") as pool:
-            look = partial(scan_segment, start=position, check=self._check)
-            for found in pool.map(look, segments):
+            scan_one = partial(scan_segment, start=position, check=self._check)
+            for found in pool.map(scan_one, segments):
                 if found.records:
                     self._messages += found.records
                     self._last_store_time = found.last_store_time
@@ -240,13 +240,13 @@ class Recovery:
     # -- queues and index ---------------------------------------------------------------------
 
     def _dispatch_again(self, start: int, end: int, clean: bool, trusted: bool) -> None:
-        """Cut queues and index back to what is sure, and bring them up to ``end``."""
+        """Cut queues and index back to what is certain, and bring them up to ``end``."""
         deriver = self._deriver
         deriver.queues_from = start
         if not clean:
             queues = list(self._queues.all())
             _LOGGER.info(
-                "%s was not closed: %s of the log are recovered, for %d queues there are",
+                "%s was not closed: recovering %s of the log for %d existing queues",
                 self._log.folder.parent,
                 human_size(end - start),
                 len(queues),
@@ -262,10 +262,10 @@ class Recovery:
         progress = Progress(self._log.system.clock, "recovering queues and index", start, end)
         for step in deriver.steps(segments, start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
-            if step.stop.is_damage:  # before what was scanned, where only the index lacks it
+            if step.stop.is_damage:  # before the scanned range, where only the index lacks entries
                 where = step.segment.base + step.position
                 raise self._damage(where, step.stop, end - where)
-        self._queues.number_on()
+        self._queues.continue_numbering()
 
     def _cut(self, queue: ConsumeQueue, start: int, end: int, trusted: bool) -> None:
         """Cut a queue back to the units of records before ``start``."""
@@ -276,13 +276,13 @@ class Recovery:
         queue.is_confirmed = not (trusted and deleted)
 
     def _recognize_tags(self) -> None:
-        """Go on with or without tags in the index, as its entries have it."""
+        """Keep or leave out tags in the index, as its existing entries do."""
         found = None if self._index is None else has_tag_entries(self._index, self._log)
         if found is not None:
             self._deriver.tags = found
 
     def _cut_index(self, index: Index, start: int, end: int, clean: bool, trusted: bool) -> int:
-        """From which physical offset on the log must be indexed again."""
+        """Return the physical offset from which the log must be indexed again."""
         if clean and index.end_offset < end:
             return index.end_offset + 1 if index.files else self._log.min_offset
         known = start if trusted and not clean else end
@@ -293,10 +293,10 @@ class Recovery:
     def _is_unit(
         self, queue: ConsumeQueue, ours: bool, offset: int, unit: ConsumeQueueUnit
     ) -> bool:
-        """Whether the log has this message of the queue there.
+        """Return whether the log has this message of the queue where the unit points.
 
-        Of deleted records nobody knows more than that they follow each other; and Java's queues may
-        name messages of other queues.
+        Of deleted records it is only known that they follow each other. Java's queues may contain
+        messages of other queues.
         """
         if not ours:
             return True
@@ -317,7 +317,7 @@ class Recovery:
         return row["queue_id"] == queue.queue_id and java_text(bytes(topic)) == queue.topic
 
     def _is_for_record(self, end: int, unit: ConsumeQueueUnit) -> bool:
-        """Whether a light queue's unit points to a good record before ``end``.
+        """Return whether a unit of a light queue points to a good record before ``end``.
 
         Which records are in a light queue depends on the release of RocketMQ that wrote them, so
         a unit is kept if there is such a record, whether or not it would be derived from it.
@@ -328,11 +328,11 @@ class Recovery:
         return row is not None and row["size"] == unit.size
 
     def _has_record(self, offset: int) -> bool:
-        """Whether the log has a message there; of deleted records, nobody knows."""
+        """Return whether the log has a message there; deleted records count as such."""
         return offset < self._log.min_offset or self._row_at(offset) is not None
 
     def _row_at(self, offset: int) -> dict[str, int] | None:
-        """The fields of the record at ``offset``, if there is a good one."""
+        """Return the fields of the record at ``offset``, or None if there is no good one."""
         segment = self._log.find(offset)
         if segment is None:
             return None
@@ -349,7 +349,7 @@ class Recovery:
         watermark: Watermark | None,
         checkpoint: Checkpoint,
     ) -> None:
-        """Raise if what ends the log at ``end`` is not just a tail that was never on disk."""
+        """Raise if the bytes at ``end`` are more than a torn tail that was never synced."""
         if watermark is not None:
             if end < watermark.durable_offset:
                 raise self._damage(end, stop, watermark.durable_offset - end)
@@ -363,10 +363,10 @@ class Recovery:
             time = self._time_of(later)
             damaged = clean or (time is not None and time <= checkpoint.physic_timestamp)
         if damaged or (self._units_known and not self._messages):
-            raise self._damage(end, stop, self._data_behind(end))
+            raise self._damage(end, stop, self._data_after(end))
 
     def _keep_dropped(self, end: int, stop: Stop, *, stale_tails: bool) -> None:
-        """Copy good records behind ``end``, which may have been acknowledged, and say so."""
+        """Copy good records after ``end``, which may have been acknowledged, and log a warning."""
         check = self._check if self._check is Check.SEALED else Check.RECORD
         root, system = self._log.folder.parent, self._log.system
         dropped = find_dropped(system, root, end, check)
@@ -376,8 +376,8 @@ class Recovery:
         segment = self._log.find(end) or self._log.segments[-1]
         _LOGGER.warning(
             "%s at offset %d (record %d): no good record here (%s), so the log ends here after the "
-            "unclean stop; %s stood behind it and are no longer in the store. Their bytes are in "
-            "%s: print them with 'firetrail dump', make a store of them with 'firetrail salvage'",
+            "unclean stop; %s came after it and are no longer in the store. Their bytes are in "
+            "%s: print them with 'firetrail dump', copy them to a store with 'firetrail salvage'",
             segment.path,
             end - segment.base,
             end,
@@ -387,8 +387,10 @@ class Recovery:
         )
 
     def _is_stale(self, later: int) -> bool:
-        """Whether a record behind the end is what the Java store leaves of a tail that it once cut:
-        older than the messages that were put since."""
+        """Return whether a record after the end is a leftover of a tail that the Java store cut.
+
+        Such a record is older than the messages that were put since.
+        """
         time = self._time_of(later)
         return self._messages > 0 and time is not None and time < self._last_store_time
 
@@ -398,18 +400,18 @@ class Recovery:
             str(segment.path),
             end - segment.base,
             end,
-            f"no good record here ({stop.name}) although the log went on; "
-            f"to end the log here would lose up to {lost} bytes of messages",
+            f"no good record here ({stop.name}) although the log continued; "
+            f"ending the log here would lose up to {lost} bytes of messages",
             REMEDY,
         )
 
-    def _data_behind(self, end: int) -> int:
+    def _data_after(self, end: int) -> int:
         return sum(
             segment.data_size(max(end - segment.base, 0)) for segment in self._log.from_offset(end)
         )
 
     def _next_record(self, end: int) -> int | None:
-        """Physical offset of the first good record behind ``end``, if any."""
+        """Return the physical offset of the first good record after ``end``, or None."""
         for segment in self._log.from_offset(end):
             found = find_record(segment, max(end - segment.base, 0))
             if found is not None:
@@ -418,5 +420,5 @@ class Recovery:
 
 
 def _end(row: dict[str, int]) -> int:
-    """Physical offset after the record."""
+    """Return the physical offset after the record."""
     return row["physical_offset"] + row["size"]

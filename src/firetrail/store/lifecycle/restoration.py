@@ -1,7 +1,7 @@
 """Deriving again what is missing: queues that lack files or units, and the index.
 
-What must be there the inventory says, if there is one that can be relied on, and, after an unclean
-stop or where a Java broker has been, what the log and the positions of groups show
+The inventory says what must exist, if it is reliable. After an unclean stop, or if a Java broker
+has written the store, the log and the positions of groups show it as well
 (:mod:`firetrail.store.lifecycle.evidence`).
 """
 
@@ -35,30 +35,30 @@ from firetrail.system import System
 
 _LOGGER = logging.getLogger(__name__)
 NAMED_MAX = 5
-"""So many queues or topics are named in a line of the log; the others are counted."""
+"""How many queues or topics a log line names; the others are counted."""
 
 
 class Lost(NamedTuple):
-    """What is to be derived anew."""
+    """What has to be derived again."""
 
     queues: frozenset[QueueKey] = frozenset()
     whole_index: bool = False
 
     def and_also(self, more: Lost) -> Lost:
-        """Both together."""
+        """Return the union of both."""
         return Lost(self.queues | more.queues, self.whole_index or more.whole_index)
 
     def without(self, topics: Container[str]) -> Lost:
-        """The same but for the queues of some topics."""
+        """Return this without the queues of some topics."""
         return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
 
 
 class RecoveredRuns:
-    """Which units recovery derives from the end of the log.
+    """Selects the units that recovery derives from the end of the log.
 
-    Not those of queues that are derived from the whole log anyway. After a ``clean`` stop the end
-    of the log is that of queues, too, but for topics that were deleted since: they stay deleted,
-    unlike in the Java store, which derives their last messages again.
+    Queues that are derived from the whole log anyway are excluded. After a ``clean`` stop the
+    queues contain the end of the log, except for topics that were deleted since. Those stay
+    deleted, unlike in the Java store, which derives their last messages again.
     """
 
     def __init__(self, catalog: Catalog, lost: frozenset[QueueKey], *, clean: bool) -> None:
@@ -69,11 +69,11 @@ class RecoveredRuns:
 
     @property
     def may_leave_out(self) -> bool:
-        """False if all are derived for sure."""
+        """Whether some units may be excluded."""
         return self._clean or bool(self._lost or self._catalog.batches)
 
     def wants(self, run: DerivedRun) -> bool:
-        """Whether units are derived."""
+        """Return whether a run of units is derived."""
         if run.topic in self._catalog.batches or run[:2] in self._lost:
             return False
         if self._clean and self._catalog.is_deleted(run.topic, run.newest):
@@ -82,12 +82,12 @@ class RecoveredRuns:
         return True
 
     def finish(self, root: Path, queues: QueueTable, lives: Lives) -> None:
-        """Remove queues of former topics that were derived, and log what is left out."""
+        """Remove queues of former topics that were derived, and log what was excluded."""
         for key in lives.former(self._catalog):
             queues.remove_queue(*key)
         if self._deleted:
             _LOGGER.warning(
-                "%s: %d messages at the end of the log are not derived again, because %s does not "
+                "%s: %d messages at the end of the log were not derived again, because %s does not "
                 "list their topics, which were deleted: %s",
                 root,
                 self._deleted.total(),
@@ -97,7 +97,7 @@ class RecoveredRuns:
 
 
 class Restoration:
-    """Finds queues and index files that are missing, and derives them from the log."""
+    """Finds missing queues and index files, and derives them from the log."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class Restoration:
     # -- before recovery: what can be seen from names and lengths ------------------------------
 
     def find_lost(self, *, listed: bool) -> Lost:
-        """What lacks files, and what was being derived anew; no queue is opened for it.
+        """Return what lacks files and what was being derived again, without opening a queue.
 
-        If the store is as ``listed`` in the inventory, all that it names must be there.
+        If the inventory is valid (``listed``), everything that it names must exist.
         """
         known = self._known
         if not self._log.segments:
@@ -140,7 +140,7 @@ class Restoration:
         return Lost(frozenset(queues), whole_index and self._index is not None)
 
     def _expected(self, known: Inventory) -> dict[QueueKey, Extent]:
-        """What the queues must hold now, whatever retention has removed."""
+        """Return what the queues must hold now, given what retention may have removed."""
         if self._log.min_offset == known.log_begin:
             return dict(known.queues)
         return {key: Extent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
@@ -157,32 +157,32 @@ class Restoration:
     # -- during and after recovery: what the log shows -----------------------------------------
 
     def note_gap(self, run: DerivedRun) -> bool:
-        """Whether a queue lacks messages before those of ``run`` that have to be there."""
+        """Return whether a queue lacks messages before those of ``run`` that it must have."""
         is_gap = self._is_missed(run.topic, decode_unit(run.units).physical_offset)
         if is_gap:
             self._gaps.add(run[:2])
         return is_gap
 
     def _is_missed(self, topic: str, offset: int) -> bool:
-        """Whether a record of a topic has to be in a queue: it was not deleted since."""
+        """Return whether a record must be in a queue: its topic was not deleted since."""
         is_removed = offset < self._known.removed.get(topic, 0)
         return not is_removed and not self._catalog.is_deleted(topic, offset)
 
     def find_more(self, report: RecoveryReport, deriver: Deriver) -> Lost:
-        """What else is missing, in queues that were brought up to the end of the log."""
+        """Return what else is missing in queues that were brought up to the end of the log."""
         if not self._log.segments:
             return Lost()
         evidence = Evidence(self._log, report.end, self._queues, deriver.delays, self._is_missed)
         queues = self._gaps | evidence.incomplete()
         begin = self._log.min_offset
         if not self._had_queues and report.scanned_from > begin:
-            _LOGGER.warning("%s: there is no queue; looking for some in the log", self._root)
+            _LOGGER.warning("%s: there are no queues; searching the log for some", self._root)
             queues |= evidence.confirmed(None)
         suspects = {key for key in self._overrun() - queues if self._catalog.may_have(key[0])}
         if suspects:
             _LOGGER.warning(
-                "%s: a group or delay level is beyond the end of %s; looking for its messages in "
-                "the log",
+                "%s: a group or delay level is beyond the end of %s; searching the log for the "
+                "messages",
                 self._root,
                 _named(suspects),
             )
@@ -191,7 +191,7 @@ class Restoration:
         return Lost(frozenset(queues), lacks_index and self._index is not None)
 
     def _overrun(self) -> set[QueueKey]:
-        """Queues that end before the position of a group or a delay level."""
+        """Return the queues that end before the position of a group or a delay level."""
         return {
             key
             for key, offset in positions(self._system, self._root).items()
@@ -204,9 +204,9 @@ class Restoration:
     # -- deriving ------------------------------------------------------------------------------
 
     def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
-        """Derive what is lost from the whole log, up to ``end``; it is on disk then.
+        """Derive what is lost from the whole log, up to ``end``, and sync it.
 
-        Raises StoreDamagedError if the log cannot be followed, and has changed nothing then.
+        Raises StoreDamagedError, before anything is changed, if the log cannot be followed.
         """
         if not lost.queues and not lost.whole_index:
             return
@@ -218,25 +218,27 @@ class Restoration:
         index = self._index if lost.whole_index else None
         if index is not None:
             index.clear()
-        anew = Deriver(self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light)
-        topics = {topic for topic, _ in lost.queues}  # whose other queues lose and get nothing
-        anew.wants = lambda run: run.topic in topics
+        rebuild = Deriver(
+            self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light
+        )
+        topics = {topic for topic, _ in lost.queues}  # their other queues do not change
+        rebuild.wants = lambda run: run.topic in topics
         start = self._log.min_offset
         progress = Progress(self._system.clock, "rebuilding queues or index", start, end)
-        for step in anew.steps(list(self._log.segments), start, end, Check.NONE):
+        for step in rebuild.steps(list(self._log.segments), start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
-        former = set(anew.lives.former(self._catalog))
+        former = set(rebuild.lives.former(self._catalog))
         for key in former:
             self._queues.remove_queue(*key)
         self._keep_numbers(lost.queues - former)
-        self._queues.number_on()
+        self._queues.continue_numbering()
         self._queues.flush()
         if index is not None and index.files:
             index.flush()
-        _LOGGER.warning("%s: what was missing has been rebuilt from the log", self._root)
+        _LOGGER.warning("%s: the missing files were rebuilt from the log", self._root)
 
     def _keep_numbers(self, keys: frozenset[QueueKey]) -> None:
-        """Let queues none of whose messages is left in the log go on with the number they had."""
+        """Let queues without any message left in the log continue with the number they had."""
         for key in keys:
             extent = self._known.queues.get(key)
             queue = self._queues.open(*key)
@@ -245,7 +247,7 @@ class Restoration:
                 self._queues.dirty.add(queue)
 
     def _check_log(self, lost: Lost, deriver: Deriver, end: int) -> None:
-        """StoreDamagedError unless all that is lost can be derived from the log up to ``end``."""
+        """Raise StoreDamagedError unless what is lost can be derived from the log up to ``end``."""
         derivation = Derivation(deriver.delays, keys=False)
         derivation.wants = lambda run: run[:2] in lost.queues
         numbers: dict[QueueKey, int] = {}
@@ -258,7 +260,7 @@ class Restoration:
                 numbers[run[:2]] = run.offset + run.length
             if step.stop is Stop.EMPTY or step.stop.is_damage:
                 where = step.segment.base + step.position
-                raise self._damage(where, f"the log cannot be followed beyond ({step.stop.name})")
+                raise self._damage(where, f"the log cannot be read from here on ({step.stop.name})")
 
     def _damage(self, where: int, detail: str) -> StoreDamagedError:
         segment = self._log.find(where)
@@ -267,21 +269,21 @@ class Restoration:
             str(segment.path),
             where - segment.base,
             where,
-            f"queues or index files are missing, and cannot be rebuilt from the log: {detail}",
+            f"queues or index files are missing and cannot be rebuilt from the log: {detail}",
             LOG_REMEDY,
         )
 
     def _announce(self, lost: Lost) -> None:
         if lost.queues:
             _LOGGER.warning(
-                "%s: %s missing files or units and rebuilt from the log: %s",
+                "%s: %s missing files or units and will be rebuilt from the log: %s",
                 self._root,
                 "1 queue is" if len(lost.queues) == 1 else f"{len(lost.queues)} queues are",
                 _named(lost.queues),
             )
         if lost.whole_index:
             _LOGGER.warning(
-                "%s: index files are missing or too short; the index is rebuilt from the log",
+                "%s: index files are missing or too short; rebuilding the index from the log",
                 self._root,
             )
 

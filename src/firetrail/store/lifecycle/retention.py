@@ -1,9 +1,9 @@
 """Deleting old messages: whole files of the log, oldest first, and what points into them.
 
-A file goes when it has expired and its time has come (the configured hours, or the disk is getting
-full), or expired or not when the disk is nearly full. The active file never goes, nor one that is
-not yet on disk itself and in queues and index on disk, nor, if so configured, one that is not yet
-archived. Queues and index follow the log's new beginning.
+A file is deleted when it has expired and it is time (at the configured hours, or when the disk
+fills up), or even unexpired when the disk is nearly full. The active file is never deleted. Neither
+is a file until it and the queues and index derived from it are on disk, nor, if so configured,
+before it is archived. Queues and index follow the new beginning of the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Decides what expires and removes it."""
+    """Decides which files have expired, and removes them."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class Retention:
         self._config = config
         self._settled = settled
         self.guard = threading.Lock()
-        """Held while files are deleted: by the housekeeper's rounds, by calls from outside."""
+        """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = log.queue.system
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
         self._followed = log.min_offset
-        self._waiting: set[SegmentQueue] = set()  # with files that are removed, but still read
+        self._waiting: set[SegmentQueue] = set()  # have removed files that are still being read
 
     def round(self) -> int:
-        """Look at clock and disk, delete what may go; how many files of the log went."""
+        """Check clock and disk, and delete what may go; return how many log files were deleted."""
         used = self._system.files.used_ratio(self._log.queue.folder.parent)
         config = self._config
         self._watch_disk(used)
@@ -72,15 +72,15 @@ class Retention:
         return removed
 
     def delete(self, *, forced: bool = False) -> int:
-        """Delete expired files now; ``forced``, also those that have not expired. How many."""
+        """Delete expired files now, or any if ``forced``; return how many log files that were."""
         with self.guard:
             self._sweep()
-            removed = self._delete("it was demanded, whatever the age" if forced else "")
+            removed = self._delete("deletion was requested regardless of age" if forced else "")
             self._follow()
         return removed
 
     def _sweep(self) -> None:
-        """Remove what could not be removed before because it was still read."""
+        """Remove files that could not be removed before because they were still being read."""
         grace_ms = self._config.destroy_forcibly_after_ms
         for files in self._waiting:
             files.sweep(grace_ms)
@@ -89,7 +89,7 @@ class Retention:
             self._index.sweep(grace_ms)
 
     def _delete(self, forced: str) -> int:
-        """``forced`` is why files go that have not expired; empty if only others do."""
+        """Delete expired files; if ``forced`` gives a reason, also those that have not expired."""
         queue = self._log.queue
         removed = settled = 0
         archived = self._archived()
@@ -99,7 +99,7 @@ class Retention:
                 break
             if oldest.end >= settled:
                 settled = self._settled()
-            # Something on disk must stay: an empty log would not know where to go on.
+            # Something on disk must remain: an empty log would not know where to continue.
             if oldest.end >= settled:
                 break
             if removed:
@@ -129,13 +129,13 @@ class Retention:
         )
 
     def _archived(self) -> int:
-        """Up to where files may go as far as lakes are concerned."""
+        """Return the position before which files may be deleted as far as lakes are concerned."""
         if not self._config.delete_archived_only:
             return OFFSET_MAX
         return archived_offset(self._system, self._log.queue.folder.parent)
 
     def _watch_disk(self, used: float) -> None:
-        """Refuse puts above the warning level, take them again below the level of cleaning."""
+        """Refuse puts above the warning ratio; accept them again below the cleaning ratio."""
         if used > self._config.disk_warning_ratio:
             self._gate.shut(Closure.DISK_FULL, f"{used:.0%} of the file system is used")
         elif used <= self._config.disk_clean_forcibly_ratio:
@@ -146,10 +146,10 @@ class Retention:
         return now.hour in self._config.delete_when
 
     def _is_expired(self, segment: Segment) -> bool:
-        """Whether the file was last changed long enough ago.
+        """Return whether the file was last modified long enough ago.
 
-        A clock that jumps ahead while the store is open must not make everything old at once: time
-        counts as no later than the start plus the time that has really passed.
+        A clock that jumps ahead while the store is open must not make everything expire at once:
+        the time counts as no later than the start plus the time that has actually passed.
         """
         clock = self._system.clock
         passed_ms = int((clock.monotonic() - self._opened_at) * 1000)
@@ -158,7 +158,7 @@ class Retention:
         return now_ms >= changed_ms + self._config.file_reserved_hours * HOUR_MS
 
     def _follow(self) -> None:
-        """Let queues and index begin where the log does now."""
+        """Let queues and index begin where the log begins now."""
         log_min = self._log.min_offset
         if log_min == self._followed:
             return

@@ -1,4 +1,4 @@
-"""File sizes of a store that is there already: found from the files themselves."""
+"""The file sizes of an existing store, derived from the files themselves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from firetrail.store.config import StoreConfig
 from firetrail.system import System
 
 QUEUES_SEEN = 16
-"""Queues whose files say how long a queue file is; a store may have very many."""
+"""Queues whose files are examined for the size of queue files; a store may have very many."""
 
 
 def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
-    """``config`` with the sizes that the store's files have; SegmentSizeError if none has such."""
+    """Return ``config`` with the sizes of the store's files; SegmentSizeError if impossible."""
     sizes: dict[str, int] = {}
     log = usual_size(_sizes(system, root / COMMIT_LOG))
     if log:
@@ -43,19 +43,19 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
         return config.for_files(**changed) if changed else config
     except ConfigError as error:
         raise SegmentSizeError(
-            f"{root}: no store has files of this size, they were cut or are foreign: {error}; put "
-            "them back from a copy"
+            f"{root}: no store has files of this size; they were truncated or are not files of a "
+            f"store: {error}; restore them from a copy"
         ) from error
 
 
 def _sizes(system: System, folder: Path) -> list[int]:
-    """Lengths of the segments in a folder."""
+    """Return the lengths of the segments in a folder."""
     names = system.files.names(folder)
     return [system.files.size(folder / n) for n in names if parse_segment_name(n) is not None]
 
 
 def _queue_size(system: System, folder: Path) -> int:
-    """The usual length of a queue file: a single file may have been cut."""
+    """Return the most common length of queue files, because a single one may be truncated."""
     names = system.files.names
     queues = (
         folder / topic / queue_id
@@ -70,8 +70,10 @@ def _queue_size(system: System, folder: Path) -> int:
 
 
 def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> IndexGeometry | None:
-    """Slots and entries of the first index file that tells them: the expected ones if its size is
-    theirs, as :meth:`IndexFile.load` has it."""
+    """Return slots and entries of the first index file that shows them.
+
+    They are the expected ones if the size of the file fits, as in :meth:`IndexFile.load`.
+    """
     for name in system.files.names(folder):
         size = system.files.size(folder / name) if parse_index_name(name) is not None else 0
         if not size:
@@ -82,7 +84,7 @@ def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> In
         try:
             return find_geometry(segment.mapping)
         except ValueError:
-            continue  # fsck and the index itself have more to say about such a file
+            continue  # fsck and the index itself report such a file in detail
         finally:
             segment.close()
     return None

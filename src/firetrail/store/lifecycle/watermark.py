@@ -1,7 +1,7 @@
 """What is known to be on disk: Java's checkpoint and Firetrail's watermark.
 
-The checkpoint of RocketMQ holds store times; recovery by them depends on the clock. The watermark
-(``firetrail.watermark``, which the Java store leaves alone) holds offsets::
+The checkpoint of RocketMQ contains store times; recovery by them depends on the clock. The
+watermark (``firetrail.watermark``, which the Java store ignores) contains offsets::
 
     slot 0   512 bytes  ┐ written in turn, so a torn write leaves the other one;
     slot 1   512 bytes  ┘ the higher sequence number counts
@@ -10,8 +10,8 @@ The checkpoint of RocketMQ holds store times; recovery by them depends on the cl
              record, last store time, the three times of the checkpoint, CRC-32 of all before
 
 All records before the durable offset are on disk and were good. Queues and index on disk cover all
-records before the dispatched offset. A watermark counts only if nobody else has written the store
-since: the checkpoint then still holds the times that the watermark repeats.
+records before the dispatched offset. A watermark is valid only if no other program has written the
+store since: the checkpoint then still holds the times that the watermark repeats.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SLOT = Layout(
 
 
 class Watermark(NamedTuple):
-    """Up to where the store is known to be on disk, and whether it was closed."""
+    """How far the store is known to be on disk, and whether it was closed."""
 
     clean: bool = False
     durable_offset: int = 0
@@ -60,7 +60,7 @@ class Watermark(NamedTuple):
 
 
 def encode_watermark(watermark: Watermark, checkpoint: Checkpoint, sequence: int) -> bytes:
-    """One slot."""
+    """Return the bytes of one slot."""
     fields = _SLOT.struct.pack(
         _MAGIC,
         _VERSION,
@@ -73,7 +73,7 @@ def encode_watermark(watermark: Watermark, checkpoint: Checkpoint, sequence: int
 
 
 class Slot(NamedTuple):
-    """What a slot holds: of two, the higher sequence number counts."""
+    """The content of a slot; of two slots, the one with the higher sequence number is valid."""
 
     sequence: int
     watermark: Watermark
@@ -81,7 +81,7 @@ class Slot(NamedTuple):
 
 
 def decode_slot(slot: bytes) -> Slot | None:
-    """The content of a slot, None if it is torn or was never written."""
+    """Return the content of a slot, or None if it is torn or was never written."""
     fields = slot[: _SLOT.size]
     if len(fields) < _SLOT.size:
         return None
@@ -94,13 +94,13 @@ def decode_slot(slot: bytes) -> Slot | None:
 
 
 def decode_watermark(slot: bytes, checkpoint: Checkpoint) -> tuple[int, Watermark] | None:
-    """(sequence, watermark) of a slot, None if it is torn or not about this checkpoint."""
+    """Return sequence and watermark of a slot; None if torn or of another checkpoint."""
     found = decode_slot(slot)
     return found[:2] if found is not None and found.times == checkpoint[:3] else None
 
 
 def read_checkpoint(system: System, root: Path) -> Checkpoint:
-    """The checkpoint of a store; all zero if there is none or it cannot be read."""
+    """Return the checkpoint of a store; all zero if it is missing or unreadable."""
     try:
         return decode_checkpoint(system.files.read(root / CHECKPOINT))
     except (FileNotFoundError, FormatError):
@@ -108,7 +108,7 @@ def read_checkpoint(system: System, root: Path) -> Checkpoint:
 
 
 def read_watermark(system: System, root: Path) -> Watermark | None:
-    """The newest watermark, None if there is none that counts."""
+    """Return the newest watermark, or None if none is valid."""
     found = _read_slots(system, root, read_checkpoint(system, root))
     return max(found)[1] if found else None
 
@@ -150,21 +150,21 @@ class WatermarkFile:
         return descriptor
 
     def write(self, watermark: Watermark, **marks: int) -> None:
-        """Make the watermark and these fields of the checkpoint durable, if they are new.
+        """Make the watermark and these fields of the checkpoint durable, if they have changed.
 
-        Raises DiskFullError, and then those before still count; an OSError of the sync is final.
+        After a DiskFullError the previous ones are still valid; an OSError of the sync is final.
         """
         checkpoint = self.checkpoint._replace(**marks)
         if self._written == (watermark, checkpoint):
             return
-        # The watermark first: until the checkpoint follows, the slot before is the one that counts.
+        # The watermark comes first: until the checkpoint follows, the previous slot is valid.
         sequence = self._sequence + 1
         slot = encode_watermark(watermark, checkpoint, sequence)
         self._write(self._watermark_file, slot, sequence % 2 * SLOT_SIZE)
         if checkpoint != self.checkpoint or self._written is None:
             self._write(self._checkpoint_file, encode_checkpoint(checkpoint), 0)
             self.checkpoint = checkpoint
-        self._sequence = sequence  # only now: the other slot must not be touched before
+        self._sequence = sequence  # only now: the other slot must not be overwritten before
         self._written = (watermark, checkpoint)
 
     def _write(self, descriptor: int, content: bytes, offset: int) -> None:

@@ -1,1 +1,1 @@
-"""The commit log: appending, flushing, and reading records back."""
+"""The commit log: appending, flushing and reading records."""

@@ -1,9 +1,9 @@
 """The commit log: every message, in the order of arrival, in one sequence of segments.
 
-Appends happen under one lock. What can be done before (checks, sizes, encoding of properties) is
-done before; under the lock a record gets its store time, queue offset and place and is written.
-A record never spans two files: what does not fit with 8 bytes to spare leaves a BLANK record
-behind and goes to the next file.
+Appends happen under one lock. Everything that can be done earlier (checks, sizes, encoding of
+properties) is done before the lock is taken; under it a record gets its store time, queue offset
+and position and is written. A record never spans two files: if it does not fit with 8 bytes to
+spare, a BLANK record fills the file, and the record goes to the next one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.system import System
 
 CLOCK_STEP_BACK_MS_MAX = 60_000
-"""How far the clock may step back with store times standing still meanwhile; beyond it they
-follow the clock, or a clock that was once years ahead would date all later messages."""
+"""How far the clock may step back while store times stay at their last value.
+
+After a larger step they follow the clock; otherwise a clock that was once years ahead would date
+all later messages.
+"""
 
 
 _NOWHERE = RecordWriter(bytearray(1))
 
 
 class BatchDraft(NamedTuple):
-    """A checked client batch: one topic and queue, written in one piece."""
+    """A validated client batch: one topic and queue, written in one piece."""
 
     topic: bytes
     queue_id: int
@@ -52,7 +55,7 @@ class BatchDraft(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """An append whose bytes are in place, and what follows from it."""
+    """An append whose bytes are written, and the positions to set after it."""
 
     queue: ConsumeQueue
     next_offset: int
@@ -65,7 +68,7 @@ Place = tuple[int, int, int]
 
 
 class Busy(Exception):
-    """Nothing can be appended for now; the text says what is waited for."""
+    """Nothing can be appended at the moment; the text says why."""
 
 
 class CommitLog:
@@ -94,15 +97,15 @@ class CommitLog:
         self._active: tuple[Segment | None, RecordWriter] = None, _NOWHERE
         self._unfinished: _Written | None = None
         self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
-        """Puts what needs no more than writing to the active file, and counts."""
+        """Stores messages that need only a write to the active file, and counts all puts."""
         self._accepting = True
         self.flushed_offset = 0
-        """All before it is on disk."""
+        """The offset up to which the log is on disk."""
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------
 
     def start(self, last_store_time: int) -> None:
-        """Take appends: after recovery has set the positions and found the last record's time."""
+        """Accept appends, once recovery has set the positions and found the last store time."""
         self.appender.last_store_time = last_store_time
         if self._config.write_buffer_pool:
             size = max(BUFFER_SIZE, self._config.max_record_size)
@@ -115,15 +118,15 @@ class CommitLog:
         self._allocator.start()
 
     def refuse_appends(self) -> None:
-        """Take no more appends: those under way end, later ones raise StoreClosedError."""
+        """Accept no more appends: those in progress finish, later ones raise StoreClosedError."""
         with self._lock:
             self._accepting = False
             self.appender.detach()
 
     def stop(self) -> None:
-        """Close the files; everything was flushed before."""
+        """Close the files, which were flushed before."""
         self._allocator.stop()
-        self._active = None, _NOWHERE  # or the mapping could not be closed
+        self._active = None, _NOWHERE  # the writer would keep the mapping open
         self.appender.detach()
         self.queue.close()
 
@@ -131,23 +134,23 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the oldest record there is."""
+        """Physical offset of the oldest record."""
         return self.queue.min_offset
 
     @property
     def max_offset(self) -> int:
-        """Where the next record goes."""
+        """Physical offset of the next record."""
         return self.queue.wrote_offset
 
     @property
     def readable_offset(self) -> int:
-        """Behind the last record that may be read."""
+        """Physical offset of the end of the last readable record."""
         return self.queue.readable_offset
 
     # -- append -------------------------------------------------------------------------------
 
     def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
-        """Write one record; DiskFullError, Busy and StoreClosedError mean that nothing changed."""
+        """Write one record; after DiskFullError, Busy or StoreClosedError nothing has changed."""
         counted = layout.takes_queue_offset(draft.sys_flag)
         size = draft.size
         if not self._lock.acquire(timeout=self._lock_patience):
@@ -172,7 +175,7 @@ class CommitLog:
         return physical_offset, queue_offset, store_time
 
     def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> Place:
-        """Write the records of a batch in one piece; errors as for :meth:`append`."""
+        """Write the records of a batch in one piece; raises the errors of :meth:`append`."""
         if not self._lock.acquire(timeout=self._lock_patience):
             raise self._busy()
         try:
@@ -205,7 +208,9 @@ class CommitLog:
         return physical_offset, queue_offset, store_time
 
     def _busy(self) -> Busy:
-        return Busy(f"another put holds the lock for {self._config.page_cache_busy_ms} ms")
+        return Busy(
+            f"another put has held the lock for {self._config.page_cache_busy_ms} ms; try again"
+        )
 
     def _count(self, messages: int, size: int) -> None:
         self.appender.calls += 1
@@ -213,7 +218,7 @@ class CommitLog:
         self.appender.bytes += size
 
     def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
-        """The segment that takes ``size`` bytes more, and where its writer puts them."""
+        """Return a segment with room for ``size`` bytes, and the position in its writer."""
         if not self._accepting:
             raise StoreClosedError("the store is closed")
         self._finish()
@@ -221,7 +226,7 @@ class CommitLog:
         segment, writer = self._active
         if (
             segment is None
-            or segment is not self.queue.last  # a roll was interrupted
+            or segment is not self.queue.last  # an earlier roll was interrupted
             or segment.wrote + size + layout.BLANK.size > segment.size
         ):
             segment, writer = self._roll(segment)
@@ -238,7 +243,7 @@ class CommitLog:
         if buffer is None:
             if self._config.fail_fast_without_buffer:
                 raise DiskFullError(
-                    f"all {self._config.write_buffer_count} write buffers wait for their commit"
+                    f"all {self._config.write_buffer_count} write buffers are waiting for a commit"
                 )
             self._pool.commit(segment)
             buffer = self._pool.reserve(segment, size)
@@ -246,8 +251,11 @@ class CommitLog:
         return segment, buffer.writer, segment.wrote - buffer.start
 
     def _finish(self) -> None:
-        """Count what was written last. Once more does no harm: an interrupt (Ctrl-C) can come at
-        any point of an append, and the next one then begins with this."""
+        """Set the positions after the last write.
+
+        Doing so twice is harmless: an interrupt (Ctrl-C) can come at any point of an append, and
+        the next append then begins with this.
+        """
         written = self._unfinished
         if written is None:
             return
@@ -259,7 +267,7 @@ class CommitLog:
             segment.wrote_to(end)
         else:
             segment.wrote = end
-        self._unfinished = None  # before others go on from there
+        self._unfinished = None  # before another append can use the position
         plain_end = min(
             segment.allocated,
             segment.size - layout.BLANK.size,
@@ -273,7 +281,7 @@ class CommitLog:
             self.appender.attach(segment, buffer.writer, segment.base, plain_end, buffer.start)
 
     def _next_store_time(self) -> int:
-        """The time, or that of the message before if the clock has stepped back a little."""
+        """Return the time, or the last store time if the clock has stepped back a little."""
         now = self._now_ms()
         last = self.appender.last_store_time
         if now < last <= now + CLOCK_STEP_BACK_MS_MAX:
@@ -282,10 +290,10 @@ class CommitLog:
         return now
 
     def _roll(self, full: Segment | None) -> tuple[Segment, RecordWriter]:
-        """Fill ``full`` up with a BLANK record and go on in the next segment.
+        """Fill ``full`` up with a BLANK record and continue in the next segment.
 
-        All that can fail comes first: then nothing has changed. A full segment is the last one if
-        a crash came before the first record of the next.
+        All steps that can fail come first, so that a failure changes nothing. A full segment is the
+        last one if a crash came before the first record of the next.
         """
         if full is not None and not full.is_full:
             if self._pool is not None:
@@ -312,11 +320,11 @@ class CommitLog:
 
     @property
     def free_buffers(self) -> int | None:
-        """Write buffers that wait for no commit; None if there are no buffers."""
+        """How many write buffers are free; None without a buffer pool."""
         return None if self._pool is None else self._pool.free
 
     def commit(self, least_pages: int = 0) -> bool:
-        """Make what waits in write buffers readable; whether anything was."""
+        """Make messages in write buffers readable; return whether there were any."""
         if self._pool is None or self._active[0] is None:
             return False
         with self._lock:
@@ -329,7 +337,7 @@ class CommitLog:
         return True
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Sync the segments that are due; whether any was. An OSError is final."""
+        """Sync the segments that are due; return whether there were any. An OSError is final."""
         synced = False
         for segment in self.queue.from_offset(self.flushed_offset):
             if not segment.is_due(least_pages):
@@ -337,12 +345,12 @@ class CommitLog:
             segment.flush()
             synced = True
             self.flushed_offset = segment.base + segment.flushed
-            if segment.flushed < segment.size:  # it may have been filled up meanwhile
+            if segment.flushed < segment.size:  # it may have been filled up during the sync
                 break
         return synced
 
     # -- read ---------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes at ``offset``, None where there is nothing to read."""
+        """Return ``size`` bytes at ``offset``, or None if they are not readable."""
         return self.queue.read(offset, size)

@@ -1,4 +1,4 @@
-"""Where a log opened for reading ends, by the rules of :mod:`firetrail.store.inspect.view`."""
+"""The end of a log opened for reading, by the rules of :mod:`firetrail.store.inspect.view`."""
 
 from __future__ import annotations
 
@@ -12,86 +12,87 @@ from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.log.walk import LogWalk, RecordBatch
 
 FOLLOWED_MAX = 64 << 20
-"""Bytes of log that are followed before queues that were not asked for are looked at."""
+"""Bytes of log that are followed before queues of other topics are read."""
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends, and its last record (-1 if there is none)."""
+    """Where the log ends, and the offset of its last record (-1 if there is none)."""
 
     offset: int
     last_record: int
 
 
-class Claim(NamedTuple):
-    """A record that should be in the log, because something else points to it."""
+class RecordPointer(NamedTuple):
+    """The position of a record that a queue, the index or the watermark points to."""
 
     physical_offset: int
-    size: int | None  # where it is known
+    size: int | None  # None if it is not known
 
 
-def newest_known(log: ViewLog, claims: Iterable[Claim], *, trusted: bool) -> LogEnd:
-    """The newest record that is claimed, newest first, and is there.
+def newest_known(log: ViewLog, pointers: Iterable[RecordPointer], *, trusted: bool) -> LogEnd:
+    """Return the end of the newest record that is pointed to and exists; newest pointers first.
 
-    If ``trusted``, one with the size that its claim says counts whatever its content.
+    If ``trusted``, a record of the expected size counts whatever its content is.
     """
-    for claim in claims:
-        size = _record_size(log, claim, trusted)
+    for pointer in pointers:
+        size = _record_size(log, pointer, trusted)
         if size is not None:
-            return LogEnd(claim.physical_offset + size, claim.physical_offset)
+            return LogEnd(pointer.physical_offset + size, pointer.physical_offset)
     for segment in reversed(log.segments):
         if log.scan_one(segment.base, Check.RECORD)[0] is Stop.LIMIT:
             return LogEnd(segment.base, -1)
     return LogEnd(log.min_offset, -1)
 
 
-def _record_size(log: ViewLog, claim: Claim, trusted: bool) -> int | None:
-    """Size of the record at a claimed place, None if there is none."""
-    check = Check.NONE if trusted and claim.size is not None else Check.RECORD
-    stop, columns = log.scan_one(claim.physical_offset, check)
+def _record_size(log: ViewLog, pointer: RecordPointer, trusted: bool) -> int | None:
+    """Return the size of the record that is pointed to, or None if there is none."""
+    check = Check.NONE if trusted and pointer.size is not None else Check.RECORD
+    stop, columns = log.scan_one(pointer.physical_offset, check)
     if stop is not Stop.LIMIT:
         return None
     size = columns.row(0)["size"]
-    return size if claim.size in (None, size) else None
+    return size if pointer.size in (None, size) else None
 
 
 class _Followed(NamedTuple):
-    """How far records verify, and what stands there."""
+    """How far records verify, and what follows them."""
 
     end: int
-    last: list[int]  # the last records, at least the one that was known
-    behind_last: int
-    found: ProblemKind | None  # None: no more file
+    last: list[int]  # offsets of the last records, beginning with the one that was known
+    end_of_last: int
+    found: ProblemKind | None  # None if no file follows
 
 
 class EndSearch:
     """The search for the end of a log, from the newest record that is known.
 
-    ``live``: somebody is writing it. ``has_unit`` says whether a record is in its queue.
+    ``live`` says that another process writes the log. ``has_unit`` returns whether a record is in
+    its queue.
     """
 
     def __init__(self, log: ViewLog, live: bool, has_unit: Callable[[int], bool]) -> None:
         self._log = log
         self._live = live
         self._has_unit = has_unit
-        self.told: int | None = None
-        """Where a clean stop has left the end."""
+        self.clean_end: int | None = None
+        """Where the last clean stop left the end."""
 
     def run(self, known: LogEnd, durable: int) -> LogEnd:
-        """The end if everything that is known of the log was considered."""
-        if known.offset == self.told:
+        """Return the end, after everything that points into the log was considered."""
+        if known.offset == self.clean_end:
             return known
         followed = self._follow(known)
         assert followed is not None
         return self._settle(followed, durable)
 
     def short_way(self, known: LogEnd, durable: int, *, vouched: bool) -> LogEnd | None:
-        """The end if not all queues were looked at, None if it takes the others to be sure.
+        """Return the end after reading only some queues, or None if all of them are needed.
 
-        ``vouched`` says that all that is asked for is in queues that were looked at. Then nothing
-        of that can be behind zeros that follow; otherwise a hole in the log would look like its end
-        unless it is being written.
+        ``vouched`` says that the queues that were read hold everything the caller asks for. Then
+        none of that can be after the zeros that follow. Otherwise a hole in the log would look
+        like its end, unless the log is being written.
         """
-        if known.offset == self.told and self._is_nothing_at(known.offset):
+        if known.offset == self.clean_end and self._is_nothing_at(known.offset):
             return known
         if not (vouched or self._live):
             return None
@@ -102,9 +103,9 @@ class EndSearch:
         return self._settle(followed, durable) if clean or self._live else None
 
     def _is_nothing_at(self, offset: int) -> bool:
-        """Whether the log does not go on at ``offset``, in this file or the next one.
+        """Return whether the log does not continue at ``offset``, in this file or the next one.
 
-        A store that knows no watermark may have added to it.
+        A store without watermarks (Java's) may have appended to it.
         """
         places = [offset] if self._log.find(offset) is not None else []
         following = self._log.following(offset)
@@ -113,7 +114,7 @@ class EndSearch:
         return all(self._log.scan_one(place, Check.NONE)[0] is Stop.EMPTY for place in places)
 
     def _follow(self, known: LogEnd, most: int | None = None) -> _Followed | None:
-        """Go on from a record as long as others verify; None if that is for more than ``most``."""
+        """Follow the log while records verify; return None after more than ``most`` bytes."""
         walk = LogWalk(self._log, known.offset, self._log.limit, resync=False)
         last = [known.last_record]
         position = known.offset
@@ -131,9 +132,9 @@ class EndSearch:
         return _Followed(walk.position, last, position, None)
 
     def _settle(self, followed: _Followed, durable: int) -> LogEnd:
-        """Leave out the last record of a store in use if nothing says that it is whole."""
-        end, last, behind_last, _ = followed
+        """Leave out the last record of a live store if nothing shows that it is complete."""
+        end, last, end_of_last, _ = followed
         doubtful = self._live and len(last) > 1
-        if doubtful and end == behind_last and end > durable and not self._has_unit(last[-1]):
+        if doubtful and end == end_of_last and end > durable and not self._has_unit(last[-1]):
             return LogEnd(last[-1], last[-2])
         return LogEnd(end, last[-1])

@@ -1,9 +1,9 @@
-"""Making appended messages durable, and those who wait for it.
+"""Syncing appended messages, and waking the callers that wait for it.
 
-One thread syncs the log. With SYNC_FLUSH it syncs whenever somebody waits: all who appended while
-the sync before was running share the next one. With ASYNC_FLUSH it syncs at intervals. With the
-write-buffer pool it commits first. A sync that fails is never tried again: the kernel may have
-dropped the pages, and a second sync would report success for data that is gone.
+One thread syncs the log. With SYNC_FLUSH it syncs whenever a caller waits: all callers that append
+while one sync is running share the next one. With ASYNC_FLUSH it syncs at intervals. With the
+write-buffer pool it commits first. A failed sync is never repeated: the kernel may have dropped the
+pages, and a second sync would report success for data that is lost.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextlib import suppress
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
 
-HUNGRY_MS = 100
-"""Pause after a want of memory."""
+OUT_OF_MEMORY_PAUSE_MS = 100
+"""Pause after a MemoryError."""
 
 
 class Signal:
-    """An event for one who waits: a single lock, a fraction of the cost of threading.Event."""
+    """An event for a single waiter: one lock, a fraction of the cost of threading.Event."""
 
     __slots__ = ("_lock",)
 
@@ -31,21 +31,21 @@ class Signal:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Let the one who waits, or will wait, go on."""
-        with suppress(RuntimeError):  # it is set already
+        """Release the current or the next waiter."""
+        with suppress(RuntimeError):  # already set
             self._lock.release()
 
     def clear(self) -> None:
-        """Take back a :meth:`set` that nobody has waited for."""
+        """Undo a :meth:`set` that has released no waiter."""
         self._lock.acquire(False)
 
     def wait(self, timeout_s: float = -1) -> None:
-        """Wait for the next :meth:`set`, which this takes back."""
+        """Wait for the next :meth:`set`, and clear it."""
         self._lock.acquire(timeout=timeout_s)
 
 
 class Waiter:
-    """Somebody who waits for the log to be durable up to an offset."""
+    """A caller that waits until the log is durable up to an offset."""
 
     __slots__ = ("durable", "offset")
 
@@ -54,27 +54,27 @@ class Waiter:
         self.durable = False
 
     def tell(self, durable: bool) -> None:
-        """The wait is over: the log is durable up to the offset, or never will be."""
+        """End the wait: the log is durable up to the offset, or never will be."""
         raise NotImplementedError
 
 
 class ThreadWaiter(Waiter):
-    """A thread, blocked until it is told."""
+    """A thread that is blocked until :meth:`tell` is called."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_released",)
 
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
-        self._told = threading.Lock()
-        self._told.acquire()
+        self._released = threading.Lock()
+        self._released.acquire()
 
     def tell(self, durable: bool) -> None:
         self.durable = durable
-        self._told.release()
+        self._released.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Block; whether it was told in time."""
-        return self._told.acquire(timeout=timeout_s)
+        """Block; return whether :meth:`tell` was called in time."""
+        return self._released.acquire(timeout=timeout_s)
 
 
 class LoopWaiter(Waiter):
@@ -86,10 +86,10 @@ class LoopWaiter(Waiter):
         super().__init__(offset)
         self.loop = loop
         self.future: Future[bool | None] = loop.create_future()
-        """Whether the log is durable up to the offset; None if it took too long to find out."""
+        """Whether the log is durable up to the offset; None after a timeout."""
 
     def time_out(self) -> None:
-        """Wait no longer; called in the loop."""
+        """Stop waiting; called in the event loop."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -98,8 +98,8 @@ class LoopWaiter(Waiter):
 
     @staticmethod
     def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
-        """Tell several coroutines of a loop at the price of one."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        """Notify several coroutines of a loop with one call."""
+        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits any more
             loop.call_soon_threadsafe(_resolve, waiters, durable)
 
 
@@ -127,18 +127,18 @@ class LogFlusher:
         self._waiters: deque[Waiter] = deque()
         self._wake = Signal()
         self._stopping = False
-        self._ended = False  # nothing will be synced any more
-        self._awake = False  # whether the thread will look at the waiters again by itself
+        self._ended = False  # whether nothing will be synced any more
+        self._awake = False  # whether the thread will check the waiters again without a wake-up
         self._last_thorough = 0.0
         self._last_commit = 0.0
         self._thread = threading.Thread(target=self._run, name="firetrail-flush", daemon=True)
 
     def start(self) -> None:
-        """Begin to sync."""
+        """Start syncing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Commit and sync everything, and end the thread. Raises what the sync raised."""
+        """Commit and sync everything, and end the thread; raise the error of a failed sync."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -151,11 +151,11 @@ class LogFlusher:
             self.give_up()
 
     def add(self, waiter: Waiter) -> None:
-        """Tell ``waiter`` when the log is durable up to its offset."""
+        """Notify ``waiter`` when the log is durable up to its offset."""
         self._waiters.append(waiter)
         if not self._awake:
             self._wake.set()
-        if self._ended:  # and the thread with it
+        if self._ended:  # the thread has ended and will not notify it
             self._tell_waiters()
 
     def _run(self) -> None:
@@ -164,8 +164,8 @@ class LogFlusher:
             while not self._stopping:
                 try:
                     self._round(sync_mode)
-                except MemoryError:  # no sync has failed
-                    self._clock.sleep_ms(HUNGRY_MS)
+                except MemoryError:  # no sync has failed, so it can be retried
+                    self._clock.sleep_ms(OUT_OF_MEMORY_PAUSE_MS)
         except Exception as error:
             self._on_failure(error)
             self.give_up()
@@ -183,13 +183,13 @@ class LogFlusher:
             self._on_progress()
 
     def give_up(self) -> None:
-        """Nothing will be synced any more: tell those who wait, now and later."""
+        """Sync nothing any more; notify current and later waiters."""
         self._ended = True
         self._tell_waiters()
 
     def _wait_for_waiters(self) -> None:
         self._awake = False
-        if not self._waiters and not self._stopping:  # who comes later finds nobody awake
+        if not self._waiters and not self._stopping:  # a later waiter sees that this is not awake
             self._wake.wait()
         self._awake = True
 
@@ -200,7 +200,7 @@ class LogFlusher:
         return config.flush_interval_ms / 1000
 
     def _commit_and_flush(self) -> bool:
-        """Commit and sync what is due; everything at the thorough interval or if one waits."""
+        """Commit and sync what is due; everything at the thorough interval or for a waiter."""
         config = self._config
         now = self._clock.monotonic()
         thorough = (now - self._last_thorough) * 1000 >= config.flush_thorough_interval_ms
@@ -224,7 +224,7 @@ class LogFlusher:
             try:
                 waiter = self._waiters.popleft()
             except IndexError:
-                break  # after the end, those who wait tell themselves
+                break  # after the end, waiters are notified by the threads that add them
             if waiter.offset > durable and not self._ended:
                 self._waiters.append(waiter)
                 self._wake.set()

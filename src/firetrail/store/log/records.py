@@ -1,7 +1,7 @@
-"""Reading single records and their fields straight from the log.
+"""Single records and their fields, read directly from the log.
 
-:func:`record_at` returns the bytes of a record after a look at its fixed fields.
-:func:`scan_record` checks a record and returns its fields, or says what is wrong with it.
+:func:`record_at` returns the bytes of a record after checking its fixed fields.
+:func:`scan_record` checks a whole record and returns its fields, or why it is not good.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from firetrail.storage.segment import Segment
 _HEAD = layout.RECORD_HEAD.struct.unpack_from
 _INT64 = layout.STORE_TIME.struct.unpack_from
 SEARCHED_MAX = 10_000
-"""Records that are looked at, one by one, for one whose place is not known."""
+"""Records that are read, one by one, in the search for a record of unknown position."""
 _TIME_END = layout.RECORD_HEAD.size + layout.HOST_V6_SIZE + layout.STORE_TIME.size
-"""Behind the store time of a record, whatever its host; less than the shortest record."""
+"""The end of a record's store time for any host; within the shortest record."""
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
 class _Place(NamedTuple):
-    """Where a record should stand: in a file that goes on for at least its fixed fields."""
+    """The expected position of a record, in a file that has room for its fixed fields there."""
 
     segment: Segment
     at: int
 
 
 def _find(log: SegmentQueue, offset: int) -> _Place | None:
-    """The place of the record at ``offset``, None if the log does not reach so far."""
+    """Return the position of the record at ``offset``, or None if the log ends before it."""
     segment = log.find(offset)
     if segment is None or offset - segment.base + layout.RECORD_SIZE_MIN > segment.committed:
         return None
@@ -41,7 +41,7 @@ def _find(log: SegmentQueue, offset: int) -> _Place | None:
 
 
 def _head(buffer: bytes | memoryview, at: int, offset: int) -> tuple[int, int] | None:
-    """Size and flags of the record at ``offset``, None if no record begins there."""
+    """Return size and flags of the record at ``offset``, or None if no record begins there."""
     size, magic, _, _, _, _, stored_offset, sys_flag, _ = _HEAD(buffer, at)
     if magic not in _MAGICS or stored_offset != offset:
         return None
@@ -49,9 +49,9 @@ def _head(buffer: bytes | memoryview, at: int, offset: int) -> tuple[int, int] |
 
 
 def store_time_at(log: SegmentQueue, offset: int) -> int | None:
-    """Store time (ms) of the record at ``offset``, None if there is none.
+    """Return the store time (ms) of the record at ``offset``, or None if there is none.
 
-    A file that is not mapped is not mapped for it: who searches by time looks at many of them.
+    The file is not mapped for this: a search by time reads from many files.
     """
     place = _find(log, offset)
     start = place.segment.peek(place.at, _TIME_END) if place is not None else None
@@ -81,7 +81,7 @@ def scan_record(
 
 
 def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
-    """The bytes of the record at ``offset``, None if no whole record begins there."""
+    """Return the bytes of the record at ``offset``, or None if no whole record begins there."""
     place = _find(log, offset)
     view = place.segment.look() if place is not None else None
     head = _head(view, place.at, offset) if place is not None and view is not None else None
@@ -95,13 +95,13 @@ def record_at(log: SegmentQueue, offset: int) -> memoryview | None:
 def search(
     log: SegmentQueue, start: int, end: int, topic: str, queue_id: int, queue_offset: int
 ) -> memoryview | None:
-    """A message of a queue by its number, in the log from ``start``, a record, to before ``end``.
+    """Find a message by its queue offset in the log, from the record at ``start`` up to ``end``.
 
-    None if it is not among the next records: this is for a place that should be near.
+    Returns None if it is not among the next SEARCHED_MAX records: its position should be near.
     """
     for _ in range(SEARCHED_MAX):
         buffer = record_at(log, start) if start < end else None
-        if buffer is None:  # or the rest of the file is empty
+        if buffer is None:  # perhaps the rest of the file is empty
             start += log.segment_size - start % log.segment_size
             buffer = record_at(log, start) if start < end else None
         if buffer is None:
@@ -114,7 +114,7 @@ def search(
 
 
 def _topic(buffer: memoryview) -> str | None:
-    """The topic of a record, None if that is damaged."""
+    """Return the topic of a record, or None if the record is damaged."""
     try:
         return decode_message(buffer).topic
     except FormatError:
@@ -122,6 +122,6 @@ def _topic(buffer: memoryview) -> str | None:
 
 
 def record_offset(buffer: memoryview) -> int:
-    """The physical offset that a record says it has."""
+    """Return the physical offset that is stored in a record."""
     offset: int = _HEAD(buffer, 0)[6]
     return offset

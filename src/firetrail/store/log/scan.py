@@ -1,4 +1,4 @@
-"""Looking through a file of the log: where its good records end, where the next one begins."""
+"""Scans of a log file: where its good records end, and where the next one begins."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MAGIC = re.compile(
 
 
 class Scanned(NamedTuple):
-    """What a scan of one segment found."""
+    """The result of scanning one segment."""
 
     records: int
     last_record: int
     last_store_time: int
-    end: int  # physical offset behind the last good record
+    end: int  # physical offset of the end of the last good record
     segment_end: int
     stop: Stop
 
 
 def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
-    """Look at every record of a segment from physical offset ``start`` on, if that is in it."""
+    """Scan every record of a segment from physical offset ``start``, if that is in it."""
     columns = Columns(ROWS_PER_STEP)
     at = max(start - segment.base, 0)
     limit = max(segment.data_end, at)
@@ -38,14 +38,14 @@ def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
     records = 0
     last_store_time, last_record = 0, -1
     while stop is Stop.FULL:
-        rows, behind, code = scan(segment.view, at, limit, segment.base, columns.table, check)
+        rows, after, code = scan(segment.view, at, limit, segment.base, columns.table, check)
         stop = Stop(code)
         if stop is Stop.CUT and not rows and limit < segment.size:
-            rows, behind, stop = _into_the_hole(segment, at, columns, check)
-        elif rows and _lost_its_topic(segment.view, columns, rows - 1):
+            rows, after, stop = _scan_into_hole(segment, at, columns, check)
+        elif rows and _has_zeros_in_topic(segment.view, columns, rows - 1):
             rows, stop = rows - 1, Stop.TOPIC_LENGTH
-            behind = columns.column(col.PHYSICAL_OFFSET)[rows] - segment.base
-        at = behind
+            after = columns.column(col.PHYSICAL_OFFSET)[rows] - segment.base
+        at = after
         if rows:
             records += rows
             last_store_time = columns.column(col.STORE_TIME)[rows - 1]
@@ -54,29 +54,31 @@ def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
     return Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
 
 
-def _into_the_hole(
+def _scan_into_hole(
     segment: Segment, at: int, columns: Columns, check: Check
 ) -> tuple[int, int, Stop]:
-    """As scan, for one record whose last bytes are zeros for which the file has a hole."""
+    """Scan one record whose last bytes are zeros that the file stores as a hole."""
     size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
     if size < layout.RECORD_SIZE_MIN:
         return 0, at, Stop.CUT
     content = segment.system.files.read_at(segment.descriptor, at, size)
     rows, position, stop = scan(content, 0, len(content), segment.base + at, columns.table, check)
-    if rows and _lost_its_topic(content, columns, 0):
+    if rows and _has_zeros_in_topic(content, columns, 0):
         return 0, at, Stop.TOPIC_LENGTH
     return rows, at + position, Stop(stop)
 
 
-def _lost_its_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
-    """Whether zeros stand in a topic: a block that was never written took it, and there was
-    nothing else behind it in the record that would show."""
+def _has_zeros_in_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
+    """Return whether a topic contains zeros.
+
+    Then a block of the file was never written, and nothing after the topic in the record shows it.
+    """
     at = columns.column(col.TOPIC_AT)[row]
     return 0 in bytes(view[at : at + columns.column(col.TOPIC_SIZE)[row]])
 
 
 def find_record(segment: Segment, at: int) -> int | None:
-    """Position of the first good record at or behind ``at`` of a segment."""
+    """Return the position of the first good record at or after ``at`` in a segment."""
     for start, end in segment.system.files.data_ranges(segment.descriptor, at, segment.size):
         for magic in _MAGIC.finditer(segment.mapping, max(start, at + 4), end):
             position = magic.start() - 4

@@ -1,8 +1,7 @@
-"""Walk over the log, record by record, past whatever is not a record.
+"""A walk over the log, record by record, that skips everything that is not a record.
 
-Damage does not end the walk: it goes on at the next good record, and says what it left out. Where
-the log really ends is for the caller to know, because behind it old records may stand that no
-longer count.
+Damage does not end the walk: it continues at the next good record and reports what it skipped. The
+caller must know where the log ends, because old records that no longer count may follow the end.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ class RecordBatch(NamedTuple):
     segment: Segment
     columns: Columns
     rows: int
-    position: int  # in the segment, behind the last of them
+    position: int  # in the segment, after the last record
     failed: Damage | None  # set if the last row's checksum is wrong
 
 
 class Damage(NamedTuple):
-    """A place in the log that is no good record."""
+    """A place in the log without a good record."""
 
     path: Path
     position: int  # in the file
     physical_offset: int
     kind: ProblemKind
     detail: str
-    resume: int | None  # physical offset where the walk goes on, None if it ends here
+    resume: int | None  # physical offset at which the walk continues, None if it ends here
 
 
 class LogWalk:
     """The records from ``start`` up to ``end``; iterate over it once.
 
-    ``live`` says that files may be deleted meanwhile; without ``resync`` the first damage ends it.
-    With ``until`` it goes no further than the file that holds the byte before that place, except to
-    find a good record behind damage.
+    ``live`` says that files may be deleted during the walk. Without ``resync`` the first damage
+    ends it. With ``until`` it ends after the file that holds the byte before that offset; only the
+    search for a good record after damage goes further.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class LogWalk:
         self._resync = resync
         self._columns = Columns(ROWS_PER_BATCH)
         self.position = start
-        """Physical offset up to which the walk has come."""
+        """Physical offset that the walk has reached."""
 
     def __iter__(self) -> Iterator[RecordBatch | Damage]:
         while self.position < self._until:
@@ -91,7 +90,7 @@ class LogWalk:
                 yield from self._segment(segment)
 
     def _gap(self) -> Damage | None:
-        """No file holds the position: go on at the next one, if there is any."""
+        """Report that no file holds the position, and continue at the next file, if any."""
         following = self._log.following(self.position)
         if following is None or following.base >= self._end:
             return None
@@ -111,7 +110,7 @@ class LogWalk:
             view = segment.view
         except (OSError, SegmentSizeError) as error:
             if self._live and isinstance(error, FileNotFoundError):
-                self.position = segment.end  # retention has deleted it meanwhile
+                self.position = segment.end  # retention has deleted it during the walk
                 return
             reason = error.strerror if isinstance(error, OSError) else str(error)
             yield self._move(segment, 0, ProblemKind.FILE_UNREADABLE, str(reason), segment.end)
@@ -136,22 +135,22 @@ class LogWalk:
     def _stopped(
         self, segment: Segment, view: memoryview, limit: int, stop: Stop
     ) -> Iterator[Damage]:
-        """Go on behind the place where the scan of a segment has ended."""
+        """Continue after the position at which the scan of a segment has ended."""
         at = self.position - segment.base
         file_end = segment.base + self._log.segment_size
         if stop is Stop.BLANK:
-            told, rest = _BLANK(view, at)[0], self._log.segment_size - at
-            if told != rest:
-                detail = f"the mark of the file's end counts {told} bytes, {rest} are left"
+            counted, rest = _BLANK(view, at)[0], self._log.segment_size - at
+            if counted != rest:
+                detail = f"the end mark of the file counts {counted} bytes, but {rest} are left"
                 yield self._damage(segment, at, ProblemKind.BLANK_SIZE, detail, rest + at)
             self.position = file_end
         elif stop is Stop.LIMIT:
             if self.position >= self._end:
                 return
             if limit < self._log.segment_size:
-                self.position = segment.base + limit  # the gap behind it says the rest
+                self.position = segment.base + limit  # the missing part is reported as a gap
                 return
-            detail = f"{limit - at} bytes are left and no mark of the file's end"
+            detail = f"{limit - at} bytes are left without an end mark of the file"
             yield self._move(segment, at, ProblemKind.FILE_END, detail, file_end)
         else:
             detail = explain(view, at, limit, stop)
@@ -159,14 +158,14 @@ class LogWalk:
             yield self._move(segment, at, KIND_OF_STOP[stop], detail, resume)
 
     def _next_record(self, segment: Segment, at: int) -> int | None:
-        """Physical offset of the next good record behind a bad one."""
+        """Return the physical offset of the next good record after a bad one."""
         following: Segment | None = segment
         at += 1
         while following is not None and following.base < self._end:
             try:
                 found = find_record(following, at)
             except (OSError, SegmentSizeError):
-                return following.base  # the walk will say what is wrong with this file
+                return following.base  # the walk will report the error of this file
             if found is None or found >= self._log.length_of(following):
                 at = 0
                 following = self._log.following(following.base)
@@ -176,7 +175,7 @@ class LogWalk:
                 return None
             if self._log.scan_one(offset, Check.BODY)[0] is Stop.LIMIT:
                 return offset
-            at = found + 1  # it goes beyond what belongs to the log
+            at = found + 1  # the record extends beyond the end of the log
         return None
 
     def _damage(
@@ -192,13 +191,13 @@ class LogWalk:
 
 
 def explain(view: memoryview, at: int, limit: int, stop: Stop) -> str:
-    """What is wrong with the bytes at which a scan of ``view[:limit]`` stopped."""
+    """Describe what is wrong with the bytes at which a scan of ``view[:limit]`` stopped."""
     if stop is Stop.EMPTY:
         return "zeros where a record should begin"
     if stop is Stop.PHYSICAL_OFFSET:
         return f"the record says that its offset is {_HEAD(view, at)[6]}"
     if stop is Stop.PROPERTY_CRC:
-        return "the record is not the one that its property __CRC32# was made for"
+        return "the record does not match the checksum in its property __CRC32#"
     try:
         decode_record(view[:limit], at)
     except FormatError as error:

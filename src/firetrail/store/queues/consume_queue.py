@@ -1,8 +1,8 @@
-"""The consume queue of one topic and queue id: where its messages stand in the log.
+"""The consume queue of one topic and queue id: where its messages are in the log.
 
 Queue offset *n* is the 20-byte unit at byte ``20 * n``: physical offset, size, tags code. Units are
-derived from the log and can be rebuilt from it at any time. The queue's beginning follows the
-log's: units of records that retention deleted are passed over, not rewritten.
+derived from the log and can be rebuilt from it at any time. The beginning of a queue follows that
+of the log: units whose records retention has deleted are skipped, not rewritten.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from firetrail.system import System
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
 _WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
-"""Bytes of units that are read at once."""
+"""Bytes of units that are read at a time."""
 
 
 def gap_detail(topic: str, queue_id: int, units: int, number: int) -> str:
-    """What is wrong if a queue of so many units is to take message ``number``."""
+    """Describe the error that a queue of ``units`` units is to append message ``number``."""
     return (
-        f"queue {topic}/{queue_id} has {units} units, the next message in the log is its number "
-        f"{number}"
+        f"queue {topic}/{queue_id} has {units} units, but its next message in the log has "
+        f"number {number}"
     )
 
 
 class ConsumeQueue:
-    """Units of one queue. One thread appends; any thread reads."""
+    """The units of one queue. One thread appends; any thread reads."""
 
     def __init__(
         self,
@@ -67,37 +67,38 @@ class ConsumeQueue:
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""
         self.is_confirmed = True
-        """Whether the last unit is one for sure. After a crash, the log may not have its record any
-        more; then the next message decides."""
-        self._min: tuple[int, int] | None = None  # the log's beginning, the queue's for it
+        """Whether the last unit is certain.
+
+        After a crash, the log may no longer have its record; then the next message decides."""
+        self._min: tuple[int, int] | None = None  # the log's beginning, and the queue's for it
         self.window: tuple[int, bytes] = 0, b""
-        """Where in the queue the last units that were read stand, and these: if it is only read."""
+        """In a queue that is only read: the last units that were read, and their position."""
 
     # -- positions ----------------------------------------------------------------------------
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last unit."""
+        """Queue offset after the last unit."""
         return self.files.wrote_offset // UNIT_SIZE
 
     def min_offset(self, log_min: int) -> int:
-        """Queue offset of the first unit whose record the log, which begins at ``log_min``, has.
+        """Return the queue offset of the first unit whose record is in a log from ``log_min`` on.
 
-        Looked up when the log's beginning has moved, by bisection; else known. Units that no record
-        can have say nothing, and one that points before the log's beginning hides nothing: then,
-        the unit before it does not.
+        It is found by bisection and kept until the log's beginning moves. The bisection ignores
+        units that cannot belong to a record. A unit that points before the log's beginning hides
+        no others: if the unit before it is in the log, the search continues there.
         """
         known = self._min
         if known is not None and known[0] == log_min:
             return known[1]
         first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
-        if log_min == 0 and self._is_in_log(first, 0):  # as any unit of a record is
+        if log_min == 0 and self._is_in_log(first, 0):  # then every unit is in the log
             self._min = log_min, first
             return first
         offset = self._first_in_log(first, end, log_min)
         while offset - 1 > first and self._is_in_log(offset - 2, log_min):
             offset = self._first_in_log(first, offset - 1, log_min)
-        if offset < end:  # or the next message decides
+        if offset < end:  # otherwise the next message decides
             self._min = log_min, offset
         return offset
 
@@ -123,13 +124,13 @@ class ConsumeQueue:
 
     @property
     def last_unit(self) -> ConsumeQueueUnit | None:
-        """The newest unit."""
+        """The newest unit, or None if the queue is empty."""
         return self.unit(self.max_offset - 1)
 
     # -- read ---------------------------------------------------------------------------------
 
     def unit(self, offset: int) -> ConsumeQueueUnit | None:
-        """The unit at a queue offset, None if there is none."""
+        """Return the unit at a queue offset, or None if there is none."""
         at = offset * UNIT_SIZE
         start, units = self.window
         if start <= at < start + len(units):
@@ -145,7 +146,7 @@ class ConsumeQueue:
         return self._read_around(segment, at)
 
     def _read_around(self, segment: Segment, at: int) -> ConsumeQueueUnit | None:
-        """The unit at byte ``at`` of a queue that is only read; its neighbours are kept."""
+        """Return the unit at byte ``at`` of a queue that is only read, and keep its neighbours."""
         start = (at - segment.base) - (at - segment.base) % _WINDOW
         units = segment.peek(start, min(_WINDOW, segment.wrote - start))
         if units is None:
@@ -154,7 +155,7 @@ class ConsumeQueue:
         return ConsumeQueueUnit._make(_UNPACK(units, at - segment.base - start))
 
     def record_bytes(self, first: int, end: int) -> int:
-        """How long the records from queue offset ``first`` to before ``end`` are together."""
+        """Return the total size of the records from queue offset ``first`` up to before ``end``."""
         total = 0
         at, end = first * UNIT_SIZE, min(end * UNIT_SIZE, self.files.wrote_offset)
         while at < end:
@@ -168,7 +169,7 @@ class ConsumeQueue:
         return total
 
     def first_where(self, low: int, high: int, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
-        """The first queue offset in ``low..high`` whose unit satisfies ``holds``, else ``high``.
+        """Return the first offset in ``low..high`` whose unit satisfies ``holds``, or ``high``.
 
         ``holds`` must be false up to some unit and true from there on. Units that only fill up
         the beginning of the first file never satisfy it.
@@ -187,27 +188,27 @@ class ConsumeQueue:
     def append(self, offset: int, units: memoryview) -> int:
         """Write consecutive units, the first of which has queue offset ``offset``.
 
-        Units that are there already are passed over, which makes it safe to derive a range of the
-        log again. Returns how many were written. Raises DiskFullError.
+        Units that the queue has are skipped, so that it is safe to derive a range of the log again.
+        Returns how many were written. Raises DiskFullError.
         """
         expected = offset * UNIT_SIZE
         if not self.is_confirmed:
             self.is_confirmed = True
-            if expected < self.files.wrote_offset:  # garbage, at the place of this very unit
+            if expected < self.files.wrote_offset:  # garbage in the place of this unit
                 self.files.truncate(expected)
         segment = self.files.last or self.files.roll(expected)
         if segment.wrote == 0 and segment is self.files.first:
             self._begin(segment, expected)
-        there = segment.base + segment.wrote
-        if expected > there:
+        end = segment.base + segment.wrote
+        if expected > end:
             raise QueueGapError(
                 str(segment.path),
                 segment.wrote,
                 _UNPACK(units)[0],
-                gap_detail(self.topic, self.queue_id, there // UNIT_SIZE, offset),
+                gap_detail(self.topic, self.queue_id, end // UNIT_SIZE, offset),
                 CHECK_REMEDY,
             )
-        units = units[there - expected :]
+        units = units[end - expected :]
         written = len(units) // UNIT_SIZE
         while units:
             if segment.is_full:
@@ -217,11 +218,11 @@ class ConsumeQueue:
             units = units[size:]
         return written
 
-    def append_behind(self, offset: int, units: memoryview) -> int:
-        """As :meth:`append` for a light queue: units of records that it does not have yet.
+    def append_light(self, offset: int, units: memoryview) -> int:
+        """Append units as :meth:`append` does, to a light queue, if it lacks their records.
 
-        Where Java has counted messages that did not get into the queue, its units stand one behind
-        the other all the same, and not where the numbers in the records say.
+        Java may have counted messages that did not get into the queue. Its units are consecutive
+        all the same, and not at the queue offsets that the records contain.
         """
         last, segment = self.last_unit, self.files.last
         if last is None:
@@ -235,7 +236,7 @@ class ConsumeQueue:
         return self.append(offset, units) if units else 0
 
     def _begin(self, segment: Segment, at: int) -> None:
-        """Fill the queue's first file up with blank units before byte ``at`` of the queue."""
+        """Fill the queue's first file with blank units up to byte ``at`` of the queue."""
         if segment.base < at < segment.end:
             self._write(segment, memoryview(_PRE_BLANK * ((at - segment.base) // UNIT_SIZE)))
 
@@ -244,14 +245,14 @@ class ConsumeQueue:
         end = at + len(units)
         if end > segment.allocated:
             segment.allocate(end)
-            segment.fill_in()  # here others run while the file system thinks, unlike at the write
+            segment.fill_in()  # faults pages in without the GIL; the write below would hold it
         segment.view[at:end] = units
         segment.wrote_to(end)
 
     # -- flush, recovery, retention -----------------------------------------------------------
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Sync the files that are due; whether all is on disk now."""
+        """Sync the files that are due; return whether everything is on disk now."""
         clean = True
         for segment in self.files.segments:
             if segment.flushed < segment.committed:
@@ -262,12 +263,12 @@ class ConsumeQueue:
         return clean
 
     def load(self, *, torn: bool = True) -> None:
-        """Find the files and the end of the last one: the first unit that was never written.
+        """Find the files and the end of the last one, the first unit that was never written.
 
-        Files are bisected, not read: units are written one behind the other. Files without a
-        unit at the end of the folder are left out; they are made anew when they are needed.
-        Raises SegmentSizeError for files of another size than the queue was made for; a last file
-        of no bytes is none only if a crash may have left it, ``torn``.
+        Files are bisected, not read, because units are written consecutively. Files without a unit
+        at the end of the folder are ignored; they are created again when they are needed. Raises
+        SegmentSizeError for files of another size than the queue has. An empty last file is
+        accepted only if a crash may have left it (``torn``).
         """
         expected = self.files.segment_size
         self.files.torn = torn
@@ -275,7 +276,7 @@ class ConsumeQueue:
         if self.files.segment_size != expected:
             raise SegmentSizeError(
                 f"{self.files.path_of(self.files.min_offset)}: {self.files.segment_size} bytes "
-                f"long, other queues of this store have files of {expected}; {DERIVED_REMEDY}"
+                f"long, but other queues of this store have files of {expected}; {DERIVED_REMEDY}"
             )
         for number, segment in reversed(list(enumerate(self.files.segments))):
             count, start, units = _units_written(segment)
@@ -291,8 +292,7 @@ class ConsumeQueue:
         self.forget_positions()
 
     def adopt(self, bases: Iterable[int], max_offset: int, window: tuple[int, bytes]) -> None:
-        """Go on with files that were found before, up to a queue offset in the last of them, and
-        with units of theirs that are known."""
+        """Use files and units that were found before, up to a queue offset in the last file."""
         self.files.adopt(bases)
         self.window = window
         last = self.files.last
@@ -306,11 +306,11 @@ class ConsumeQueue:
         is_real: Callable[[int, ConsumeQueueUnit], bool],
         is_kept: Callable[[ConsumeQueueUnit], bool] | None = None,
     ) -> int:
-        """Forget the units of records at or behind ``log_end``. Returns how many there were.
+        """Remove the units of records at or after ``log_end``. Returns how many there were.
 
-        Units before it are whole, behind them may stand anything: the bisection ends at the last
-        whole unit or at something that only looks like one, which ``is_real`` denies. Units behind
-        them stay as long as ``is_kept`` says so, for a queue that may not be derivable.
+        Units before it are whole; anything may follow them. The bisection ends at the last whole
+        unit, or at bytes that only look like one, for which ``is_real`` returns False. Later units
+        stay as long as ``is_kept`` returns True, for a queue that may not be derivable.
         """
         end = self.max_offset
         first = self.files.min_offset // UNIT_SIZE
@@ -330,18 +330,18 @@ class ConsumeQueue:
         self.forget_positions()
         return end - keep
 
-    def begin_anew(self) -> None:
-        """Forget every unit, for a queue whose numbers begin with 0 again further on in the log."""
+    def begin_new_life(self) -> None:
+        """Remove every unit, because the numbers begin with 0 again later in the log."""
         while self.files.segments:
             self.files.retire_first(0)
         self.forget_positions()
 
     def forget_positions(self) -> None:
-        """Look the beginning up again at the next question for it."""
+        """Look the beginning up again when it is next needed."""
         self._min = None
 
     def delete_expired(self, log_min: int, grace_ms: int) -> int:
-        """Remove files, never the last, whose units all point before ``log_min``; how many."""
+        """Remove files whose units all point before ``log_min``, except the last."""
         removed = 0
         while len(self.files.segments) > 1:
             segment = self.files.segments[0]
@@ -359,11 +359,11 @@ class ConsumeQueue:
 
 
 def _units_written(segment: Segment) -> tuple[int, int, bytes]:
-    """How many units a file has, and the last of them from some number on.
+    """Return the number of units in a file, the number of the first one read, and those read.
 
-    The file is bisected, and the last page of the search read at once; where the file is sparse
-    that page is all there is. It is read, not mapped: the first access to a mapping may bring
-    megabytes of a hole into memory.
+    The file is bisected, and the last page of the search is read at once; in a sparse file that
+    page is everything. It is read, not mapped: the first access to a mapping may bring megabytes
+    of a hole into memory.
     """
     data_end = segment.data_end
     low, high = 0, -(-data_end // UNIT_SIZE)
@@ -373,7 +373,7 @@ def _units_written(segment: Segment) -> tuple[int, int, bytes]:
             low = middle + 1
         else:
             high = middle
-    size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # no page of the hole behind it
+    size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # without the hole that follows
     units = bytes(segment.read(low * UNIT_SIZE, size)).ljust((high - low) * UNIT_SIZE, b"\0")
     count = bisect_left(
         range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)

@@ -1,7 +1,7 @@
 """The lives of a queue: a topic that was deleted and created again counts from 0 again.
 
-The records of the former topic stay in the log until they expire. Whoever follows the log therefore
-meets the numbers of one life after those of the other, and only the last life is in the queue.
+The records of the former topic stay in the log until they expire. A reader of the log therefore
+meets the queue offsets of one life after those of another, and only the last life is in the queue.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
 from firetrail.store.queues.table import QueueKey
 
 
-def begins_anew(number: int, end: int) -> bool:
-    """Whether a message with this number begins a new life of a queue that goes up to ``end``.
+def begins_new_life(number: int, end: int) -> bool:
+    """Return whether a message begins a new life of a queue that has ``end`` units.
 
-    Only number 0 does. Any other number that was there before is a repetition: RocketMQ numbers
-    messages again whose units a crash has taken away, and the first of each number counts.
+    Only number 0 does. Any other number that the queue has is a repetition: RocketMQ reuses
+    numbers whose units a crash has removed, and the first message of each number counts.
     """
     return number == 0 and end > 0
 
 
 class Reason(StrEnum):
-    """Why messages of the log are in no queue; scripts rely on the names."""
+    """Why messages of the log are in no queue; scripts rely on these names."""
 
     FORMER = "created-again"
     DELETED = "deleted"
@@ -36,12 +36,11 @@ class Reason(StrEnum):
 _SENTENCES = {
     Reason.FORMER: "{count} of topic {topic}, which was deleted and created again since, {are} "
     "left out",
-    Reason.DELETED: "{count} of topic {topic} {are} left out: it was deleted, for "
-    f"{TOPICS_FILE} is newer and does not list it",
+    Reason.DELETED: "{count} of topic {topic} {are} left out: "
+    f"{TOPICS_FILE} is newer and does not list the topic, so it was deleted",
     Reason.REPEATED: "{count} of topic {topic} {are} left out: other messages have their queue "
     "offsets",
-    Reason.BATCHES: "topic {topic} is left alone: it has queues of batches, which only RocketMQ "
-    "reads",
+    Reason.BATCHES: "topic {topic} is left out: it has batch queues, which only RocketMQ reads",
 }
 
 
@@ -63,21 +62,21 @@ class LeftOut(NamedTuple):
 class Lives:
     """Counts the messages of a log that its queues do not have.
 
-    It is told about all units in the order of the log, in runs of consecutive numbers.
+    All units are passed to it in the order of the log, in runs of consecutive numbers.
     """
 
     def __init__(self) -> None:
         self._ends: dict[QueueKey, int] = {}
         self._newest: dict[QueueKey, int] = {}
-        self._created: dict[str, int] = {}  # where topics began anew
+        self._created: dict[str, int] = {}  # where topics began again
         self._messages: Counter[QueueKey] = Counter()
         self._former: Counter[QueueKey] = Counter()
         self._repeated: Counter[QueueKey] = Counter()
 
     def note(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
-        """Take a run with its first and newest record's places; whether a new life begins."""
+        """Count a run, given its first and newest record; return whether a new life begins."""
         end = self._ends.get(key, 0)
-        is_new = begins_anew(number, end)
+        is_new = begins_new_life(number, end)
         if is_new:
             self._former[key] += self._messages.pop(key) + self._repeated.pop(key, 0)
             self._created[key[0]] = first
@@ -91,17 +90,17 @@ class Lives:
         return is_new
 
     def end(self, key: QueueKey) -> int | None:
-        """The number behind the last one of a queue, None if it has no message."""
+        """Return one past the last number of a queue, or None if it has no message."""
         return self._ends.get(key)
 
     def absent(self, catalog: Catalog) -> dict[QueueKey, Reason]:
-        """The queues that are not there because their topic was deleted."""
+        """Return the queues that do not exist because their topic was deleted."""
         deleted = self._deleted(catalog)
         found = dict.fromkeys(self.former(catalog), Reason.FORMER)
         return found | {key: Reason.DELETED for key in self._newest if key[0] in deleted}
 
     def former(self, catalog: Catalog) -> list[QueueKey]:
-        """The queues that a topic had before it was deleted and created again."""
+        """Return the queues that a topic had before it was deleted and created again."""
         return [
             key
             for key, newest in self._newest.items()
@@ -115,7 +114,7 @@ class Lives:
         return {topic for topic, place in newest.items() if catalog.is_deleted(topic, place)}
 
     def left_out(self, catalog: Catalog) -> tuple[LeftOut, ...]:
-        """What is in no queue."""
+        """Return the messages that are in no queue, by topic and reason."""
         absent = self.absent(catalog)
         counts: Counter[tuple[str, Reason]] = Counter()
         for key in self._newest:
@@ -126,6 +125,6 @@ class Lives:
             else:
                 counts[key[0], Reason.FORMER] += former
                 counts[key[0], Reason.REPEATED] += repeated
-        found = [LeftOut(*told, count) for told, count in counts.items() if count]
+        found = [LeftOut(*cause, count) for cause, count in counts.items() if count]
         found += (LeftOut(topic, Reason.BATCHES, None) for topic in catalog.batches)
         return tuple(sorted(found, key=lambda each: each[:2]))

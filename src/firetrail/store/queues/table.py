@@ -1,7 +1,7 @@
 """All consume queues of a store, by topic and queue id.
 
-Folders are listed when the store is opened; a queue's files are looked at when the queue is first
-used. Which queues have something to flush is kept, so that no round walks over all of them.
+Folders are listed when the store is opened; the files of a queue are opened when it is first used.
+The table keeps the set of queues with something to flush, so that no round visits all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QueueKey = tuple[str, int]
 
 
 class Extent(NamedTuple):
-    """What a queue holds: from which byte on it has files, and up to which number units."""
+    """The range of a queue: the first byte of its files, and the number of its units."""
 
     first: int
     end: int
@@ -52,18 +52,18 @@ class QueueTable:
         self._file_size = file_size
         self._writable = writable
         self.residents = Residents(system.files.descriptor_limit())
-        """The queues' files that are open."""
+        """The open files of the queues."""
         self._new_files = NewFiles(system.files)
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
-        """How many of them are light ones, which records of other topics are in."""
-        self.told: Mapping[QueueKey, Extent] | None = None
+        """How many of the queues are light ones, which hold records of other topics."""
+        self.known_extents: Mapping[QueueKey, Extent] | None = None
         """What the queues held at the last clean stop; None if that is not known."""
         self.lost: frozenset[QueueKey] = frozenset()
-        """Queues that lack files, to be derived anew: nobody else looks at them."""
+        """Queues that lack files and will be derived again; other code ignores them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
-        self._guard = threading.Lock()  # over the creation of queue objects
+        self._guard = threading.Lock()  # held while queue objects are created
         self._closed = False
         self.torn = True
         """Whether a crash may have left something unfinished."""
@@ -71,7 +71,7 @@ class QueueTable:
         """Queues with units that are not on disk yet."""
 
     def list_folders(self, topics: Iterable[str] | None = None) -> None:
-        """Find out which queues there are, or which of these topics there are."""
+        """Find out which queues exist, of all topics or of the given ones."""
         base = self._root / CONSUME_QUEUE
         folders = self._system.files.folders
         names = [
@@ -89,34 +89,34 @@ class QueueTable:
 
     @property
     def count(self) -> int:
-        """How many queues there are."""
+        """The number of queues."""
         return len(self._known)
 
     @property
     def has_light_queues(self) -> bool:
-        """Whether any of them is a light one."""
+        """Whether any of the queues is a light one."""
         return self.light_queues > 0
 
     @property
     def may_lack_light_queues(self) -> bool:
-        """Whether light queues are to be derived: there are some, or no queues at all."""
+        """Whether light queues are to be derived: some exist, or no queues at all."""
         return not self._known or self.has_light_queues
 
     def topics(self) -> list[str]:
-        """Every topic that has a queue, in order."""
+        """Return every topic that has a queue, in order."""
         return sorted({topic for topic, _ in self.pairs()})
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, or None if no message was ever put to it."""
+        """Return the queue, or None if no message was ever put to it."""
         queue = self.loaded.get((topic, queue_id))
         if queue is None and (topic, queue_id) in self._known:
             return self.open(topic, queue_id)
         return queue
 
     def is_complete(self, topic: str, queue_id: int, extent: Extent | None) -> bool:
-        """Whether a queue has all its files at full length, one behind the other.
+        """Return whether a queue has all its files, consecutive and of full length.
 
-        With an ``extent``, it also begins no later, and has a unit right before its end.
+        With an ``extent``, it must also begin no later, and have a unit right before its end.
         """
         if (topic, queue_id) not in self._known:
             return extent is None
@@ -127,7 +127,7 @@ class QueueTable:
             if (base := parse_segment_name(name)) is not None
         }
         if self.torn and found and next(reversed(found.values())) == 0:
-            found.popitem()  # a crash right after its creation left it
+            found.popitem()  # a crash right after its creation left it empty
         bases, sizes = list(found), found.values()
         if any(size != self._file_size for size in sizes):
             return False
@@ -138,17 +138,17 @@ class QueueTable:
         return bool(bases) and bases[0] <= extent.first and self._has_unit(folder, extent.end - 1)
 
     def extents(self) -> dict[QueueKey, Extent]:
-        """What every queue holds; of those that were not used, as it was :attr:`told`."""
+        """Return the extent of every queue; of unused ones, that of :attr:`known_extents`."""
         found = {
             key: Extent(queue.files.min_offset, queue.max_offset)
             for key, queue in list(self.loaded.items())
             if queue.max_offset
         }
-        known = {key: extent for key, extent in (self.told or {}).items() if key in self._known}
-        return known | found
+        before = self.known_extents or {}
+        return {key: before[key] for key in before if key in self._known} | found
 
     def discard(self, topic: str, queue_id: int) -> None:
-        """Remove the files of a queue that is to be derived anew."""
+        """Remove the files of a queue that will be derived again."""
         queue = self.loaded.pop((topic, queue_id), None)
         if queue is not None:
             self.dirty.discard(queue)
@@ -159,10 +159,10 @@ class QueueTable:
                 self._system.files.remove(folder / name)
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a queue has a unit right before ``offset``, or had one that has expired.
+        """Return whether a queue has a unit right before ``offset``, or had one that has expired.
 
-        A queue that is not in use is not opened for it: a start asks this for every position of
-        every group, and one read of 20 bytes is a fraction of what opening a queue costs.
+        A queue that is not in use is not opened for this: a start asks it for every position of
+        every group, and one read of 20 bytes costs a fraction of opening a queue.
         """
         queue = self.loaded.get((topic, queue_id))
         if queue is not None:
@@ -174,7 +174,7 @@ class QueueTable:
         return self._has_unit(self._root / queue_folder(topic, queue_id), offset - 1)
 
     def _has_unit(self, folder: Path, offset: int) -> bool:
-        """Whether the files in a folder have a unit at a queue offset, or had."""
+        """Return whether the files in a folder have a unit at a queue offset, or had one."""
         at = offset * UNIT_SIZE
         base = at - at % self._file_size
         files = self._system.files
@@ -190,7 +190,7 @@ class QueueTable:
             files.close(descriptor)
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, a new and empty one if there is none."""
+        """Return the queue; create an empty one if it does not exist."""
         key = (topic, queue_id)
         queue = self.loaded.get(key)
         if queue is not None:
@@ -210,7 +210,7 @@ class QueueTable:
                     residents=self.residents,
                     new_files=self._new_files,
                 )
-                if key in self._known:  # else there is no file of it
+                if key in self._known:  # otherwise it has no files
                     try:
                         queue.load(torn=self.torn)
                     except BaseException:
@@ -221,26 +221,26 @@ class QueueTable:
         return queue
 
     def _note(self, topic: str, queue_id: int) -> None:
-        """There is this queue."""
+        """Add a queue to the known ones."""
         if (topic, queue_id) not in self._known:
             self._known[topic, queue_id] = None
             self.light_queues += is_light(topic)
 
     def remove(self, topic: str) -> None:
-        """Remove the queues of a topic with their files; the next message makes a new one.
+        """Remove the queues of a topic with their files; the next message creates a new one.
 
-        Nobody may append to them meanwhile.
+        No thread may append to them during this call.
         """
         keys = [key for key in self.pairs() if key[0] == topic]
         if not keys:
-            return  # nor is any name made into a path that is not a folder's already
+            return  # a name that is not a folder must not become a path
         for key in keys:
             self.remove_queue(*key)
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
-        """Remove a queue with its files, and the folder of its topic with the last one.
+        """Remove a queue with its files, and the folder of its topic with the last queue.
 
-        Nobody may append to it meanwhile.
+        No thread may append to it during this call.
         """
         key = (topic, queue_id)
         queue = self.open(*key)
@@ -253,26 +253,26 @@ class QueueTable:
         self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
 
     def all(self) -> Iterator[ConsumeQueue]:
-        """Every queue that is not lost, loaded one by one."""
+        """Yield every queue that is not lost, opening them one by one."""
         for topic, queue_id in self.pairs():
             if (topic, queue_id) in self.lost:
                 continue
             yield self.open(topic, queue_id)
 
-    def number_on(self) -> None:
-        """Let the next message of each queue have the offset behind its last unit.
+    def continue_numbering(self) -> None:
+        """Give the next message of each queue the offset after its last unit.
 
-        For recovery, which adds units that no put has counted; while messages are put, the puts
-        count ahead of the units.
+        Recovery needs this, because it adds units that no put has counted. During normal
+        operation the puts count ahead of the units.
         """
         for queue in self.loaded.values():
             queue.next_offset = queue.max_offset
 
     def flush(self, least_pages: int = 0, is_over: Callable[[], bool] | None = None) -> bool:
-        """Sync the queues that have enough unsynced units; with ``least_pages`` 0 all is durable
-        then, the names of new queues, too.
+        """Sync the queues that have enough unsynced units.
 
-        False, and not all is, if the time for it ``is_over`` before.
+        With ``least_pages`` 0 everything is durable afterwards, including the names of new queues.
+        Returns False, and not everything is, if ``is_over`` returned True before that.
         """
         syncs = [partial(self._flush_queue, queue, least_pages) for queue in list(self.dirty)]
         if not self._system.files.at_once(syncs, is_over):
@@ -289,7 +289,7 @@ class QueueTable:
                 self.dirty.add(queue)
 
     def close(self) -> None:
-        """Close the files of every queue in use; no queue can be opened any more."""
+        """Close the files of every queue in use; no queue can be opened afterwards."""
         with self._guard:
             self._closed = True
         for queue in self.loaded.values():

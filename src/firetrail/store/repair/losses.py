@@ -19,7 +19,7 @@ from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
-from firetrail.store.queues.lives import Lives, begins_anew
+from firetrail.store.queues.lives import Lives, begins_new_life
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
 
@@ -260,7 +260,7 @@ def _count(
     """
     key, number = (record.topic, record.queue_id), record.queue_offset
     queue = queues.get(key)
-    if queue is None or (queue.readable and begins_anew(number, queue.end_offset)):
+    if queue is None or (queue.readable and begins_new_life(number, queue.end_offset)):
         queue = queues[key] = QueueLoss(*key, *known.get(key, (number, number)))
     queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
     queue.readable += 1

@@ -28,7 +28,7 @@ from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
 from firetrail.store.inspect.log_files import misfits, segment_sizes
 from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.queues.lives import begins_anew
+from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
 
 EXTENSIONS = "consumequeue_ext"
@@ -179,7 +179,7 @@ class QueueCheck:
             # A log that begins at 0 has every message of every queue; others do not.
             if self._checks.log_min == 0 and offset != 0 and not damage:
                 self._note_record(record, f"is message {offset} of its queue, not 0")
-        elif begins_anew(offset, expected):
+        elif begins_new_life(offset, expected):
             self._restart(record, expected)
         elif offset > expected and damage:
             self._look_at_unclaimed(expected, offset)
@@ -258,7 +258,7 @@ class QueueCheck:
         """
         if self._first is None:
             self._first = self._next = self._expected_first()
-        elif begins_anew(offset, self._numbered):
+        elif begins_new_life(offset, self._numbered):
             self._restart(decode_unit(units).physical_offset, self._numbered)
             self._next = 0
         self._numbered = offset + len(units) // UNIT_SIZE
