@@ -52,7 +52,7 @@ def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
     told = firetrail("fsck", root)
     assert told.code == 1
     first, last, advice = told.out.splitlines()
-    assert advice.startswith(f"to repair it: 'firetrail salvage {root} --into DIR' makes a new")
+    assert advice.startswith(f"to repair it: 'firetrail salvage {root} --into DIR' copies every")
     assert first == (
         f"{LOG} at 332 (record 332): record-magic: magic: 0xDBA320A7 is not that of a record; "
         "the next good record is at 498"

@@ -172,5 +172,5 @@ class TestIndex:
             assert [kind for kind, _ in gaps(root)] == [ProblemKind.INDEX_CHAIN]
         path.write_bytes(good)
         overwrite(path, 0, bytes(40))
-        expected = (ProblemKind.INDEX_HEADER, "the header counts no entries, but there are some")
+        expected = (ProblemKind.INDEX_HEADER, "the header counts no entries, but the file has some")
         assert set(gaps(root)) == {expected}

@@ -60,7 +60,7 @@ def test_not_into_the_store(inside: str, tmp_path: Path, firetrail: Firetrail) -
     before = state(root)
     told = firetrail("rebuild", root, "--into", root / inside)
     assert told.code == 2
-    assert "inside of the store" in told.err
+    assert "inside the store" in told.err
     assert state(root) == before
 
 

@@ -169,7 +169,7 @@ def test_a_zeroed_page_is_reported_once_by_a_server(
     assert line == (
         f"T queue 0: messages {hit[0]} to {hit[-1]} are damaged and left out: "
         f"{root / first.file} at offset {first.at} (record {first.physical_offset}): message "
-        f"{hit[0]} of T/0: zeros where a record should begin; see all that is damaged with "
+        f"{hit[0]} of T/0: zeros where a record should begin; list all damage with "
         "'firetrail fsck STORE'; other messages can be read"
     )
 

@@ -44,7 +44,7 @@ def test_without_time_to_dispatch(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     dispatcher._is_over = lambda: True  # nothing is dispatched any more
     put_to_new_topics(store)
     assert store.dispatch_behind
-    store.close(within_s=-1)
+    store.close(within_s=0)
     assert "bytes of the log left to dispatch; the next start dispatches them" in caplog.text
     assert (tmp_path / "store" / "abort").exists()
     check_complete(tmp_path / "store")
@@ -77,7 +77,7 @@ def test_without_time_to_sync(tmp_path: Path) -> None:
     store = Store.open(root, small_config())
     put_to_new_topics(store)
     assert store.wait_dispatched()
-    store.close(within_s=-1)
+    store.close(within_s=0)
     assert (root / "abort").exists()
     assert len(derived(root)[0]) == TOPICS
     check_complete(root)

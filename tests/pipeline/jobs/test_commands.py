@@ -50,7 +50,7 @@ class TestRebuild:
         root = copy_of("v4-clean", tmp_path)
         before = state(root)
         for wrong, word in (
-            ((root, "--into", root / "new"), "inside of the store"),
+            ((root, "--into", root / "new"), "inside the store"),
             ((root, "--into", tmp_path), "not an empty folder"),
             ((tmp_path, "--into", tmp_path / "new"), "not a message store"),
         ):

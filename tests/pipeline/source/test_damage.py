@@ -171,6 +171,6 @@ def test_a_lookup_notices_entries_of_zeros(tmp_path: Path) -> None:
     options = {"path": str(tmp_path), "subscribe": "usual", "key": "k7"}
     assert plan_batch(parse_options(options)).splits
     overwrite(index, entry_at(16, 1), bytes(20 * 40))
-    with pytest.raises(StoreDamagedError, match=r"leads to entry .* rebuild the index"):
+    with pytest.raises(StoreDamagedError, match=r"points to entry .* rebuild the index"):
         plan_batch(parse_options(options))
     plan_batch(parse_options(options | {"mode": "PERMISSIVE"}))

@@ -249,7 +249,7 @@ class TestNumbers:
             store._engine.queues.open("t1", 0).next_offset = 5
             store.put(Message("t1", b"behind a gap"))
         before = derived(root)
-        with pytest.raises(StoreDamagedError, match="t1/0 has 2 units, the next message"):
+        with pytest.raises(StoreDamagedError, match="t1/0 has 2 units, but its next message"):
             BrokerStore.open(root, CONFIG)
         assert derived(root) == before
 

@@ -142,7 +142,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (full / "file").touch()
     with pytest.raises(StoreError, match="not an empty folder; choose a new or empty one"):
         back_up(System(), root, full, CONFIG)
-    with pytest.raises(StoreError, match="inside of the store"):
+    with pytest.raises(StoreError, match="inside the store"):
         back_up(System(), root, root / "copy", CONFIG)
     with pytest.raises(NotAStoreError):
         back_up(System(), tmp_path, tmp_path / "copy", CONFIG)

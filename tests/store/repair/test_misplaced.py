@@ -90,7 +90,7 @@ def test_the_number_alone(number: int, queues: bool, root: Path, stored: list[Re
         number,
         10,
     )
-    assert record.detail == f"says it is message {number} of T/0, and is 10"
+    assert record.detail == f"is marked as message {number} of T/0, but is 10"
 
 
 def test_two_numbers_in_a_row(root: Path, stored: list[Record]) -> None:
@@ -177,8 +177,8 @@ def test_a_dry_run_says_what_the_repair_says(
         assert main(["fsck", str(root), "--repair", "rebuild-derived", *words]) == 1
         told.append(capsys.readouterr().err)
     assert told[0] == told[1]
-    assert f"(record {stored[30].physical_offset}): the record says it is message" in told[0]
-    assert "nothing was changed; put the file back from a copy, or make a new store" in told[0]
+    assert f"(record {stored[30].physical_offset}): the record is marked as message" in told[0]
+    assert "nothing was changed; restore the file from a copy, or copy every good" in told[0]
     assert "'firetrail salvage STORE --into DIR'" in told[0]
     assert not list(root.glob("repair-*"))
 
@@ -191,11 +191,12 @@ def test_a_salvage_reports_them(
     assert main(["salvage", str(root), "--into", str(tmp_path / "one")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:4] == [
-        f"left out: the record at {stored[30].physical_offset}, which says it is message 10 of "
+        f"left out: the record at {stored[30].physical_offset}, which is marked as message 10 of "
         "T/1, where it does not fit, and belongs to another queue",
-        f"kept: the record at {stored[33].physical_offset}, which is message 11 of T/0, not 10",
-        f"kept: the record at {stored[41].physical_offset}, which says it is message 77 of T/2, "
-        "and is 13",
+        f"kept: the record at {stored[33].physical_offset}, which is message 11 of T/0, "
+        "but 10 was expected",
+        f"kept: the record at {stored[41].physical_offset}, which is marked as message 77 of T/2, "
+        "but is 13",
     ]
     assert main(["salvage", str(root), "--into", str(tmp_path / "two"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["misplaced"]

@@ -117,7 +117,7 @@ def test_only_one_process_makes_it(store: Path, tmp_path: Path) -> None:
         text=True,
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(StoreError, match=f"process {other.pid} is making it; wait for it"):
+        with pytest.raises(StoreError, match=f"process {other.pid} is creating it; wait for it"):
             rebuilt(store, tmp_path / "new")
         other.communicate()
     rebuilt(store, tmp_path / "new")

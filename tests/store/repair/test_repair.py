@@ -248,7 +248,7 @@ def test_queue_offsets_go_on(root: Path) -> None:
     damage = root / "commitlog" / f"{low:020d}"
     flip(damage, 4)
     done = repaired(root, Repair.TRUNCATE_LOG)
-    told = "queue old/0 has no messages in the log and goes on with number 1"
+    told = "queue old/0 has no messages in the log and continues with number 1"
     assert any(told in line for line in done)
     with Store.open(root) as store:
         assert store.put(Message("old", b"next")).queue_offset == 1

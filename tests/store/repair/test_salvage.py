@@ -107,7 +107,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     spoil(root, stored[30], 4)
     with Store.open(root), pytest.raises(StoreLockedError, match="has the store open; stop it"):
         salvaged(root, target)
-    with pytest.raises(StoreError, match="inside of the store"):
+    with pytest.raises(StoreError, match="inside the store"):
         salvaged(root, root / "saved")
     target.mkdir()
     (target / "file").touch()

@@ -1,7 +1,7 @@
 """One index file: a hash table from keys to physical offsets.
 
-The header, the slots and the entries are written in place. What is on disk at a crash is known only
-up to the last sync, so :meth:`IndexFile.cut` rebuilds the chains from the entries that are good.
+The header, the slots and the entries are written in place. After a crash it is known only that the
+last sync is on disk, so :meth:`IndexFile.cut` rebuilds the chains from the entries that are good.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class IndexFile:
     def create(
         cls, system: System, folder: Path, geometry: IndexGeometry, previous: IndexFile | None
     ) -> IndexFile:
-        """A new file, named after the time, that goes on where ``previous`` ends.
+        """Create a file that is named after the time and continues where ``previous`` ends.
 
-        Raises DiskFullError, and then there is no file.
+        Raises DiskFullError and leaves no file then.
         """
         path = _free_path(system, folder, previous)
         return cls.create_at(system, path, geometry, previous.header if previous else None)
@@ -55,7 +55,7 @@ class IndexFile:
     def create_at(
         cls, system: System, path: Path, geometry: IndexGeometry, before: IndexHeader | None
     ) -> IndexFile:
-        """A new file called ``path`` that goes on where the one with the header ``before`` ends."""
+        """Create the file ``path``, which continues after a file with the header ``before``."""
         size = index_file_size(geometry.slots, geometry.entries)
         segment = Segment.create(system, path, 0, size, growth=_GROWTH)
         try:
@@ -76,9 +76,9 @@ class IndexFile:
     def load(
         cls, system: System, path: Path, expected: IndexGeometry, *, writable: bool
     ) -> IndexFile:
-        """A file that is there. If its size is not the expected one its content tells the rest.
+        """Open an existing file. If it has not the expected size, its content shows the geometry.
 
-        Its space counts as not allocated: the Java store makes files with holes.
+        Its space counts as not allocated, because the Java store creates files with holes.
         """
         size = system.files.size(path)
         segment = Segment(system, path, 0, size, writable=writable, growth=_GROWTH)
@@ -92,7 +92,7 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """The header as it stands in the file now."""
+        """The current header of the file."""
         try:
             return decode_index_header(self.segment.read(0, INDEX_HEADER.size))
         except FormatError as error:
@@ -100,19 +100,19 @@ class IndexFile:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Store time and physical offset of the last message: the short way to them."""
+        """Store time and physical offset of the last message, without decoding the header."""
         end: tuple[int, int] = _END(self.segment.read(0, INDEX_HEADER.size))
         return end
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether there is no room for another entry."""
         return self.header.next_entry >= self.entries
 
     def append(self, entries: array[int] | memoryview, first: int, count: int) -> int:
-        """Append entries ``first`` to ``count`` as far as the file has room; the next one.
+        """Append entries ``first`` to ``count`` while there is room; return the next one.
 
-        Raises DiskFullError, and then none was appended.
+        After a DiskFullError none was appended.
         """
         number = self.header.next_entry
         limit = min(number + count - first, self.entries)
@@ -122,31 +122,31 @@ class IndexFile:
         return first
 
     def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets of messages whose key may have this hash, newest first."""
+        """Return physical offsets of messages whose key may have this hash, newest first."""
         try:
             return walk(self.segment.view, self.slots, key_hash, begin, end, limit)
         except FormatError as error:
             raise _not_an_index_file(self.segment.path, error) from error
 
     def kept_before(self, log_end: int) -> int:
-        """How many entries, from the first on, are whole and point before ``log_end``."""
+        """Return how many entries, from the first on, are whole and point before ``log_end``."""
         written = max(self.segment.data_end - entry_at(self.slots, 0), INDEX_ENTRY.size)
         limit = min(-(-written // INDEX_ENTRY.size), self.entries)
         return count_entries(self.segment.view, self.slots, limit, log_end)
 
     def offset_of(self, number: int) -> int:
-        """Physical offset that entry ``number`` (the first is 1) points to."""
+        """Return the physical offset that entry ``number`` (from 1) points to."""
         at = entry_at(self.slots, number) + INDEX_ENTRY.offsets["physical_offset"]
         return int.from_bytes(self.segment.view[at : at + 8], "big", signed=True)
 
     def cut(self, keep: int, end_time: int | None) -> None:
-        """Keep the first ``keep`` entries, link all chains anew, and sync.
+        """Keep the first ``keep`` entries, link all chains again, and sync.
 
         ``end_time`` is the store time of the message that the last of them points to, None if it
-        is not known. Of the header only what the first entry has set counts.
+        is not known. Only those fields of the header that the first entry has set are kept.
         """
         segment = self.segment
-        used = self._written_behind(keep)
+        used = self._written_after(keep)
         segment.set_position(0)
         segment.allocate(entry_at(self.slots, keep + 1 + used))
         cut_entries(segment.view, self.slots, keep + 1, keep + 1 + used)
@@ -161,8 +161,8 @@ class IndexFile:
         segment.sync()
         segment.set_position(entry_at(self.slots, keep + 1))
 
-    def _written_behind(self, keep: int) -> int:
-        """Over how many entries behind the kept ones something may have been written."""
+    def _written_after(self, keep: int) -> int:
+        """Return over how many entries after the kept ones something may have been written."""
         start = entry_at(self.slots, keep + 1)
         segment = self.segment
         ranges = segment.system.files.data_ranges(segment.descriptor, start, segment.size)
@@ -181,7 +181,7 @@ def _not_an_index_file(path: Path, error: ValueError) -> StoreDamagedError:
 
 
 def _free_path(system: System, folder: Path, previous: IndexFile | None) -> Path:
-    """A name that sorts behind that of the file before, even if the clock went back."""
+    """Return a name that sorts after that of the previous file, even if the clock went back."""
     created = datetime.fromtimestamp(system.clock.now_ms() / 1000)
     if previous is not None:
         before = parse_index_name(previous.segment.path.name)

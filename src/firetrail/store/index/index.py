@@ -1,7 +1,7 @@
 """The index: all index files of a store, oldest first, and queries over them.
 
-Only the newest file is written. Its end offset says up to where the log is indexed, so a range of
-the log can be offered again; only records with keys move it.
+Only the newest file is written. Its end offset says how far the log is indexed, so a range of the
+log can be passed again. Only records with keys move it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from firetrail.system import System
 
 
 class IndexCut(NamedTuple):
-    """How many files and, of the last of them, how many entries to keep."""
+    """How many files to keep and, of the last one, how many entries."""
 
     files: int
     keep: int
-    resume: int  # physical offset from which on the log must be indexed again
+    resume: int  # physical offset from which the log must be indexed again
 
 
 class Index:
@@ -39,16 +39,16 @@ class Index:
         self._geometry = geometry
         self._writable = writable
         self.files: tuple[IndexFile, ...] = ()
-        self._guard = threading.Lock()  # over changes of the three lists
+        self._guard = threading.Lock()  # held while the three lists change
         self._unsynced: list[IndexFile] = []
         self._retired: list[IndexFile] = []
 
     def load(self, *, torn: bool = False) -> None:
-        """Find the files there are; names that are not those of index files are left alone.
+        """Find the existing files; other files in the folder are ignored.
 
-        A file of no bytes, which a crash right after its creation leaves behind, is removed if
-        the index is writable. Only the newest file is looked into, and not even that if it may be
-        ``torn``: then :meth:`cut` must follow.
+        An empty file, which a crash right after its creation leaves, is removed if the index is
+        writable. Only the newest file is read, and not even that if it may be ``torn``: then
+        :meth:`cut` must follow.
         """
         loaded: list[IndexFile] = []
         try:
@@ -63,12 +63,12 @@ class Index:
                 elif self._writable:
                     self._system.files.remove(path)
             if loaded and not torn:
-                _ = loaded[-1].header  # raises if it is none
+                _ = loaded[-1].header  # raises if the file is not an index file
         finally:
             self.files = tuple(loaded)
 
     def clear(self) -> None:
-        """Remove every file, loaded or not, to be made anew; nobody may use the index meanwhile."""
+        """Remove every file, loaded or not; no thread may use the index during the call."""
         files, self.files = self.files, ()
         for file in files:
             file.segment.destroy(0)
@@ -78,12 +78,12 @@ class Index:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last record with a key, 0 if there is none."""
+        """Physical offset of the last record with a key; 0 if there is none."""
         return self.end[1]
 
     @property
     def end(self) -> tuple[int, int]:
-        """Store time and physical offset of that record."""
+        """Store time and physical offset of the last record with a key."""
         return self.files[-1].end if self.files else (0, 0)
 
     @property
@@ -100,10 +100,10 @@ class Index:
         return 0, 0
 
     def append(self, entries: array[int], first: int, count: int) -> int:
-        """Append some of the entries ``first`` to ``count``; the next one to append.
+        """Append some of the entries ``first`` to ``count``; return the next one to append.
 
-        They were derived from the log behind :attr:`end_offset`. Raises DiskFullError, and then
-        none was appended.
+        They were derived from the log after :attr:`end_offset`. After a DiskFullError none was
+        appended.
         """
         if not self.files or self.files[-1].is_full:
             self._roll()
@@ -126,14 +126,14 @@ class Index:
             file.segment.sync()
 
     def let_go(self) -> None:
-        """Keep no page of the files in this process's memory."""
+        """Release all pages of the files from this process's memory."""
         for file in self.files:
             file.segment.let_go(file.segment.size)
 
     def query(self, question: KeyQuestion, limit: int) -> list[int]:
-        """Physical offsets of at most ``limit`` messages that may be asked for, newest first.
+        """Return physical offsets of at most ``limit`` messages that may match, newest first.
 
-        Only hashes and seconds are in the index, the rest is for the caller to check.
+        The index contains only hashes and seconds; the caller must check the rest.
         """
         key_hash, begin, end = question.key_hash, question.begin, question.end
         found: list[int] = []
@@ -145,15 +145,16 @@ class Index:
             except StoreClosedError:
                 if file.segment.is_open:
                     raise
-                break  # deleted meanwhile, as were all before it
+                break  # deleted during the query, as were all before it
         return found
 
     def plan_cut(self, log_end: int, trusted: bool, has_record: Callable[[int], bool]) -> IndexCut:
-        """What to keep of the newest files: whole entries of records before ``log_end``.
+        """Return what to keep of the newest files: whole entries of records before ``log_end``.
 
-        If ``trusted``, everything before ``log_end`` is known to have been synced; otherwise only
-        what is found counts, less the last record, which may lack some of its keys. What a crash
-        left behind the last entry may look like one: but the log has no record where it points.
+        If ``trusted``, everything before ``log_end`` is known to have been synced. Otherwise only
+        what is found counts, without the last record, which may lack some of its keys. Bytes that a
+        crash left after the last entry may look like one, but the log has no record where it
+        points.
         """
         for number, file in reversed(list(enumerate(self.files))):
             keep = file.kept_before(log_end)
@@ -167,7 +168,7 @@ class Index:
         return IndexCut(min(len(self.files), 1), 0, log_end if trusted else 0)
 
     def cut(self, plan: IndexCut, time_of: Callable[[int], int | None]) -> None:
-        """Cut the index back to what was planned; older files are not touched."""
+        """Cut the index back to the plan; older files do not change."""
         while len(self.files) > plan.files:
             dropped, self.files = self.files[-1], self.files[:-1]
             dropped.segment.destroy(0)
@@ -176,7 +177,7 @@ class Index:
             newest.cut(plan.keep, time_of(newest.offset_of(plan.keep)) if plan.keep else None)
 
     def delete_expired(self, log_min: int, grace_ms: int) -> int:
-        """Remove files, never the last, that point only before ``log_min``; how many."""
+        """Remove files, except the last, that point only before ``log_min``; return how many."""
         removed = 0
         while len(self.files) > 1 and self.files[0].header.end_offset < log_min:
             with self._guard:
@@ -189,7 +190,7 @@ class Index:
         return removed
 
     def sweep(self, grace_ms: int) -> None:
-        """Try again to remove the files that were still read."""
+        """Retry to remove the files that were still being read."""
         self._retired = [f for f in self._retired if not f.segment.destroy(grace_ms)]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Whether an index holds tags: RocketMQ 5.5 enters them beside the keys, earlier versions do not.
+"""Whether an index contains tags: RocketMQ 5.5 adds them beside the keys, earlier versions do not.
 
-Nothing in the files says so. It shows at a message that has a tag: all its entries stand together,
-and one of them is the tag's or none is.
+Nothing in the files says so, but a message with a tag shows it: all its entries are adjacent, and
+one of them is that of the tag or none is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from firetrail.store.log.records import record_at
 from firetrail.store.results import decode_message
 
 TAG_PREFIX = "T#"
-"""What stands before a tag where a key would stand: ``topic#T#tag`` is hashed."""
-ENTRIES_LOOKED_AT = 1000
-"""If so many entries, the newest ones, do not tell, nothing does."""
+"""The prefix of a tag in place of a key: ``topic#T#tag`` is hashed."""
+ENTRIES_EXAMINED_MAX = 1000
+"""Entries, the newest ones, that are examined before the answer counts as unknown."""
 
 
 def has_tag_entries(index: Index, log: SegmentQueue) -> bool | None:
-    """Whether the newest entries of the index are with tags, None if they do not tell."""
-    left = ENTRIES_LOOKED_AT
+    """Return whether the newest entries include tags; None if they do not show it."""
+    left = ENTRIES_EXAMINED_MAX
     for file in reversed(index.files):
         for offset, hashes in _newest_messages(file, left):
             left -= len(hashes)
@@ -40,9 +40,9 @@ def has_tag_entries(index: Index, log: SegmentQueue) -> bool | None:
 
 
 def _newest_messages(file: IndexFile, limit: int) -> Iterator[tuple[int, set[int]]]:
-    """(Physical offset, key hashes) of the messages in a file, newest first.
+    """Yield physical offset and key hashes of the messages in a file, newest first.
 
-    Not of the first and the last one, whose other entries may be in another file or missing.
+    The first and the last one are skipped: their other entries may be in another file or missing.
     """
     last = min(file.header.next_entry, file.entries) - 1
     found: tuple[int, set[int]] | None = None
@@ -53,7 +53,7 @@ def _newest_messages(file: IndexFile, limit: int) -> Iterator[tuple[int, set[int
 
 
 def _entries(file: IndexFile, last: int, limit: int) -> Iterator[IndexEntry]:
-    """The newest entries; those that are damaged tell nothing, nor do zeros that a crash left."""
+    """Yield the newest entries, except damaged ones and zeros that a crash left."""
     for number in range(last, max(last - limit, 0), -1):
         with suppress(FormatError):
             entry = decode_index_entry(file.segment.view, entry_at(file.slots, number))
@@ -66,7 +66,7 @@ def _offset(entry: IndexEntry) -> int:
 
 
 def _tag_hash(log: SegmentQueue, offset: int) -> int | None:
-    """Hash of the tag entry of the message at ``offset``, None without a tag or a good record."""
+    """Return the hash of a message's tag entry; None without a tag or a good record."""
     buffer = record_at(log, offset)
     if buffer is None:
         return None

@@ -1,4 +1,4 @@
-"""Damaged messages of a queue: which file is at fault and where, and how far the damage goes."""
+"""Damaged messages of a queue: which file is damaged and where, and how far the damage goes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey
 
 RANGE_MAX = 10_000
-"""Messages that are looked at to find the end of a damaged range."""
+"""Messages that are read to find the end of a damaged range."""
 REPORTED_MAX = 1000
-"""Ranges that are remembered as reported; with more than that, some are reported again."""
-READ_REMEDY = "see all that is damaged with 'firetrail fsck STORE'; other messages can be read"
+"""Ranges that are remembered as reported; beyond this, some are reported again."""
+READ_REMEDY = "list all damage with 'firetrail fsck STORE'; other messages can be read"
 
 _log = logging.getLogger(__name__)
 
 
 def damage_at(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> StoreDamagedError:
-    """What is wrong with the message at a queue offset: its record, or the unit that leads there.
+    """Return what is wrong with the message at a queue offset: its record, or its unit.
 
-    A unit that fits between its neighbours is taken for good.
+    A unit that fits between its neighbours is considered good.
     """
     name = f"message {offset} of {queue.topic}/{queue.queue_id}"
     unit = queue.unit(offset)
@@ -42,21 +42,21 @@ def damage_at(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> StoreDamag
     file = units.path if units is not None else queue.files.folder
     at = offset * UNIT.size - (units.base if units is not None else 0)
     points = f"points to {unit.size} bytes at {unit.physical_offset}" if unit else "is missing"
-    detail = f"{name}: its unit {points}, which is no message of this queue"
+    detail = f"{name}: its unit {points}, which is not a message of this queue"
     return StoreDamagedError(str(file), at, None, detail, DERIVED_REMEDY)
 
 
 def record_damage(
     segment: Segment, physical_offset: int, detail: str | None = None
 ) -> StoreDamagedError:
-    """The error for a place in the log where a good record should be."""
+    """Return the error for a position in the log where a good record should be."""
     found = detail or _fault(segment, physical_offset) or "no record begins here"
     at = physical_offset - segment.base
     return StoreDamagedError(str(segment.path), at, physical_offset, found, READ_REMEDY)
 
 
 def _fits(queue: ConsumeQueue, offset: int, unit: ConsumeQueueUnit) -> bool:
-    """Whether the record of a unit would stand between those of its neighbours."""
+    """Return whether the record of a unit would be between those of its neighbours."""
     before, after = queue.unit(offset - 1), queue.unit(offset + 1)
     begin = 0
     if before is not None and before.is_written and before != PRE_BLANK:
@@ -66,7 +66,7 @@ def _fits(queue: ConsumeQueue, offset: int, unit: ConsumeQueueUnit) -> bool:
 
 
 def _fault(segment: Segment, physical_offset: int) -> str | None:
-    """What is wrong with the record at a place in the log; None if it is good."""
+    """Describe what is wrong with the record at a position in the log; None if it is good."""
     columns = Columns(1)
     at, limit = physical_offset - segment.base, segment.committed
     rows, _, stop = scan(segment.view, at, limit, segment.base, columns.table, Check.RECORD)
@@ -74,7 +74,7 @@ def _fault(segment: Segment, physical_offset: int) -> str | None:
 
 
 def damaged_until(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> int:
-    """The queue offset behind the damaged messages that begin at ``offset``."""
+    """Return the queue offset after the damaged messages that begin at ``offset``."""
     end = offset + 1
     while end < min(queue.max_offset, offset + RANGE_MAX):
         unit = queue.unit(end)
@@ -88,7 +88,7 @@ def damaged_until(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> int:
 
 
 class DamageReports:
-    """Logs each damaged range of a queue once, however many consumers meet it."""
+    """Logs each damaged range of a queue once, however many consumers come across it."""
 
     def __init__(self, log: SegmentQueue) -> None:
         self._log = log
@@ -96,7 +96,7 @@ class DamageReports:
         self._count = 0
 
     def note(self, queue: ConsumeQueue, offset: int) -> None:
-        """The message at a queue offset is damaged, and consumers do not get it."""
+        """Report that the message at a queue offset is damaged and not delivered to consumers."""
         key = (queue.topic, queue.queue_id)
         if any(offset in known for known in self._reported.get(key, ())):
             return

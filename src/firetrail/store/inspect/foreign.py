@@ -1,4 +1,4 @@
-"""What stands in a store's folder and does not belong there."""
+"""Files and folders in a store that do not belong to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KNOWN |= {WATERMARK}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:
-    """Files and folders that are not those of a store with these queues, relative to it."""
+    """Yield relative paths that do not belong to a store with these queues."""
     names = files.names
     for name in names(root):
         if name not in _KNOWN and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):

@@ -1,9 +1,9 @@
-"""Zeros in queue and index files where something was written, so that too little is found.
+"""Zeros in queue and index files that hide messages.
 
 A page that a disk or a file system has lost reads as zeros. At the end of a queue it looks as if
-the queue ended earlier, in a slot or entry of an index file as if a key had no more messages. Who
-reads a closed store looks here whether that is so. ``firetrail fsck`` finds all of it, because it
-compares everything with the log.
+the queue ended earlier; in a slot or entry of an index file, as if a key had no more messages.
+Readers of a closed store check here whether that is so. ``firetrail fsck`` finds all such gaps,
+because it compares everything with the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from firetrail.store.queues.table import Extent, QueueKey
 from firetrail.store.reader import TIME_MAX
 
 SECTOR = 512
-"""What a disk loses is at least as long; a slot in it that is in use speaks for the others."""
+"""A disk loses at least this many bytes; one used slot in them shows that the others are good."""
 CHAIN_MAX = 1_000_000
-"""Entries of one chain that are looked at."""
+"""Entries of one chain that are read at most."""
 _STEP = 1 << 20
 
 
@@ -37,35 +37,35 @@ _STEP = 1 << 20
 
 
 def queue_gaps(view: StoreView, topic: str, queue_ids: Iterable[int]) -> Iterator[Problem]:
-    """What says that queues of a topic have more messages than are found in them.
+    """Yield the evidence that queues of a topic have more messages than are found in them.
 
-    A gap that is not at the end shows by itself, as units without a message.
+    A gap that is not at the end is visible anyway, as units without a message.
     """
-    if view.state is StoreState.OPEN:  # who writes it is ahead of us
+    if view.state is StoreState.OPEN:  # its writer is ahead of this view
         return
     noted = _noted_extents(view)
     for queue_id in queue_ids:
         tail = view.tails.get((topic, queue_id))
         if tail is None:
             continue
-        there, place = tail.max_offset, tail.max_offset * UNIT_SIZE
+        end, place = tail.max_offset, tail.max_offset * UNIT_SIZE
         extent = noted.get((topic, queue_id))
-        if extent is not None and extent.end > there:
-            detail = f"the queue ends at {there}, but had {extent.end} messages before"
+        if extent is not None and extent.end > end:
+            detail = f"the queue ends at {end}, but had {extent.end} messages before"
             yield _queue_problem(view, topic, queue_id, place, detail)
-        elif _has_data_behind(view, topic, queue_id, place):
-            detail = f"the queue ends at {there} with zeros, but more units follow them"
+        elif _has_data_after(view, topic, queue_id, place):
+            detail = f"the queue ends at {end} with zeros, but more units follow them"
             yield _queue_problem(view, topic, queue_id, place, detail)
 
 
 def _noted_extents(view: StoreView) -> Mapping[QueueKey, Extent]:
-    """What the last owner has noted about queues, if that was Firetrail."""
+    """Return what the last owner recorded about queues, if that was Firetrail."""
     known = read_inventory(view.system, view.root)
     is_current = known.is_current(view.state is StoreState.CLOSED, view.watermark)
     return known.queues if is_current and not last_held_by_java(view.system, view.root) else {}
 
 
-def _has_data_behind(view: StoreView, topic: str, queue_id: int, place: int) -> bool:
+def _has_data_after(view: StoreView, topic: str, queue_id: int, place: int) -> bool:
     with closing(_files_of(view, topic, queue_id)) as files:
         files.load()
         return any(
@@ -90,7 +90,7 @@ def _queue_problem(view: StoreView, topic: str, queue_id: int, place: int, detai
 
 
 def key_gaps(view: StoreView, topic: str, key: str) -> Iterator[Problem]:
-    """What says that the index has more messages with a key than are found through it."""
+    """Yield the evidence that the index has more messages with a key than it finds."""
     key_hash = KeyQuestion(topic, key, 0, TIME_MAX).key_hash
     for file in view.index.files:
         found = _empty_header(file) or _broken_chain(file, key_hash) or _empty_slot(file, key_hash)
@@ -103,39 +103,39 @@ Gap = tuple[int, ProblemKind, str]
 
 
 def _empty_header(file: IndexFile) -> Gap | None:
-    """Entries that the header does not count."""
+    """Find entries that the header does not count."""
     if file.header.entry_count > 1:
         return None
     at = entry_at(file.slots, 1)
     written = any(file.segment.read(at, INDEX_ENTRY.size))
-    if not written or file.header.entry_count > 1:  # since, by who has the store open
+    if not written or file.header.entry_count > 1:  # a live store has counted them since
         return None
-    return 0, ProblemKind.INDEX_HEADER, "the header counts no entries, but there are some"
+    return 0, ProblemKind.INDEX_HEADER, "the header counts no entries, but the file has some"
 
 
 def _broken_chain(file: IndexFile, key_hash: int) -> Gap | None:
-    """A link that leads to something which is no entry of the chain."""
+    """Find a link that does not lead to an entry of the chain."""
     slot, view = key_hash % file.slots, file.segment.view
     at = slot_at(slot)
     (number,) = INDEX_SLOT.struct.unpack_from(view, at)
-    limit = file.header.next_entry + 1  # after the slot: who has the store open goes on
+    limit = file.header.next_entry + 1  # read after the slot, because a live store appends
     for _ in range(CHAIN_MAX):
         if number == 0:
             return None
         if not 0 < number < limit:
-            detail = f"slot {slot} leads to {number}, which is no number of an entry before {limit}"
+            detail = f"slot {slot} points to {number}, which is not an entry before {limit}"
             return at, ProblemKind.INDEX_CHAIN, detail
         at = entry_at(file.slots, number)
         entry = INDEX_ENTRY.struct.unpack_from(view, at)
         if entry[0] % file.slots != slot or not any(entry):
-            detail = f"slot {slot} leads to entry {number}, which is not one of its entries"
+            detail = f"slot {slot} points to entry {number}, which is not one of its entries"
             return at, ProblemKind.INDEX_CHAIN, detail
         limit, number = number, entry[3]
     return None
 
 
 def _empty_slot(file: IndexFile, key_hash: int) -> Gap | None:
-    """A slot among zeros in a file whose header counts more slots in use than there are."""
+    """Find an empty slot among zeros, if the header counts more used slots than the file has."""
     slot = key_hash % file.slots
     at = slot_at(slot)
     start = at - at % SECTOR
@@ -145,7 +145,7 @@ def _empty_slot(file: IndexFile, key_hash: int) -> Gap | None:
     used = _used_slots(file)
     if used >= counted:
         return None
-    detail = f"slot {slot} is empty, and {counted - used} of {counted} slots in use are missing"
+    detail = f"slot {slot} is empty, and {counted - used} of {counted} used slots are missing"
     return at, ProblemKind.INDEX_SLOT, detail
 
 

@@ -1,4 +1,4 @@
-"""The log's files as they are, for those who only look: what does not fit is noted, not refused."""
+"""The files of a log that is only read: files that do not fit are reported, not refused."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from firetrail.system import System
 
 
 def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:
-    """(start offset, length) of every segment file in a folder, in order."""
+    """Return start offset and length of every segment file in a folder, in order."""
     found = []
     for name in system.files.names(folder):
         base = parse_segment_name(name)
         if base is not None:
-            with suppress(FileNotFoundError):  # retention has deleted it meanwhile
+            with suppress(FileNotFoundError):  # retention has deleted it since it was listed
                 found.append((base, system.files.size(folder / name)))
     return found
 
 
 def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Problem]:
-    """What is wrong with a row of segment files that should all be ``size`` bytes long."""
+    """Return the problems of a row of segment files that should all be ``size`` bytes long."""
     found = []
     for base, length in files:
         path = f"{folder}/{segment_name(base)}"
         last = base == files[-1][0]
         if length == 0 and last:
-            detail = "a file of no bytes, as a crash right after its creation leaves it"
+            detail = "the file is empty, as a crash right after its creation leaves it"
             found.append(Problem(path, 0, None, ProblemKind.EMPTY_FILE, detail))
         elif length != size:
-            detail = f"{length} bytes long, the other files {size}"
+            detail = f"{length} bytes long, but the other files have {size}"
             if length > size:
                 detail += f"; {CUT_IT} {size} {path}"
             found.append(Problem(path, min(length, size), None, ProblemKind.FILE_SIZE, detail))
@@ -51,7 +51,7 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
             found.append(Problem(path, 0, base + size, ProblemKind.FILE_MISSING, detail))
         elif following < base + size:
             path = f"{folder}/{segment_name(following)}"
-            detail = f"begins inside of the file {segment_name(base)} before it; {MOVE_IT}"
+            detail = f"begins inside the previous file {segment_name(base)}; {MOVE_IT}"
             found.append(Problem(path, 0, following, ProblemKind.FILE_OVERLAP, detail))
     return found
 
@@ -59,8 +59,8 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
 class ViewLog(SegmentQueue):
     """The segments of a log that is only read.
 
-    A short file is read as far as it goes, a long one as far as it should; between files may be
-    gaps. ``committed`` of each segment ends what readers see.
+    A file that is too short is read to its end, one that is too long up to the expected size. There
+    may be gaps between files. ``committed`` of each segment is the end of what readers see.
     """
 
     def __init__(self, system: System, root: Path) -> None:
@@ -69,7 +69,7 @@ class ViewLog(SegmentQueue):
         self._bases: list[int] = []
 
     def load(self) -> None:
-        """Find the files, and their usual size."""
+        """Find the files and their most common size."""
         files = segment_sizes(self.system, self.folder)
         steps = (following - base for (base, _), (following, _) in pairwise(files))
         self.segment_size = usual_size([*(size for _, size in files), *steps])
@@ -84,7 +84,7 @@ class ViewLog(SegmentQueue):
             segment.set_position(self.length_of(segment))
 
     def length_of(self, segment: Segment) -> int:
-        """How many of the segment's bytes belong to the log."""
+        """Return how many bytes of the segment belong to the log."""
         following = bisect_right(self._bases, segment.base)
         length = min(segment.size, self.segment_size)
         if following < len(self._bases):
@@ -92,19 +92,19 @@ class ViewLog(SegmentQueue):
         return length
 
     def look(self, segment: Segment) -> memoryview | None:
-        """The bytes of a segment, None if its file cannot be read."""
+        """Return the bytes of a segment, or None if its file cannot be read."""
         try:
             return segment.view
         except (OSError, SegmentSizeError):
             return None
 
     def is_gone(self, offset: int) -> bool:
-        """Whether the file that held ``offset`` was deleted since the log was looked at."""
+        """Return whether the file that held ``offset`` was deleted since the log was loaded."""
         segment = self.find(offset)
         return segment is None or segment.look() is None
 
     def scan_one(self, offset: int, check: Check) -> tuple[Stop, Columns]:
-        """Look at the record at ``offset``: LIMIT and a row if it is good, else why it is not."""
+        """Check the record at ``offset``; return LIMIT and its row, or why it is not good."""
         segment = self.find(offset)
         if segment is None:
             return Stop.CUT, Columns(1)
@@ -114,7 +114,7 @@ class ViewLog(SegmentQueue):
             return Stop.CUT, Columns(1)
 
     def queue_place(self, offset: int) -> tuple[str, int, int]:
-        """Topic, queue id and queue offset that the good record at ``offset`` says it has."""
+        """Return topic, queue id and queue offset that are stored in the record at ``offset``."""
         stop, columns = self.scan_one(offset, Check.NONE)
         segment = self.find(offset)
         if stop is not Stop.LIMIT or segment is None:
@@ -125,12 +125,12 @@ class ViewLog(SegmentQueue):
 
     @property
     def limit(self) -> int:
-        """Behind the last byte that the files have room for."""
+        """The end of the room that the files have."""
         last = self.last
         return last.base + self.length_of(last) if last else 0
 
     def find(self, offset: int) -> Segment | None:
-        """The segment that holds ``offset``, written or not."""
+        """Return the segment that holds ``offset``, whether it is written or not."""
         index = bisect_right(self._bases, offset) - 1
         if index < 0:
             return None
@@ -138,12 +138,12 @@ class ViewLog(SegmentQueue):
         return segment if offset - segment.base < self.length_of(segment) else None
 
     def following(self, offset: int) -> Segment | None:
-        """The first segment that begins behind ``offset``."""
+        """Return the first segment that begins after ``offset``."""
         index = bisect_right(self._bases, offset)
         return self.segments[index] if index < len(self.segments) else None
 
     def end_at(self, offset: int) -> None:
-        """Let readers see nothing from ``offset`` on."""
+        """Hide everything from ``offset`` on from readers."""
         for segment in self.segments:
             inside = min(max(offset - segment.base, 0), self.length_of(segment))
             segment.set_position(inside)

@@ -1,4 +1,4 @@
-"""What can be wrong with a store's files: the kinds of problem, and where one was found."""
+"""The kinds of problem that a store's files can have, and where a problem was found."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from firetrail.format.columns import Stop
 from firetrail.format.names import COMMIT_LOG, CONFIG
 
 _FILES_NAMED = 3
-"""So many files are named in an advice; the others are counted."""
+"""How many files an advice names; the others are counted."""
 
 LOG_REMEDY = (
-    "put the file back from a copy, or make a new store of every good message with 'firetrail "
+    "restore the file from a copy, or copy every good message to a new store with 'firetrail "
     "salvage STORE --into DIR', or end the log before the damage with 'firetrail fsck STORE "
     "--repair truncate-log'"
 )
 DERIVED_REMEDY = (
-    "put the file back from a copy, or make queues and index from the log with 'firetrail fsck "
+    "restore the file from a copy, or rebuild queues and index from the log with 'firetrail fsck "
     "STORE --repair rebuild-derived'"
 )
 CHECK_REMEDY = (
     "the log or the queue is damaged: 'firetrail fsck STORE' says which, and names the repair"
 )
-"""What errors advise; tests do it."""
+"""The advice of errors; tests follow it."""
 
 
 class ProblemKind(StrEnum):
-    """The kinds of problem that ``firetrail fsck`` reports; scripts rely on the names."""
+    """The kinds of problem that ``firetrail fsck`` reports; scripts rely on these names."""
 
     # -- any file -----------------------------------------------------------------------------
     FILE_SIZE = "file-size"
@@ -67,7 +67,7 @@ class ProblemKind(StrEnum):
     CHECKPOINT_AHEAD = "checkpoint-ahead"
     CHECKPOINT_BEHIND = "checkpoint-behind"
     WATERMARK_TORN = "watermark-torn"
-    # -- worth a warning, but nothing is wrong with the messages ------------------------------
+    # -- warnings: the messages are not affected ----------------------------------------------
     STORE_TIME = "store-time"
     BLANK_SIZE = "blank-size"
     STALE_TAIL = "stale-tail"
@@ -96,14 +96,14 @@ WARNINGS = frozenset(
         ProblemKind.CHECKPOINT_MISSING,
     }
 )
-"""Kinds that make no store a bad one."""
+"""Kinds of problem that do not make a store a damaged one."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong, and where.
+    """A problem and its location.
 
-    ``file`` is relative to the store, ``offset`` a position in it; ``physical_offset`` is that of
-    the record concerned, None where there is none.
+    ``file`` is relative to the store, and ``offset`` is a position in it. ``physical_offset`` is
+    that of the record concerned, or None.
     """
 
     file: str
@@ -115,26 +115,27 @@ class Problem(NamedTuple):
 
 CUT_IT = "cut it: truncate -s"
 MOVE_IT = "move it out of the store"
-"""What helps against log files that are too long, or begin inside of another one."""
+"""What helps against log files that are too long, or begin inside another one."""
 
 
 def advice(problems: Iterable[Problem], store: str) -> str | None:
-    """How a store with these problems is repaired; None if there are none."""
+    """Return how a store with these problems is repaired; None if there are none."""
     found = list(problems)
-    by_hand = list(dict.fromkeys(problem.file for problem in found if _is_for_hands(problem)))
-    if by_hand:  # others may follow from these
+    manual = filter(_needs_manual_repair, found)
+    by_hand = list(dict.fromkeys(problem.file for problem in manual))
+    if by_hand:  # other problems may result from these
         shown = ", ".join(by_hand[:_FILES_NAMED])
         more = f" and {len(by_hand) - _FILES_NAMED} more" if len(by_hand) > _FILES_NAMED else ""
-        return f"put right by hand, or put back from a copy, and check again: {shown}{more}"
+        return f"correct by hand, or restore from a copy, and check again: {shown}{more}"
     if any(_is_in(COMMIT_LOG, problem) for problem in found):
         return (
-            f"'firetrail salvage {store} --into DIR' makes a new store of every good message; "
-            f"'firetrail fsck {store} --repair truncate-log' gives up all from the first damage on"
+            f"'firetrail salvage {store} --into DIR' copies every good message to a new store; "
+            f"'firetrail fsck {store} --repair truncate-log' drops all from the first damage on"
         )
     if any(not _is_in(CONFIG, problem) for problem in found):
-        return f"'firetrail fsck {store} --repair rebuild-derived' makes queues and index again"
+        return f"'firetrail fsck {store} --repair rebuild-derived' rebuilds queues and index"
     if found:
-        return "put the files of the broker back from a copy"
+        return "restore the files of the broker from a copy"
     return None
 
 
@@ -142,8 +143,8 @@ def _is_in(folder: str, problem: Problem) -> bool:
     return problem.file.startswith(f"{folder}/")
 
 
-def _is_for_hands(problem: Problem) -> bool:
-    """Whether no command repairs it: what is in the file is good, or cannot be known."""
+def _needs_manual_repair(problem: Problem) -> bool:
+    """Return whether no command repairs it: the file's content is good, or unknown."""
     if problem.kind is ProblemKind.FILE_UNREADABLE:
         return True
     remedies = (CUT_IT, MOVE_IT)
@@ -162,4 +163,4 @@ KIND_OF_STOP = {
     Stop.BODY_CRC: ProblemKind.BODY_CRC,
     Stop.PROPERTY_CRC: ProblemKind.PROPERTY_CRC,
 }
-"""What a scan that stopped at bytes which are not a good record has found."""
+"""The kind of problem for each reason why a scan stops at bytes that are not a good record."""

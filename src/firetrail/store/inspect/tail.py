@@ -1,16 +1,16 @@
-"""What stands behind the end of the log, and whether it matters.
+"""The bytes after the end of the log, and whether they matter.
 
 Torn
     After an unclean stop: bytes of appends that were never known to be on disk. Recovery cuts
-    them off; nothing that was promised is lost.
+    them off; no acknowledged message is lost.
 Stale
     After a clean stop: old bytes that no longer count. The Java store truncates its log without
     clearing what it cuts off, so they stay until they are overwritten.
 Damaged
-    Something says that messages should be there: a consume queue, the watermark or the checkpoint.
+    A consume queue, the watermark or the checkpoint shows that messages should be there.
 
-In a torn tail, good records may stand behind the place where recovery ends the log. It copies them
-before it clears the tail.
+In a torn tail, good records may follow the position where recovery ends the log. Recovery copies
+them before it clears the tail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from firetrail.store.log.walk import Damage, explain
 
 
 class TailKind(Enum):
-    """What stands behind the end of the log."""
+    """What follows the end of the log."""
 
     NOTHING = "nothing"
     TORN = "torn"
@@ -37,30 +37,30 @@ class TailKind(Enum):
 
 
 class Tail(NamedTuple):
-    """The verdict, and what stands right behind the last record (None: zeros, or no more file)."""
+    """The verdict, and what follows the last record (None for zeros, or if no file follows)."""
 
     kind: TailKind
     found: Damage | None
 
 
 def read_tail(view: StoreView) -> Tail:
-    """Look at what follows the end of the log. A store in use may be writing there: nothing."""
+    """Classify what follows the end of the log; nothing in a live store, which may write there."""
     if view.state is StoreState.OPEN or not view.log.segments:
         return Tail(TailKind.NOTHING, None)
     found = _look_at_end(view)
     if _is_missed(view, found):
         return Tail(TailKind.DAMAGED, found or _too_short(view))
     if view.state is StoreState.CRASHED and view.watermark is not None:
-        found = _with_records_behind(view, found)
+        found = _with_next_record(view, found)
     if found is None:
         return Tail(TailKind.NOTHING, None)
     return Tail(TailKind.TORN if view.state is StoreState.CRASHED else TailKind.STALE, found)
 
 
 def is_torn(view: StoreView, damage: Damage) -> bool:
-    """Whether damage before the end of a crashed store is where its recovery ends the log.
+    """Return whether damage in a crashed store is where its recovery ends the log.
 
-    Without a watermark only if nothing good follows: who knows whether that was on disk.
+    Without a watermark that is so only if nothing good follows: it may have been on disk.
     """
     if view.state is not StoreState.CRASHED:
         return False
@@ -70,7 +70,7 @@ def is_torn(view: StoreView, damage: Damage) -> bool:
 
 
 def _look_at_end(view: StoreView) -> Damage | None:
-    """What stands at the end of the log if it is neither zeros nor the end of the file."""
+    """Return what is at the end of the log if it is neither zeros nor the end of the file."""
     stop, _ = view.log.scan_one(view.end, Check.RECORD)
     segment = view.log.find(view.end)
     data = view.log.look(segment) if segment is not None else None
@@ -84,7 +84,7 @@ def _look_at_end(view: StoreView) -> Damage | None:
 
 
 def _is_missed(view: StoreView, found: Damage | None) -> bool:
-    """Whether anything knows of messages at or behind the end of the log."""
+    """Return whether anything points to messages at or after the end of the log."""
     if view.watermark is not None and view.end < view.watermark.durable_offset:
         return True
     if view.state is StoreState.CLOSED:
@@ -99,8 +99,8 @@ def _is_missed(view: StoreView, found: Damage | None) -> bool:
     return later is not None and _was_on_disk(view, later)
 
 
-def _with_records_behind(view: StoreView, found: Damage | None) -> Damage | None:
-    """What stands at the end of the log, with the good record behind it that comes next, if any."""
+def _with_next_record(view: StoreView, found: Damage | None) -> Damage | None:
+    """Return what is at the end of the log, together with the next good record, if any."""
     later = _next_record(view)
     segment = view.log.find(view.end)
     if later is None or segment is None:
@@ -113,7 +113,7 @@ def _with_records_behind(view: StoreView, found: Damage | None) -> Damage | None
 
 
 def _next_record(view: StoreView) -> int | None:
-    """Physical offset of the first good record behind the end of the log."""
+    """Return the physical offset of the first good record after the end of the log."""
     segment: Segment | None = view.log.find(view.end)
     at = view.end - segment.base if segment else 0
     while segment is not None:
@@ -126,7 +126,7 @@ def _next_record(view: StoreView) -> int | None:
 
 
 def _was_on_disk(view: StoreView, offset: int) -> bool:
-    """Whether a record is one of those that the checkpoint says are on disk."""
+    """Return whether a record is one of those that the checkpoint says are on disk."""
     stop, columns = view.log.scan_one(offset, Check.NONE)
     return stop is Stop.LIMIT and (columns.row(0)["store_time"] <= view.checkpoint.physic_timestamp)
 
@@ -136,7 +136,7 @@ def _too_short(view: StoreView) -> Damage:
     known = max((pointer.physical_offset for pointer in view.record_pointers()), default=0)
     if view.watermark is not None:
         known = max(known, view.watermark.durable_offset)
-    detail = f"the log ends here, although it was known up to {max(known, view.end)}"
+    detail = f"the log ends here, although it had messages up to {max(known, view.end)}"
     return Damage(
         segment.path, view.end - segment.base, view.end, ProblemKind.LOG_END, detail, None
     )

@@ -1,13 +1,14 @@
 """A copy of a store that may be in use, as sparse as the store itself.
 
-What is written first is copied last. The marks (checkpoint and watermark) come first: whatever they
-say is on disk is on disk when the rest is copied. Then come the files of the broker, the queues and
-the index, and the log at the end, which therefore has every record that anything before it refers
-to. So the copy of a store in use is what a crash during the copy would have left, at worst, with
-everything that was acknowledged before it began; it is recovered at once and then is a closed
-store. The copy of a store that nobody uses is the store, file by file.
+Files are copied in the reverse of the order in which they are written. The marks (checkpoint and
+watermark) come first: everything that they say is on disk is on disk when the rest is copied. Then
+come the files of the broker, the queues and the index, and finally the log, which therefore has
+every record that the others refer to. At worst, the copy of a live store is what a crash during the
+copy would have left, with every message that was acknowledged before it began. It is recovered at
+once and then is a closed store. The copy of a store that is not in use is identical, file by file.
 
-Files that are removed meanwhile are left out; retention removes only what nobody needs any more.
+Files that are removed during the copy are skipped; retention removes only files that are no longer
+needed.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ from firetrail.store.store import Store
 from firetrail.system import System
 
 _ORDER = (INVENTORY, CHECKPOINT, WATERMARK, CONFIG, CONSUME_QUEUE, INDEX)
-"""In this order, then everything else, then the log. The inventory comes first: what it lists is
-there when the rest is copied. The checkpoint comes before the watermark: of
-that, the slot before the newest one is there, too, and belongs to a checkpoint just replaced."""
+"""The order of the copy, before everything else and finally the log.
+
+The inventory comes first: what it lists exists when the rest is copied. The checkpoint comes before
+the watermark, which also has the slot before the newest one, for a checkpoint that was just
+replaced.
+"""
 
 
 class Backup(NamedTuple):
-    """What was copied."""
+    """The result of a copy."""
 
     files: int
     bytes: int
@@ -59,9 +63,10 @@ def back_up(
     config: StoreConfig,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Backup:
-    """Copy a store to ``target``, a new or empty folder; it is complete then, or not there.
+    """Copy a store to ``target``, a new or empty folder, which is complete or does not exist.
 
-    ``on_progress`` is told how many bytes were copied. Raises OSError for want of space or access.
+    ``on_progress`` is called with the number of bytes copied. Raises OSError if there is no space
+    or access.
     """
     check_is_store(system, root)
     check_outside(root, target)
@@ -72,14 +77,14 @@ def back_up(
         live = live or copy.is_in_use()
         if live:
             abort = AbortFile(system, folder)
-            if not abort.exists:  # it was closed, or opened, meanwhile
+            if not abort.exists:  # the store was closed, or opened, during the copy
                 abort.create(sealed=False)
             Store.open(folder, config, system=system).close()
         return Backup(copy.files, copy.bytes, live)
 
 
 def copy_files(system: System, root: Path, folder: Path, log_end: int) -> None:
-    """Copy the files of a store that is not in use, those of the log that begin before a place."""
+    """Copy a store that is not in use, with the log files that begin before ``log_end``."""
     _Copy(system, root, folder, lambda done: None).run(log_end)
 
 
@@ -104,12 +109,12 @@ class _Copy:
         left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
         aside = (REPAIR_PREFIX, DROPPED_PREFIX)
         others = [n for n in names if n not in left_out and not n.startswith(aside)]
-        # The abort file after the marks: a store that is opened in between is not taken for closed.
+        # The abort file comes after the marks: a store opened in between must not look closed.
         self._copy_row(self._root, [*_ORDER, *others, ABORT], [])
         self._copy_log(self._root / COMMIT_LOG, log_end)
 
     def _copy_log(self, folder: Path, end: int | None) -> None:
-        """Copy the log up to its last file, which may be another one when the others are copied."""
+        """Copy the log up to its last file, which may change while the others are copied."""
         self._files.make_folder(self._folder / COMMIT_LOG)
         done: set[str] = set()
         copied: list[Path] = []
@@ -120,14 +125,14 @@ class _Copy:
         self._files.sync_folder(self._folder / COMMIT_LOG)
 
     def _copy_row(self, folder: Path, names: list[str], copied: list[Path]) -> None:
-        """Copy what is in a folder, and add it to ``copied``.
+        """Copy the files in a folder, and add them to ``copied``.
 
         A row of segments must not have a gap. Retention deletes the oldest first: if one of them is
-        gone, so are those before it, and their copies go as well.
+        missing, so are those before it, and their copies are removed as well.
         """
         for name in names:
             if name.endswith(".tmp"):
-                continue  # about to be renamed, or left behind by a crash
+                continue  # about to be renamed, or left by a crash
             if self._copy(folder / name):
                 copied.append(self._folder / folder.relative_to(self._root) / name)
             elif parse_segment_name(name) is not None:
@@ -136,7 +141,7 @@ class _Copy:
                 copied.clear()
 
     def _copy(self, path: Path) -> bool:
-        """Copy a file or folder; False if it is not there."""
+        """Copy a file or folder; return False if it does not exist."""
         target = self._folder / path.relative_to(self._root)
         if path.is_dir():
             self._files.make_folder(target)

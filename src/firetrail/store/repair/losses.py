@@ -36,16 +36,16 @@ _COLUMNS = (
 
 
 class GoodRecord(NamedTuple):
-    """A record of the log whose checksums are right."""
+    """A record of the log with correct checksums."""
 
     topic: str
     queue_id: int
     queue_offset: int
     store_time: int
     in_queue: bool
-    """Not so prepared messages and those that were rolled back, which no consumer sees."""
+    """False for prepared and rolled-back messages, which consumers do not see."""
     content: memoryview
-    """Its bytes, valid until the next one."""
+    """Its bytes, valid until the next record is read."""
     physical_offset: int
 
 
@@ -57,43 +57,43 @@ class QueueLoss:
     queue_id: int
     first_offset: int
     end_offset: int
-    """Behind the last one."""
+    """The queue offset after the last one."""
     readable: int = 0
     """How many of them are good."""
     first_stored: int | None = None
     last_stored: int | None = None
-    """Store times (ms) of the first and last that are good."""
+    """Store times (ms) of the first and the last good message."""
 
     @property
     def messages(self) -> int:
-        """How many there are."""
+        """The number of messages."""
         return self.end_offset - self.first_offset
 
 
 @dataclass(slots=True)
 class Loss:
-    """What stands in the log from ``begin`` on."""
+    """The content of the log from ``begin`` on."""
 
     begin: int
     end: int
     detail: str
-    """What is wrong at the beginning."""
+    """What is wrong at ``begin``."""
     queues: list[QueueLoss] = field(default_factory=list)
     others: int = 0
-    """Good records that are in no queue: prepared, or rolled back."""
+    """Good records that are in no queue: prepared or rolled-back messages."""
 
     @property
     def messages(self) -> int:
-        """How many messages of queues there are."""
+        """The number of messages in queues."""
         return sum(queue.messages for queue in self.queues)
 
     @property
     def readable(self) -> int:
-        """How many of them are good."""
+        """How many messages in queues are good."""
         return sum(queue.readable for queue in self.queues)
 
     def as_json(self) -> dict[str, object]:
-        """All of it, for scripts."""
+        """Return everything in a form for scripts."""
         return {
             "begin_offset": self.begin,
             "end_offset": self.end,
@@ -118,15 +118,15 @@ class Loss:
 
 
 class LogFaults(NamedTuple):
-    """What is wrong with a log."""
+    """The faults of a log."""
 
     damage: Damage | None
-    """The first place that is no good record."""
+    """The first position without a good record."""
     misplaced: dict[int, Misplaced]
     """Records out of order in their queues, by their physical offsets."""
 
     def first(self, view: StoreView) -> Damage | None:
-        """Whatever comes first."""
+        """Return the fault that comes first in the log."""
         first = next(iter(self.misplaced.values()), None)
         if first is None:
             return self.damage
@@ -136,7 +136,7 @@ class LogFaults(NamedTuple):
 
 
 def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
-    """Look at all of a log, and at what stands behind its end."""
+    """Check the whole log and what follows its end."""
     order = OrderCheck(view)
     damage: Damage | None = None
     last = -1
@@ -153,24 +153,23 @@ def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
 
 
 def _fault_of(part: RecordBatch | Damage, last: int) -> Damage | None:
-    """What is wrong with a part of the log; ``last`` is the record before it."""
+    """Return what is wrong with a part of the log; ``last`` is the record before it."""
     found = part.failed if isinstance(part, RecordBatch) else part
-    if found is None or found.kind is ProblemKind.BLANK_SIZE:  # which nobody reads
+    if found is None or found.kind is ProblemKind.BLANK_SIZE:  # that size is never read
         return None
     if found.kind is ProblemKind.FILE_END:
-        # The last record of the file is too long: with it, the file cannot have a mark of its end.
+        # The last record of the file is too long: it leaves no room for the end mark of the file.
         base = found.physical_offset - found.position
         return found._replace(physical_offset=last, position=last - base)
     return found
 
 
 def known_end(view: StoreView) -> int:
-    """Up to where messages are known to have been in the log, damaged or not.
+    """Return the end of the messages that are known to have been in the log, damaged or not.
 
-    Behind the watermark of a store that crashed there may be more: Firetrail leaves no old bytes
-    there.
+    More messages may follow the watermark of a crashed store: Firetrail leaves no old bytes there.
     """
-    end = _claimed_end(view)
+    end = _recorded_end(view)
     if view.watermark is not None and view.state is StoreState.CRASHED:
         end = max(end, view.log.limit)
     return end
@@ -179,7 +178,7 @@ def known_end(view: StoreView) -> int:
 def good_records(
     log: ViewLog, begin: int, end: int, check: Check = Check.RECORD
 ) -> Iterator[GoodRecord]:
-    """The good records between two physical offsets, past whatever is damaged."""
+    """Yield the good records between two physical offsets, skipping damage."""
     names: dict[bytes, str] = {}
     for part in LogWalk(log, begin, end, check):
         if not isinstance(part, RecordBatch):
@@ -198,7 +197,7 @@ def good_records(
 
 
 def loss_behind(view: StoreView, damage: Damage) -> Loss:
-    """What a log that ends before some damage has lost."""
+    """Return what a log that ends before some damage has lost."""
     begin = damage.physical_offset
     loss = Loss(begin, begin, damage.detail)
     for pair in sorted(view.tails):
@@ -215,18 +214,18 @@ def loss_behind(view: StoreView, damage: Damage) -> Loss:
     kept = (r for r in records if not r.in_queue or (r.topic, r.queue_id) not in absent)
     for record in count_records(loss, kept):
         loss.end = record.physical_offset + len(record.content)
-    loss.end = max(loss.end, _claimed_end(view))
+    loss.end = max(loss.end, _recorded_end(view))
     return loss
 
 
-def _claimed_end(view: StoreView) -> int:
-    """Up to where something other than the log says that there were messages."""
+def _recorded_end(view: StoreView) -> int:
+    """Return the end of the messages that something other than the log points to."""
     durable = view.watermark.durable_offset if view.watermark is not None else 0
     return max(view.end, durable)
 
 
 def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRecord]:
-    """Pass records on, and count them as lost."""
+    """Yield the same records, and count them as lost."""
     queues = {(queue.topic, queue.queue_id): queue for queue in loss.queues}
     known = {key: (queue.first_offset, queue.end_offset) for key, queue in queues.items()}
     for record in records:
@@ -239,7 +238,7 @@ def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRec
 
 
 def absent_queues(view: StoreView) -> Container[QueueKey]:
-    """Queues with records in the log that went with their topic when it was deleted."""
+    """Return the queues with records in the log that were deleted with their topic."""
     lives, light = Lives(), view.queues.may_lack_light_queues
     waits = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
     for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
@@ -254,9 +253,10 @@ def _count(
     known: Mapping[QueueKey, tuple[int, int]],
     record: GoodRecord,
 ) -> None:
-    """A message that can be read, and that its queue may not have had yet.
+    """Count a message that can be read, which its queue may not have had yet.
 
-    If it begins a new life of its queue, only what the queue is ``known`` to have counts before it.
+    If it begins a new life of its queue, only the messages that the queue is ``known`` to have
+    count before it.
     """
     key, number = (record.topic, record.queue_id), record.queue_offset
     queue = queues.get(key)

@@ -1,17 +1,18 @@
 """Records whose topic, queue id or queue offset is damaged.
 
-Without the property CRC no checksum covers these fields, so that such a record looks good. But the
-messages of a queue are numbered one by one. A record that says another number than the one that
-follows is out of order, and its neighbours tell why:
+Without the property CRC no checksum covers these fields, so such a record looks good. But the
+messages of a queue are numbered consecutively. A record with another number than the expected one
+is out of order, and its neighbours show why:
 
-- The next message of the queue has the number behind the one that was missing: only the number of
-  this record is wrong, and it is known what it should be.
-- The next one has the number that was missing: this record belongs to another queue.
-- The next one goes on behind it: the messages in between are gone, this record is good.
+- The next message of the queue has the number after the missing one: only the number of this record
+  is wrong, and the right one is known.
+- The next message has the missing number: this record belongs to another queue.
+- The next message has the number after this record's: the messages in between are lost, and this
+  record is good.
 
-At the end of a queue, and where two records say the same number, the unit in the queue's files
+At the end of a queue, and if two records have the same number, the unit in the queue's files
 decides: it was derived from the record before that was damaged. A queue that begins with 0 again is
-that of a topic that was deleted and made again.
+that of a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, RecordBatch
 from firetrail.store.queues.table import QueueKey
 
-_WAITS = array("q", [0])  # of delay levels, which do not matter here
+_WAITS = array("q", [0])  # delay levels do not matter here
 
 
 class Misplaced(NamedTuple):
@@ -41,9 +42,9 @@ class Misplaced(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    """What the record says."""
+    """The number in the record."""
     number: int | None
-    """The queue offset that it had, None if it belongs to another queue, nobody knows which."""
+    """The queue offset that it had; None if it belongs to another queue, which is unknown."""
     kind: ProblemKind
     detail: str
 
@@ -61,16 +62,16 @@ class _Queue:
 
     next: int
     damages: int
-    """How many places of the log before its last record cannot be read."""
+    """The number of unreadable places in the log before its last record."""
     records: int = 0
     last: int = -1
     """Physical offset of its last record."""
     doubtful: _Single | None = None
-    """A record behind it that is out of order, until the next one tells why."""
+    """A later record that is out of order, until the next one shows why."""
 
 
 class OrderCheck:
-    """Looks at the records of a log in their order; what is out of order."""
+    """Finds the records of a log that are out of order in their queues."""
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
@@ -82,7 +83,7 @@ class OrderCheck:
         self._found: dict[int, Misplaced] = {}
 
     def take(self, part: RecordBatch | Damage) -> None:
-        """Look at the next part of the log."""
+        """Check the next part of the log."""
         if isinstance(part, Damage):
             self._damages += part.kind is not ProblemKind.BLANK_SIZE
             return
@@ -94,7 +95,7 @@ class OrderCheck:
                 self._take_run(run)
 
     def finish(self) -> dict[int, Misplaced]:
-        """The records that are out of order, by their physical offsets."""
+        """Return the records that are out of order, by their physical offsets."""
         catalog = self._view.catalog()
         for key, queue in self._queues.items():
             if queue.doubtful is not None:
@@ -134,7 +135,7 @@ class OrderCheck:
         queue.last = decode_unit(run.units, len(run.units) - UNIT_SIZE).physical_offset
 
     def _first_number(self, key: QueueKey, first: _Single) -> int:
-        """Which number the first message of a queue in the log should have."""
+        """Return the number that the first message of a queue in the log should have."""
         if self._view.log.min_offset == 0 and not self._damages:
             return 0
         if self._is_unit_of(key, first.number, first.physical_offset):
@@ -147,7 +148,7 @@ class OrderCheck:
         return first.number
 
     def _is_unit_of(self, key: QueueKey, number: int, physical_offset: int) -> bool:
-        """Whether the unit of a queue points to a record."""
+        """Return whether the unit at ``number`` of a queue points to a record."""
         if key not in self._view.tails or number < 0:
             return False
         try:
@@ -158,15 +159,15 @@ class OrderCheck:
         return unit is not None and unit.physical_offset == physical_offset
 
     def _is_unknown(self, key: QueueKey) -> bool:
-        """Whether a queue that is not there should be, if it had messages."""
+        """Return whether a queue does not exist, although it would if it had messages."""
         view = self._view
-        is_there = key in view.tails or key in view.queue_faults
-        return view.state is StoreState.CLOSED and bool(view.tails) and not is_there
+        exists = key in view.tails or key in view.queue_faults
+        return view.state is StoreState.CLOSED and bool(view.tails) and not exists
 
     # -- why ----------------------------------------------------------------------------------
 
     def _settle(self, key: QueueKey, queue: _Queue, doubtful: _Single, following: int) -> None:
-        """The message behind a doubtful one has a number that explains it, or its unit does."""
+        """Resolve a doubtful message by the number of the following one, or by its unit."""
         expected = queue.next
         if following == expected + 1:
             self._correct(key, queue, doubtful)
@@ -181,7 +182,7 @@ class OrderCheck:
         queue.doubtful = None
 
     def _settle_by_unit(self, key: QueueKey, queue: _Queue, doubtful: _Single) -> None:
-        """No neighbour tells why a message is out of order."""
+        """Resolve a doubtful message that no neighbour explains."""
         if self._is_unit_of(key, queue.next, doubtful.physical_offset):
             self._correct(key, queue, doubtful)
         elif _is_repeated(queue, doubtful):
@@ -194,7 +195,7 @@ class OrderCheck:
             self._accept(key, queue, doubtful)
 
     def _settle_repeated(self, key: QueueKey, queue: _Queue, second: _Single) -> None:
-        """Two records say one number: the unit decides which is of another queue, or both stay."""
+        """Resolve two records with one number: the unit shows which is of another queue, if any."""
         first = _Single(queue.last, second.number)
         if self._is_unit_of(key, second.number, first.physical_offset):
             self._note_foreign(key, second)
@@ -206,13 +207,13 @@ class OrderCheck:
         queue.last = second.physical_offset
 
     def _accept(self, key: QueueKey, queue: _Queue, record: _Single) -> None:
-        """Messages before this one are gone, or the queue begins anew."""
+        """Accept a record: the messages before it are lost, or the queue begins a new life."""
         self._note_gap(key, record, queue.next)
         queue.next, queue.last = record.number + 1, record.physical_offset
 
     def _correct(self, key: QueueKey, queue: _Queue, record: _Single) -> None:
-        """The record is the message that was missing, but for the number that it says."""
-        detail = f"says it is message {record.number} of {_name(key)}, and is {queue.next}"
+        """Note that a record is the missing message, although it has another number."""
+        detail = f"is marked as message {record.number} of {_name(key)}, but is {queue.next}"
         self._note(key, record, queue.next, detail, ProblemKind.QUEUE_OFFSET)
         queue.next, queue.last = queue.next + 1, record.physical_offset
 
@@ -220,12 +221,12 @@ class OrderCheck:
 
     def _note_gap(self, key: QueueKey, record: _Single, expected: int) -> None:
         if record.number:
-            detail = f"is message {record.number} of {_name(key)}, not {expected}"
+            detail = f"is message {record.number} of {_name(key)}, but {expected} was expected"
             self._note(key, record, record.number, detail, ProblemKind.QUEUE_OFFSET)
 
     def _note_foreign(self, key: QueueKey, record: _Single) -> None:
         place = f"message {record.number} of {_name(key)}"
-        detail = f"says it is {place}, where it does not fit, and belongs to another queue"
+        detail = f"is marked as {place}, where it does not fit, and belongs to another queue"
         self._note(key, record, None, detail, ProblemKind.QUEUE_OFFSET)
 
     def _note(
@@ -241,7 +242,7 @@ class OrderCheck:
 
 
 def _is_repeated(queue: _Queue, record: _Single) -> bool:
-    """Whether a record says the number of the one before. A queue of one may begin anew."""
+    """Return whether a record has the number of the previous one; 0 may begin a new life."""
     return 0 < record.number == queue.next - 1
 
 
@@ -250,7 +251,7 @@ def _name(key: QueueKey) -> str:
 
 
 def as_damage(view: StoreView, record: Misplaced) -> Damage:
-    """A misplaced record as a place in the log."""
+    """Return the location of a misplaced record as a damage."""
     segment = view.log.find(record.physical_offset)
     assert segment is not None
     at = record.physical_offset - segment.base

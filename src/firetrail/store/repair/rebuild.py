@@ -1,7 +1,7 @@
 """Consume queues and index files from the log alone.
 
-The same derivation as the live dispatcher's, so the files come out byte for byte the same (index
-files are named after the time of their creation, whoever makes them).
+The derivation is that of the live dispatcher, so the files are identical byte for byte (index files
+are named after the time of their creation, whichever program creates them).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from firetrail.store.queues.lives import LeftOut, Lives
 from firetrail.store.queues.table import QueueTable
 from firetrail.system import Files, System
 
-REMEDY = "nothing was made; see what is damaged with 'firetrail fsck'"
+REMEDY = "nothing was created; see what is damaged with 'firetrail fsck'"
 
 
 class Rebuilt(NamedTuple):
-    """What was made."""
+    """The result of a rebuild."""
 
     messages: int
     queues: int
@@ -40,7 +40,7 @@ class Rebuilt(NamedTuple):
     """Messages of the log that are in none of the queues."""
 
     def as_json(self) -> dict[str, object]:
-        """All of it, for scripts."""
+        """Return everything in a form for scripts."""
         return self._asdict() | {"left_out": [each._asdict() for each in self.left_out]}
 
 
@@ -50,33 +50,33 @@ def rebuild(
     delays: DelayLevels,
     on_progress: Callable[[int], None],
 ) -> Rebuilt:
-    """Make ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
+    """Create ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 
-    ``target`` is complete or not there, see :func:`built`. ``on_progress`` is told how many bytes
-    of the log are done. Raises StoreDamagedError if the log cannot be followed to its end; a
-    message whose body is damaged is no hindrance, for nothing is derived from bodies.
+    ``target`` is complete or does not exist, see :func:`built`. ``on_progress`` is called with the
+    number of bytes of the log that are done. Raises StoreDamagedError if the log cannot be followed
+    to its end. A message whose body is damaged is no obstacle, because nothing is derived from
+    bodies.
     """
     with built(view.system.files, target) as building:
         return _build(view, building, delays, on_progress)
 
 
 def check_outside(root: Path, target: Path) -> None:
-    """Raise StoreError if ``target`` lies in the store, which is only read."""
+    """Raise StoreError if ``target`` is inside the store, which is only read."""
     if target.resolve().is_relative_to(root.resolve()):
-        raise StoreError(f"{target}: inside of the store, which is only read; choose another")
+        raise StoreError(f"{target}: inside the store, which is only read; choose another folder")
 
 
 @contextmanager
 def built(files: Files, target: Path) -> Iterator[Path]:
-    """A folder to build in, which becomes ``target`` when everything in it is done.
+    """Yield a folder to build in, which becomes ``target`` when the block ends without an error.
 
-    It stands beside ``target`` under another name, with what a build that was killed left there
-    removed.
+    It is next to ``target`` under another name; leftovers of a killed build are removed from it.
     """
     if target.exists() and (not target.is_dir() or files.names(target)):
         raise StoreError(f"{target}: not an empty folder; choose a new or empty one")
     building = target.with_name(f"{target.name}.building")
-    with claimed(files, building, target, "making"):
+    with claimed(files, building, target, "creating"):
         yield building
         files.remove(building / LOCK)
         files.rename(building, target)  # an empty folder is replaced
@@ -84,7 +84,7 @@ def built(files: Files, target: Path) -> Iterator[Path]:
 
 @contextmanager
 def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[None]:
-    """A folder for one process alone: empty at first, and gone at the end.
+    """Reserve a folder for this process: it is empty at first, and removed at the end.
 
     Raises StoreError, with what it is ``doing`` to the ``subject``, if another process has it.
     """
@@ -134,7 +134,7 @@ def _build(
         left_out = deriver.lives.left_out(catalog)
         return Rebuilt(messages, len(queues.pairs()), len(index.files), left_out)
     except QueueGapError as error:
-        # A queue cannot take a message because the one before it is not in the log.
+        # A queue cannot append a message because the previous one is not in the log.
         assert error.physical_offset is not None
         raise damage_at(view, error.physical_offset, error.detail) from error
     finally:
@@ -147,7 +147,7 @@ def _wants(catalog: Catalog, run: DerivedRun) -> bool:
 
 
 def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int], None]) -> int:
-    """Take all steps over the log; how many messages it has."""
+    """Take all steps over the log; return the number of its messages."""
     begin = position = view.log.min_offset
     messages = 0
     for step in steps:
@@ -157,12 +157,12 @@ def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int
             position = step.segment.base + view.log.segment_size
         on_step(step, position - begin)
     if position < view.end:
-        raise damage_at(view, position, "no good record here, so the log cannot be followed")
+        raise damage_at(view, position, "no good record here, so the log cannot be read further")
     return messages
 
 
 def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
-    """The messages of the log that a rebuild would leave out. Raises as a rebuild does."""
+    """Return the messages that a rebuild would leave out; raises the errors of a rebuild."""
     derivation = Derivation(delays, keys=False, light=view.queues.may_lack_light_queues)
     catalog, lives = view.catalog(), Lives()
     derivation.wants = partial(_wants, catalog)
@@ -172,7 +172,7 @@ def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
 
 
 def without_gap(view: StoreView) -> list[Segment]:
-    """The files of the log up to the first one that is missing, or too short."""
+    """Return the files of the log up to the first one that is missing or too short."""
     found: list[Segment] = []
     for segment in view.log.segments:
         if found and segment.base != found[-1].base + view.log.length_of(found[-1]):
@@ -182,7 +182,7 @@ def without_gap(view: StoreView) -> list[Segment]:
 
 
 def damage_at(view: StoreView, offset: int, detail: str) -> StoreDamagedError:
-    """Why nothing can be rebuilt, and the place in the log."""
+    """Return the error that says why and where nothing can be rebuilt."""
     segment = view.log.find(offset) or view.log.following(offset) or view.log.segments[-1]
     position = max(offset - segment.base, 0)
     return StoreDamagedError(str(segment.path), position, offset, detail, REMEDY)

@@ -1,15 +1,15 @@
-"""Repairs that somebody has asked for, by name, after a look at what is damaged.
+"""Repairs that an operator requests by name, after a check has shown what is damaged.
 
 ``rebuild-derived``
-    Consume queues and index are made anew from the log, which must be good enough to be followed.
+    Consume queues and index are created again from the log, which must be readable to its end.
 ``truncate-log``
-    The log ends at its first damage, and queues and index are made anew from what is left. The
-    only way on if a record is damaged and no copy of the file is to be had: the records behind it
+    The log ends at its first damage, and queues and index are created again from the rest. This is
+    the only option if a record is damaged and there is no copy of the file: the records after it
     may be good, but a log with a gap cannot hold them.
 
-What is taken out of the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
-as a store: ``firetrail dump`` shows the messages that were given up. The store must not be in use:
-a repair takes its lock. Interrupted at any point, it can be started again.
+What is removed from the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
+as a store: ``firetrail dump`` shows the messages that were dropped. The store must not be in use: a
+repair takes its lock. A repair that is interrupted at any point can be started again.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ from firetrail.store.queues.table import Extent, QueueKey, QueueTable
 from firetrail.store.repair.losses import LogFaults, Loss, find_faults, known_end, loss_behind
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 from firetrail.system import System
+from firetrail.text import counted
 
-MADE = "made"
-"""Where queues and index are made, in the folder of the repair."""
+BUILD_FOLDER = "made"
+"""The folder within that of the repair in which queues and index are created."""
 
 
 class Rebuild(Protocol):
-    """Who makes queues and index: :func:`firetrail.store.repair.rebuild.rebuild`, or as it does."""
+    """Creates queues and index, as :func:`firetrail.store.repair.rebuild.rebuild` does."""
 
     def __call__(
         self,
@@ -69,7 +70,7 @@ class Rebuild(Protocol):
 
 
 class Repair(Enum):
-    """What may be asked for."""
+    """The repairs that can be requested."""
 
     REBUILD_DERIVED = "rebuild-derived"
     TRUNCATE_LOG = "truncate-log"
@@ -86,13 +87,13 @@ def repair_store(
     on_loss: Callable[[Loss], None] = lambda loss: None,
     cut_before: Damage | None = None,
 ) -> list[str]:
-    """Repair a store that is not in use; what was done, a sentence each.
+    """Repair a store that is not in use; return one sentence for each thing that was done.
 
-    ``make`` makes the queues and the index, and tells ``on_progress``. ``on_loss`` is
-    told what will be given up before anything is changed, and may raise. ``finish`` is called with
-    the repaired store while its lock is still held, and says what it did. ``cut_before`` is the
-    first damage of the log if that is known already. Raises StoreLockedError if the store is in
-    use, and StoreError if the repair would not help.
+    ``make`` creates the queues and the index, and calls ``on_progress``. ``on_loss`` is called with
+    what will be dropped before anything is changed, and may raise. ``finish`` is called with the
+    repaired store while its lock is still held, and returns what it did. ``cut_before`` is the
+    first damage of the log if that is known. Raises StoreLockedError if the store is in use, and
+    StoreError if the repair would not help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
@@ -117,8 +118,8 @@ class _Work:
         self._make = make
         self._kept = stamped_folder(system, root, REPAIR_PREFIX)
         self._done: list[str] = []
-        self._behind: frozenset[QueueKey] = frozenset()
-        """Queues that begin behind the damage where the log was cut."""
+        self._after_damage: frozenset[QueueKey] = frozenset()
+        """Queues that begin after the damage where the log was cut."""
         self._removed = read_inventory(system, root).removed
 
     def run(
@@ -134,7 +135,7 @@ class _Work:
                 on_loss(loss_behind(view, damage))
                 self._truncate_log(view, damage)
         with self._view() as view:
-            self._rebuild_derived(view, self._kept / MADE)
+            self._rebuild_derived(view, self._kept / BUILD_FOLDER)
             self._correct_checkpoint(view)
         if damage is not None:
             self._keep(self._root / ABORT)  # nothing is left to recover
@@ -142,9 +143,9 @@ class _Work:
         return self._done
 
     def _note_end(self) -> None:
-        """Note, as a clean stop does, which queues there are.
+        """Record the existing queues as a clean stop does.
 
-        Or the next start would take those for lost that went with a deleted topic.
+        Otherwise the next start would consider queues lost that were deleted with their topic.
         """
         if (self._root / ABORT).exists() or not (self._root / CHECKPOINT).exists():
             return
@@ -170,9 +171,9 @@ class _Work:
             yield view
 
     def _clear_leftovers(self) -> None:
-        """Remove what repairs that were killed have made and not put in its place."""
+        """Remove what killed repairs have created and not put in place."""
         for kept in self._root.glob(f"{REPAIR_PREFIX}*"):
-            for made in kept.glob(f"{MADE}*"):
+            for made in kept.glob(f"{BUILD_FOLDER}*"):
                 self._files.remove_tree(made)
             if not self._files.names(kept):
                 self._files.remove_folder(kept)
@@ -180,10 +181,12 @@ class _Work:
     # -- the log ------------------------------------------------------------------------------
 
     def _truncate_log(self, view: StoreView, damage: Damage) -> None:
-        """Move the files behind the damage away; copy the one that holds it, and zero its rest."""
+        """Move the files after the damage away; copy the damaged one, and zero its rest."""
         self._forget_watermark()
         log, end = view.log, damage.physical_offset
-        self._behind = frozenset(pair for pair in view.tails if _begins_behind(view, pair, end))
+        self._after_damage = frozenset(
+            pair for pair in view.tails if _begins_after(view, pair, end)
+        )
         for segment in reversed(log.segments):
             if segment.base >= end and segment is not log.first:
                 self._keep(segment.path)
@@ -194,7 +197,7 @@ class _Work:
         self._done.append(f"the log now ends at {end}, before the damage: {damage.detail}")
 
     def _cut(self, segment: Segment, position: int, size: int) -> None:
-        """Copy a file, then clear it from ``position`` on and give it its proper size."""
+        """Copy a file, then clear it from ``position`` on and set its proper size."""
         copy = self._kept / segment.path.relative_to(self._root)
         self._files.make_folder(copy.parent)
         copy_file(self._files, segment.path, copy)
@@ -204,14 +207,14 @@ class _Work:
             self._files.set_size(writable.descriptor, size)
             self._files.sync(writable.descriptor)
         self._done.append(
-            f"{segment.path.relative_to(self._root)} is cleared from {position} on, a copy is in "
+            f"{segment.path.relative_to(self._root)} is cleared from {position} on; a copy is in "
             f"{self._kept.name}"
         )
 
     # -- what is derived from it --------------------------------------------------------------
 
     def _rebuild_derived(self, view: StoreView, made_in: Path) -> None:
-        """Make queues and index beside the old ones, then put them in their place."""
+        """Create queues and index beside the old ones, then put them in place."""
         self._files.make_folder(self._kept)
         try:
             made = self._make(view, made_in)
@@ -221,31 +224,31 @@ class _Work:
             raise
         self._remove_former(view, made_in)
         self._carry_over(view, made_in)
-        # With it gone, a repair that is interrupted from here on leaves a store that is derived
-        # anew when it is opened, not one that is taken for complete.
+        # Without a watermark, a repair that is interrupted from here on leaves a store that is
+        # derived again when it is opened, instead of one that is considered complete.
         self._forget_watermark()
         for name in (INDEX, CONSUME_QUEUE):
             self._put_in_place(self._root / name, made_in / name)
         made_in.rmdir()
         self._done.append(
-            f"made anew from the {made.messages} messages of the log: queues {made.queues}, "
-            f"index files {made.index_files}"
+            f"rebuilt from {counted(made.messages, 'message')} of the log: "
+            f"{counted(made.queues, 'queue')}, {counted(made.index_files, 'index file')}"
         )
         self._done += map(str, made.left_out)
 
     def _remove_former(self, view: StoreView, made_in: Path) -> None:
-        """Remove queues of a topic that was deleted, and created again behind the damage.
+        """Remove queues of a topic that was deleted, and created again after the damage.
 
-        That is so where the log still has messages of a queue that begins behind the damage.
+        These are queues that begin after the damage and still have messages in the log.
         """
         made = QueueTable(self._system, made_in, view.queue_file_size)
         made.list_folders()
         known, there = set(made.pairs()), set(view.queues.pairs())
-        topics = {topic for topic, _ in self._behind & known}
+        topics = {topic for topic, _ in self._after_damage & known}
         left_out: Counter[str] = Counter()
         with closing(made):
             for key in sorted(known):
-                if key[0] in topics and (key in self._behind or key not in there):
+                if key[0] in topics and (key in self._after_damage or key not in there):
                     queue = made.open(*key)
                     left_out[key[0]] += queue.max_offset - queue.min_offset(view.log.min_offset)
                     made.remove_queue(*key)
@@ -253,7 +256,7 @@ class _Work:
             self._done.append(str(LeftOut(topic, Reason.FORMER, count)))
 
     def _put_in_place(self, path: Path, made: Path) -> None:
-        """Let ``made`` take the place of ``path``, which is kept; at no moment is neither there."""
+        """Replace ``path``, which is kept, by ``made``; one of them exists at any moment."""
         if not made.is_dir():
             self._keep(path)
         elif not path.exists():
@@ -263,7 +266,7 @@ class _Work:
             self._keep(path, made)
 
     def _carry_over(self, view: StoreView, made_in: Path) -> None:
-        """Take over queues that have no messages in the log: they know their next queue offset."""
+        """Copy queues that have no messages in the log: they know their next queue offset."""
         made = QueueTable(self._system, made_in, view.queue_file_size)
         made.list_folders()
         known = set(made.pairs())
@@ -272,7 +275,7 @@ class _Work:
                 if pair in view.queue_faults:
                     self._done.append(
                         f"queue {pair[0]}/{pair[1]} could not be read and has no messages in the "
-                        "log: it begins anew with number 0"
+                        "log: it starts over with number 0"
                     )
                 else:
                     self._copy_units(view, pair, made)
@@ -288,14 +291,14 @@ class _Work:
                 _append_all(made.open(*pair), old, keep)
                 made.dirty.add(made.open(*pair))
                 self._done.append(
-                    f"queue {pair[0]}/{pair[1]} has no messages in the log and goes on with "
+                    f"queue {pair[0]}/{pair[1]} has no messages in the log and continues with "
                     f"number {keep}"
                 )
 
     # -- marks --------------------------------------------------------------------------------
 
     def _correct_checkpoint(self, view: StoreView) -> None:
-        """A checkpoint that is none, or knows of messages that are gone, is written anew."""
+        """Rewrite a checkpoint that is unreadable, or that knows of messages that are lost."""
         path = self._root / CHECKPOINT
         try:
             old = decode_checkpoint(self._files.read(path))
@@ -320,8 +323,10 @@ class _Work:
     # -- the folder of the repair -------------------------------------------------------------
 
     def _keep(self, path: Path, moved: Path | None = None) -> None:
-        """Move a file or folder of the store, which is at ``moved`` already if that is given, to
-        the same place in the folder of this repair."""
+        """Move a file or folder of the store to the same place in the folder of this repair.
+
+        If ``moved`` is given, it is already there.
+        """
         source = moved or path
         if not source.exists():
             return
@@ -333,9 +338,9 @@ class _Work:
 
 
 def check_log(view: StoreView) -> None:
-    """Raise StoreDamagedError unless queues and index can be made from the log.
+    """Raise StoreDamagedError unless queues and index can be created from the log.
 
-    Bodies do not matter: nothing is derived from them.
+    Bodies do not matter, because nothing is derived from them.
     """
     faults = find_faults(view, Check.NONE)
     damage = faults.first(view)
@@ -343,7 +348,7 @@ def check_log(view: StoreView) -> None:
         return
     detail = damage.detail
     if damage.physical_offset not in faults.misplaced:
-        detail = f"no good record here, so the log cannot be followed: {detail}"
+        detail = f"no good record here, so the log cannot be read further: {detail}"
     raise StoreDamagedError(
         str(damage.path),
         damage.position,
@@ -354,15 +359,15 @@ def check_log(view: StoreView) -> None:
 
 
 def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
-    """The first damage of a log, whose ``faults`` may be known; StoreError if there is none."""
+    """Return the first damage of a log; raise StoreError if there is none."""
     damage = (faults or find_faults(view)).first(view)
     if damage is None:
-        raise StoreError(f"{view.root}: the log is good to its end, there is nothing to cut")
+        raise StoreError(f"{view.root}: the log is good to its end, so there is nothing to cut")
     return damage
 
 
-def _begins_behind(view: StoreView, pair: QueueKey, place: int) -> bool:
-    """Whether a queue has its message 0, and all others, at or behind a place of the log."""
+def _begins_after(view: StoreView, pair: QueueKey, place: int) -> bool:
+    """Return whether all messages of a queue, with message 0, are at or after a position."""
     with closing(view.open_queue(*pair)) as queue:
         unit = queue.unit(0)
         if unit is None or not place <= unit.physical_offset < known_end(view):

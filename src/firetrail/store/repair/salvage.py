@@ -1,11 +1,11 @@
 """A new store with every good message of a damaged one.
 
-Up to the first damage the new store is the old one, with the same places in the log and in the
-queues. The good records behind it follow there without a gap: a log cannot have one. Each keeps all
-its fields, its store time among them, but for its place in the log and, in queues that have lost a
-message, its queue offset. :class:`Numbering` says which one it has now. A record whose topic or
-queue id is damaged is left out and reported; one whose queue offset is damaged gets the right one.
-The damaged store is only read.
+Up to the first damage the new store equals the old one, with the same positions in the log and in
+the queues. The good records after the damage follow without a gap, because a log cannot have one.
+Each keeps all its fields, including its store time, except for its position in the log and, in
+queues that have lost a message, its queue offset. :class:`Numbering` maps old queue offsets to new
+ones. A record whose topic or queue id is damaged is left out and reported; one whose queue offset
+is damaged gets the right one. The damaged store is only read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from firetrail.system import Files, System
 
 
 class Run(NamedTuple):
-    """Messages of a queue that follow each other, before and after."""
+    """Consecutive messages of a queue, with their old and new queue offsets."""
 
     old: int
     new: int
@@ -44,13 +44,13 @@ class Run(NamedTuple):
 
 
 class Numbering:
-    """Which queue offsets messages behind the damage have in the new store."""
+    """The queue offsets in the new store of messages after the damage."""
 
     def __init__(self) -> None:
         self._runs: dict[QueueKey, list[Run]] = {}
 
     def note(self, key: QueueKey, old: int, new: int) -> None:
-        """The message at a queue offset has another one now."""
+        """Record the new queue offset of a message."""
         runs = self._runs.setdefault(key, [])
         if new == 0:
             runs.clear()  # a new life of the queue, whose readers know no offset of the former one
@@ -60,7 +60,7 @@ class Numbering:
             runs.append(Run(old, new, 1))
 
     def new_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Where a reader goes on that was at a queue offset: nothing is read twice or left out."""
+        """Return where a reader continues, so that it reads nothing twice and skips nothing."""
         runs = self._runs.get((topic, queue_id))
         if not runs:
             return offset
@@ -70,23 +70,23 @@ class Numbering:
         return min(offset, runs[0].new)
 
     def is_changed(self, topic: str, queue_id: int) -> bool:
-        """Whether any message of a queue has another offset than before."""
+        """Return whether any message of a queue has another offset than before."""
         return any(run.old != run.new for run in self._runs.get((topic, queue_id), ()))
 
 
 class Salvaged(NamedTuple):
-    """What is in the new store."""
+    """The content of the new store."""
 
     kept: int
-    """Good messages behind the damage."""
+    """Good messages after the damage."""
     left_out: int
-    """Good records that were not wanted."""
+    """Good records that ``wanted`` rejected."""
     deleted: int
     """Good messages of topics that were deleted."""
     misplaced: list[Misplaced]
-    """Records out of order in their queues. Those that have no number there were left out."""
+    """Records out of order in their queues; those without a number there were left out."""
     cut_at: int
-    """Physical offset of the first damage: up to there the stores are the same."""
+    """Physical offset of the first damage, up to which the stores are the same."""
     numbering: Numbering
 
 
@@ -103,11 +103,11 @@ def salvage_store(
     finish: Finish = lambda view, salvaged: None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Salvaged:
-    """Make a store in ``target``, a new or empty folder; it is complete then, or not there.
+    """Create a store in ``target``, a new or empty folder, which is complete or does not exist.
 
-    ``wanted`` is asked for each good record behind the damage. ``finish`` may change other files of
-    the new store before it appears. ``on_progress`` is told how many bytes of the log are
-    done. Raises StoreLockedError if the store is in use, and StoreError if it is not
+    ``wanted`` is called for each good record after the damage. ``finish`` may change other files of
+    the new store before it appears. ``on_progress`` is called with the number of bytes of the log
+    that are done. Raises StoreLockedError if the store is in use, and StoreError if it is not
     damaged.
     """
     check_not_in_use(system, root)
@@ -116,7 +116,7 @@ def salvage_store(
         faults = find_faults(view)
         damage = damage_to_cut(view, faults)
         cut_at = damage.physical_offset
-        # With a damaged first record, the first file is copied all the same, for its place.
+        # The first file is copied even if its first record is damaged, for its name.
         copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
         _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
@@ -131,7 +131,7 @@ def salvage_store(
 
 
 def _complete(files: Files, log: Path, size: int) -> None:
-    """Give the last file of a log its full size: if it was cut short, it tells the wrong one."""
+    """Give the last file of a log its full size; a truncated one would show a wrong size."""
     last = log / max(name for name in files.names(log) if parse_segment_name(name) is not None)
     descriptor = files.open(last, writable=True)
     try:
@@ -141,7 +141,7 @@ def _complete(files: Files, log: Path, size: int) -> None:
 
 
 class _Source:
-    """The records behind the damage."""
+    """The records after the damage."""
 
     def __init__(self, view: StoreView, begin: int, misplaced: dict[int, Misplaced]) -> None:
         self._view = view
@@ -149,10 +149,10 @@ class _Source:
         self.begin = begin
         self.log_begin = view.log.min_offset
         self.absent = absent_queues(view)
-        """Queues that went with their topic when it was deleted."""
+        """Queues that were deleted with their topic."""
 
     def records(self) -> Iterator[GoodRecord]:
-        """The good ones of them, with the queue offsets that they had."""
+        """Yield the good records, with the queue offsets that they had."""
         for record in good_records(self._view.log, self.begin, known_end(self._view)):
             misplaced = self.misplaced.get(record.physical_offset)
             if misplaced is None:
@@ -169,7 +169,7 @@ def _append(
     wanted: Wanted,
     on_progress: Callable[[int], None],
 ) -> Salvaged:
-    """Append the good records behind the damage to the new store."""
+    """Append the good records after the damage to the new store."""
     numbering = Numbering()
     kept = left_out = deleted = 0
     with BulkAppend(folder, config, system=system) as bulk:

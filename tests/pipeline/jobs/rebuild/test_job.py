@@ -355,7 +355,7 @@ class TestRefused:
         assert not (tmp_path / "new.building").exists()
 
     def test_targets(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
-        with pytest.raises(StoreError, match="inside of the store"):
+        with pytest.raises(StoreError, match="inside the store"):
             rebuild(spark, store, store / "new")
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "file").touch()
