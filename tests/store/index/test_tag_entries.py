@@ -12,7 +12,7 @@ from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.system import System
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def has_tag(root: Path, topic: str, tag: str) -> list[int]:
@@ -32,7 +32,7 @@ def has_tag(root: Path, topic: str, tag: str) -> list[int]:
     ("golden", "tags"),
     [("v4-clean", False), ("v4-rolled", False), ("v5-clean", True), ("v5-crashed", True)],
 )
-def test_an_index_is_gone_on_with_as_it_is(tmp_path: Path, golden: str, tags: bool) -> None:
+def test_an_index_stays_with_or_without_tags(tmp_path: Path, golden: str, tags: bool) -> None:
     root = shutil.copytree(GOLDEN / golden, tmp_path / "store")
     with Store.open(root, StoreConfig(index_tags=not tags)) as store:
         put = store.put(Message("new", b"x", tags="t"))

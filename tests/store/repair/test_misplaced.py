@@ -106,7 +106,7 @@ def test_the_queue(root: Path, stored: list[Record]) -> None:
         (stored[30].physical_offset, None),
         (stored[33].physical_offset, 11),  # as it says, but message 10 is gone
     ]
-    assert found(root)[1].detail == "is message 11 of T/0, not 10"
+    assert found(root)[1].detail == "is message 11 of T/0, but 10 was expected"
 
 
 def test_the_queue_of_a_message_whose_number_is_taken(root: Path, stored: list[Record]) -> None:

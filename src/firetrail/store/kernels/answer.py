@@ -1,9 +1,9 @@
-"""The answer to a get, and the short way to it.
+"""The result of a get, and the fast path to it.
 
-A reader that goes through a queue asks for one range of units after the other, all in one file of
-the queue and pointing into one file of the log. :class:`QueueCursor` remembers both and answers
-from them as long as that holds; everything else it leaves to the caller. The slices of an answer
-are made when somebody asks for them.
+A reader that goes through a queue asks for consecutive ranges of units, all in one file of the
+queue and pointing into one file of the log. :class:`QueueCursor` remembers both files and answers
+from them while that holds; it leaves everything else to the caller. The slices of a result are
+created on first use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMPILED = cython.compiled
 _UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
 _AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
 _OFFSET_MAX = cython.declare(cython.longlong, (2**63 - 1) // layout.UNIT.size)
-"""Queue offsets beyond it have no place in bytes."""
+"""Larger queue offsets have no position in bytes."""
 
 
 class GetStatus(Enum):
@@ -50,10 +50,17 @@ class GetStatus(Enum):
 
 
 class GetResult:
-    """The records found, as slices of the log, and where to go on.
+    """The records that a get has found, as slices of the log, and where to continue.
 
-    ``count`` records of ``size`` bytes together; ``buffers`` are their stored bytes as they are,
-    :meth:`messages` decodes them.
+    Attributes:
+        status: How the get ended.
+        next_offset: The queue offset to continue from.
+        min_offset: The queue offset of the oldest message in the queue.
+        max_offset: One past the last readable queue offset.
+        count: The number of records.
+        size: Their bytes.
+        buffers: Their stored bytes; :meth:`messages` decodes them.
+        suggest_slave: Whether the records are so old that a slave should serve them.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class GetResult:
         self.suggest_slave = suggest_slave
         self.count = len(buffers) if buffers is not None else 0
         self._buffers = buffers
-        self._units: memoryview | None = None  # or, to make the buffers of: units from _first on,
+        self._units: memoryview | None = None  # otherwise the buffers are units from _first on,
         self._first = 0  # which point into _log, a view of the log from _base on
         self._log: memoryview | None = None
         self._base = 0
@@ -120,9 +127,9 @@ class GetResult:
         return slices
 
     def first_bad(self) -> int:
-        """Which record is the first without the head of one of its size; -1 if all have theirs.
+        """Return the first record that does not begin as one of its size; -1 if all do.
 
-        A look at eight bytes of each, for those who send the records on as they are: a receiver
+        It reads eight bytes of each, for callers that send the records on as they are: a receiver
         goes from one to the next by their sizes.
         """
         number: cython.Py_ssize_t = 0
@@ -155,14 +162,14 @@ class GetResult:
         return -1
 
     def messages(self) -> Iterator[Record]:
-        """The messages one after the other, each decoded and its body checked when asked for."""
+        """Yield the messages; each is decoded, and its body checked, when it is requested."""
         for buffer in self.buffers:
             yield decode_message(buffer)
 
 
 @cython.cfunc
 def _begins_well(buffer: cython.const[cython.uchar][::1]) -> cython.bint:
-    """Whether a slice begins as a record of its length."""
+    """Return whether a slice begins as a record of its length."""
     if len(buffer) < k.RECORD_MIN:
         return False
     source: cython.pointer(cython.const[cython.uchar])
@@ -180,7 +187,7 @@ def _is_head(
     at: cython.Py_ssize_t,
     size: cython.longlong,
 ) -> cython.bint:
-    """Whether a record of ``size`` bytes, which are there, begins at ``at``."""
+    """Return whether a record of ``size`` bytes begins at ``at``; the bytes must exist."""
     if size < k.RECORD_MIN or load_i32(records, at) != size:
         return False
     magic: cython.int = load_i32(records, at + k.AT_MAGIC)
@@ -191,8 +198,8 @@ class QueueCursor:
     """Answers gets of one queue from one file of the queue and one of the log.
 
     ``queue`` and ``log`` are segment queues: they have ``segments``, a tuple that is replaced
-    whenever a file comes or goes, and the ``last`` of them; each segment has its positions and its
-    ``view``.
+    whenever a file is added or removed, and the ``last`` of them. Each segment has its positions
+    and its ``view``.
     """
 
     def __init__(
@@ -208,9 +215,9 @@ class QueueCursor:
     ) -> None:
         """Remember the segment ``units`` of ``queue`` and the segment ``records`` of ``log``.
 
-        ``min_offset`` is the queue's as long as the log has the files that it has now. Answers
-        hold at most ``count_max`` messages and ``bytes_max`` bytes; they are all within ``memory``
-        bytes of the log's end.
+        ``min_offset`` is that of the queue while the log has the same files as now. Results have
+        at most ``count_max`` messages and ``bytes_max`` bytes, all within ``memory`` bytes of the
+        end of the log.
         """
         self._found = GetStatus.FOUND
         self._queue = queue
@@ -232,7 +239,7 @@ class QueueCursor:
         self._memory = memory
 
     def get(self, offset: cython.longlong, max_count: cython.Py_ssize_t) -> GetResult | None:
-        """Messages from queue offset ``offset`` on; None if it takes more than this."""
+        """Return messages from queue offset ``offset`` on, or None to leave it to the caller."""
         if (
             self._queue.segments is not self._queue_segments
             or self._log.segments is not self._log_segments

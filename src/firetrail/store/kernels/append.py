@@ -1,8 +1,8 @@
-"""A put in its common form, from the message to the answer, in one step.
+"""The fast path of a put, from the message to the result, in one step.
 
-Common is: the record fits into the allocated part of the active file and into the write buffer in
-use, the clock has not gone back, nothing is delayed, no light queue is named. Everything else is
-left to the caller, who has more to do then.
+It applies if the record fits into the allocated part of the active file and into the current write
+buffer, the clock has not gone back, and the message has no delay and names no light queue.
+Everything else is left to the caller.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class PutStatus(Enum):
     """How a put ended; the names are those of the Java store."""
 
     PUT_OK = "PUT_OK"
-    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and visible, not known to be on disk
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and readable, not known to be on disk
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
-    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # the disk failed, before it was stored or with the sync after
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # the disk failed, before the store or in the sync after it
 
 
 PUT_OK = PutStatus.PUT_OK
@@ -61,7 +61,20 @@ _ERRORS: dict[PutStatus, type[StoreError]] = {
 
 
 class PutResult:
-    """Where a message, or the first of a batch, was stored. Sizes and times as in the record."""
+    """Where a message, or the first message of a batch, was stored.
+
+    Attributes:
+        status: How the put ended.
+        queue_id: The number of the queue.
+        queue_offset: The number of the message in the queue; -1 if nothing was stored.
+        physical_offset: Its position in the log; -1 if nothing was stored.
+        size: The bytes that were written to the log.
+        store_time: When it was stored, in ms.
+        store_host: The address of the store; None if nothing was stored.
+        messages: How many messages were stored.
+        detail: What went wrong; empty if nothing did.
+        field: The field of the message that ``detail`` is about.
+    """
 
     def __init__(
         self,
@@ -99,18 +112,18 @@ class PutResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the message is stored as safely as the store was told to."""
+        """Whether the message is stored as durably as configured."""
         return self.status is PUT_OK
 
     @property
     def message_id(self) -> str | None:
-        """The offset message id (of a batch: of its first message), None if nothing was stored."""
+        """The offset message id, of the first message of a batch; None if nothing was stored."""
         if self.store_host is None:
             return None
         return encode_message_id(self.store_host, self.physical_offset)
 
     def with_status(self, status: PutStatus, detail: str) -> PutResult:
-        """The same place, with another end."""
+        """Return a result with the same position and another status."""
         return PutResult(
             status,
             self.queue_id,
@@ -125,7 +138,7 @@ class PutResult:
         )
 
     def require_ok(self) -> PutResult:
-        """This result, or the error that its status stands for."""
+        """Return this result, or raise the error for its status."""
         if self.status is PUT_OK:
             return self
         if self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
@@ -139,7 +152,7 @@ class Appender:
     """Appends to the active file of the log.
 
     ``queues`` are the queues in use by topic and queue id; each has its topic as ``encoded_topic``
-    and counts ``next_offset``. ``lock`` is the log's, ``time_ns`` the clock.
+    and counts ``next_offset``. ``lock`` is that of the log, ``time_ns`` the clock.
     """
 
     def __init__(
@@ -171,8 +184,8 @@ class Appender:
     ) -> None:
         """Write with ``writer`` to ``segment`` (starting at ``base``) up to position ``end``.
 
-        From ``buffer_start`` on, if it is given, the writer has a buffer in which the bytes wait
-        for their commit; otherwise the file itself.
+        If ``buffer_start`` is given, the writer has a buffer from that position on, in which the
+        bytes wait for their commit; otherwise it writes to the file itself.
         """
         self._segment = segment
         self._writer = writer
@@ -186,11 +199,11 @@ class Appender:
         self._end = -1
 
     def detach(self) -> None:
-        """Hold on to no file; every put is left to the caller."""
+        """Release the file; every put is left to the caller."""
         self.attach(None, RecordWriter(bytearray(1)), 0, -1)
 
     def put(self, message: Message) -> PutResult | None:
-        """Write the message to the file; None, and nothing has happened, if it is not common.
+        """Write the message to the file, or return None, and change nothing, for the slow path.
 
         Raises IllegalMessageError.
         """

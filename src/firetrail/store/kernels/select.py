@@ -1,4 +1,4 @@
-"""Choose the messages that one read of a consume queue answers with."""
+"""The selection of messages that one read of a consume queue returns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ else:
 COMPILED = cython.compiled
 
 EXHAUSTED = 0
-"""All units were looked at."""
+"""All units were examined."""
 FULL = 1
-"""A cap was reached: the unit at the position belongs to the next read."""
+"""A limit was reached: the unit at the position belongs to the next read."""
 ELSEWHERE = 2
 """The record of the unit at the position is not in the given segment."""
 
@@ -33,10 +33,10 @@ _SIGN = cython.declare(cython.longlong, 2**31)
 
 @cython.cclass
 class Selection:
-    """The messages found so far and what still fits.
+    """The messages found so far, and what still fits.
 
-    Caps differ for messages in memory and, below physical offset ``disk_below``, on disk. The
-    first message is taken whatever its size.
+    Limits differ for messages in memory and for those below physical offset ``disk_below``, which
+    are on disk. The first message is taken whatever its size.
     """
 
     found = cython.declare(list, visibility="readonly")
@@ -84,11 +84,11 @@ class Selection:
         base: cython.longlong,
         readable: cython.longlong,
     ) -> int:
-        """Look at the units in ``units[at : end]`` and slice their records out of ``log``.
+        """Examine the units in ``units[at : end]`` and slice their records out of ``log``.
 
-        ``log`` starts at physical offset ``base`` and may be read up to ``readable``, if it goes
-        so far. Returns why it stopped; ``position`` is that of the first unit that was not dealt
-        with.
+        ``log`` starts at physical offset ``base`` and may be read up to ``readable``, if it extends
+        that far. Returns why it stopped; ``position`` is that of the first unit that was not
+        processed.
         """
         source: cython.pointer(cython.const[cython.uchar])
         offset: cython.longlong
@@ -98,7 +98,7 @@ class Selection:
         if at < 0 or end > len(units):
             raise ValueError(f"units {at}:{end} of {len(units)} bytes")
         if base < 0:
-            raise ValueError(f"base {base} is no physical offset")
+            raise ValueError(f"base {base} is not a physical offset")
         if readable > base and readable - base > len(log):
             readable = base + len(log)
         if at < end:
@@ -141,7 +141,7 @@ class Selection:
 
     @cython.cfunc
     def _matches(self, tags_code: cython.longlong) -> cython.bint:
-        """Whether the low 32 bits are one of the wanted hashes; what is no hash matches."""
+        """Return whether the low 32 bits are a wanted hash; a code that is no hash matches."""
         if tags_code < _INT_MIN:
             return True
         low: cython.longlong = tags_code & _LOW_32

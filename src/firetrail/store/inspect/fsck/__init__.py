@@ -1,6 +1,6 @@
-"""The check of a store: log, consume queues, index, checkpoint, and their agreement.
+"""The check of a store: log, consume queues, index, checkpoint, and whether they agree.
 
-One pass over the log. What follows from each batch of records, units and index entries, is derived
-with the functions of the live dispatcher and compared with the files byte by byte; only where the
-bytes differ are single units and entries looked at.
+It takes one pass over the log. Units and index entries are derived from each batch of records with
+the functions of the live dispatcher and compared with the files byte by byte. Single units and
+entries are examined only where the bytes differ.
 """

@@ -1,4 +1,4 @@
-"""The check as a whole: one pass over the log, then what is left."""
+"""The check as a whole: one pass over the log, then the units, entries and files that are left."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EVERYTHING = 1 << 62
 def check_store(
     view: StoreView, delays: DelayLevels, on_progress: Callable[[int], None] = lambda done: None
 ) -> CheckReport:
-    """Check everything. ``on_progress`` is told how many bytes of the log are done."""
+    """Check everything; ``on_progress`` is called with the bytes of the log that are done."""
     return Checker(view, delays).run(on_progress)
 
 
 def judged_to(view: StoreView) -> int:
-    """Units and entries of records before this offset must be there.
+    """Return the offset before which the units and entries of all records must exist.
 
-    After an unclean stop recovery derives the rest again; a store in use is about to.
+    After an unclean stop recovery derives the rest again; a live store is about to.
     """
     if view.state is StoreState.CLOSED:
         return EVERYTHING
@@ -61,7 +61,7 @@ class Checker:
         self._marks = MarkCheck(view, self._findings)
 
     def run(self, on_progress: Callable[[int], None]) -> CheckReport:
-        """Check, and report."""
+        """Check the store and return the report."""
         view, log, findings = self._view, self._log, self._findings
         findings.extend([*view.log.misfits, *view.index_faults])
         log.run(view.walk(), on_progress)
@@ -82,7 +82,7 @@ class Checker:
 
 
 def check_tail(view: StoreView, findings: Findings, damaged: DamagedRanges) -> TornTail | None:
-    """Look at what stands behind the end of the log; where it is torn."""
+    """Check what follows the end of the log; return the torn tail, if it is one."""
     tail = read_tail(view)
     if tail.found is None:
         return None
@@ -93,7 +93,7 @@ def check_tail(view: StoreView, findings: Findings, damaged: DamagedRanges) -> T
         damaged.add(tail.found.physical_offset, EVERYTHING)
     else:
         file = view.relative(tail.found.path)
-        detail = "old bytes behind the end of the log, which no longer count"
+        detail = "old bytes after the end of the log, which no longer count"
         findings.add(file, tail.found.position, None, ProblemKind.STALE_TAIL, detail)
     return None
 
@@ -107,7 +107,7 @@ def make_report(
     units: int,
     entries: int,
 ) -> CheckReport:
-    """The result of a check."""
+    """Return the result of a check."""
     return CheckReport(
         store=str(view.root),
         state=view.state.value,

@@ -1,7 +1,7 @@
-"""The index against the log: every key of every record must be found, and nothing else.
+"""The index compared with the log: it must have every key of every record, and nothing else.
 
-Entries stand in the order of the log, over all index files, so both sides are walked side by side.
-Where they differ the next entries decide which of them is missing, superfluous or wrong.
+Entries are in the order of the log, across all index files, so both sides are walked in parallel.
+If they differ, the next entries decide which of them is missing, superfluous or wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENTRIES_PER_BATCH = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_BATCH)
 
 
 class Missing(NamedTuple):
-    """Keys next to each other in the log that the index does not have."""
+    """Keys of consecutive records that the index does not have."""
 
     file: str
     position: int
@@ -45,7 +45,7 @@ class IndexCheck:
         judged_to: int,
         only: int | None = None,
     ) -> None:
-        """``only`` is the number of the one file that is to be checked."""
+        """``only`` is the number of the single file to check; None checks all."""
         self._view = view
         self._findings = findings
         self._damaged = damaged
@@ -59,8 +59,8 @@ class IndexCheck:
         self._file: FileCheck | None = None
         self._entries = array("q", bytes(24 * ENTRIES_PER_BATCH))
         self._missing: Missing | None = None
-        self._behind = (INDEX, 0)
-        """Where the entry behind the last file's would be."""
+        self._after_last = (INDEX, 0)
+        """The file and position after the last entry of the index."""
         self._tags = bool(has_tag_entries(view.index, view.log))
         self._keys_of = lru_cache(maxsize=64)(self._find_keys_of)
         self.entries = 0
@@ -99,11 +99,11 @@ class IndexCheck:
         return Expected(*self._entries[3 * at : 3 * at + 3]) if at < count else None
 
     def _step(self, file: FileCheck, at: int, count: int) -> int:
-        """Deal with one difference, or one agreement; where to go on in what is expected."""
+        """Handle one difference or agreement; return the next position in the expected entries."""
         entry, expected = file.entry(file.number), self._expected(at, count)
         assert entry is not None and expected is not None
         if not any(entry):
-            detail = f"the header counts {file.last} entries, from {file.number} on are none"
+            detail = f"the header counts {file.last} entries, but {file.number} does not exist"
             file.note(file.position(file.number), None, ProblemKind.INDEX_HEADER, detail)
             file.last = file.number - 1
             return at
@@ -143,10 +143,10 @@ class IndexCheck:
         return end
 
     def _is_repeated(self, entry: IndexEntry, expected: Expected) -> bool:
-        """Whether the entry is for an earlier key of the message that a key is expected of.
+        """Return whether the entry is for an earlier key of the message whose key is expected.
 
-        So it stands where the Java store, after an unclean stop, has entered a message again whose
-        first entries are the last ones of the file before.
+        After an unclean stop the Java store may index a message again whose first entries are the
+        last ones of the previous file.
         """
         offset = expected.physical_offset
         return entry.physical_offset == offset and entry.key_hash in self._keys_of(offset)[0]
@@ -154,7 +154,7 @@ class IndexCheck:
     def _is_replaced(
         self, entry: IndexEntry, expected: Expected, following: IndexEntry | None
     ) -> bool:
-        """Whether the entry stands in the place of the expected one and is damaged."""
+        """Return whether the entry is in the place of the expected one and is damaged."""
         return (
             expected.physical_offset == entry.physical_offset
             or (following is None and expected.key_hash == entry.key_hash)
@@ -172,19 +172,19 @@ class IndexCheck:
         if file.is_linked_by(entry.key_hash, entry) and not file.is_linked_by(
             expected.key_hash, entry
         ):
-            file.take_as_it_is(entry)  # it was written so: the record has changed
+            file.take_as_it_is(entry)  # it was written like this: the record has changed
         else:
             file.take_expected(entry, expected)
 
     def _take_surplus(self, file: FileCheck, entry: IndexEntry) -> None:
-        """An entry that nothing in the log asks for."""
+        """Handle an entry that no record requires."""
         offset = entry.physical_offset
         keys, tags = self._keys_of(offset)
         position = file.position(file.number)
         if entry.key_hash in tags - keys:
             self._tags = True  # a newer version has written from here on
         elif entry.key_hash in keys:
-            detail = f"entry {file.number} repeats one before it"
+            detail = f"entry {file.number} repeats an earlier one"
             file.note(position, offset, ProblemKind.INDEX_REPEATED, detail)
         elif offset not in self._damaged:
             detail = f"entry {file.number} is for key hash {entry.key_hash}, which no key of the "
@@ -192,7 +192,7 @@ class IndexCheck:
         file.take_as_it_is(entry)
 
     def _next_key(self, at: int, count: int) -> Expected | None:
-        """The first entry expected behind ``at`` that is not one of a tag."""
+        """Return the first expected entry after ``at`` that is not for a tag."""
         for following in range(at + 1, count):
             expected = self._expected(following, count)
             if expected is not None and not self._is_tag(expected):
@@ -204,7 +204,7 @@ class IndexCheck:
         return expected.key_hash in tags - keys
 
     def _find_keys_of(self, offset: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Key hashes of the record at an offset, without and with its tag."""
+        """Return the key hashes of the record at an offset, without and with its tag."""
         stop, columns = self._view.log.scan_one(offset, Check.NONE)
         segment = self._view.log.find(offset)
         if stop is not Stop.LIMIT or segment is None:
@@ -219,7 +219,7 @@ class IndexCheck:
     # -- files --------------------------------------------------------------------------------
 
     def _current(self) -> FileCheck | None:
-        """The file with the next entry, None at the end of the index."""
+        """Return the file with the next entry, or None at the end of the index."""
         while self._file is None or not self._file.left:
             before = self._file
             if before is not None and not self._goes_on(before):
@@ -237,17 +237,17 @@ class IndexCheck:
         return self._file
 
     def _goes_on(self, file: FileCheck) -> bool:
-        """Whether there are more entries than the header counts; they are compared, too.
+        """Return whether there are more entries than the header counts; they are compared as well.
 
-        The header of a store that was not closed, or is in use, may be behind by some.
+        The header of a store that was not closed, or is in use, may count fewer.
         """
         if self._view.state is not StoreState.CLOSED:
             return False
         counted = file.last
-        while (entry := file.entry_behind()) is not None and any(entry):
+        while (entry := file.entry_after_last()) is not None and any(entry):
             if entry.key_hash not in self._keys_of(entry.physical_offset)[1]:
                 if counted == file.last:
-                    detail = f"bytes behind the last entry, {file.last}, that are none"
+                    detail = f"bytes after the last entry, {file.last}, that are not an entry"
                     position = file.position(file.last + 1)
                     file.note(position, None, ProblemKind.INDEX_STRAY, detail)
                 break
@@ -255,15 +255,15 @@ class IndexCheck:
         return counted < file.last
 
     def _finish_file(self, file: FileCheck) -> None:
-        """Header and slots, but for the newest file of a store that may be writing it."""
+        """Compare header and slots, except those of a newest file that may be written."""
         if file.file is not self._newest or self._view.state is StoreState.CLOSED:
             file.finish()
         file.close()
-        self._behind = (file.name, file.position(file.last + 1))
+        self._after_last = (file.name, file.position(file.last + 1))
         self._file = None
 
     def _pass_expired(self, file: FileCheck) -> None:
-        """Entries at the beginning whose messages retention has deleted."""
+        """Skip the first entries, whose messages retention has deleted."""
         number = file.number
         while (entry := file.entry(number)) and any(entry):
             if not 0 <= entry.physical_offset < self._view.log.min_offset:
@@ -274,7 +274,7 @@ class IndexCheck:
     # -- findings -----------------------------------------------------------------------------
 
     def _note_missing(self, first: int, end: int) -> None:
-        """Expected entries ``first`` to ``end`` are not in the index."""
+        """Note that the expected entries ``first`` to ``end`` are not in the index."""
         offsets = self._entries[3 * first + 1 : 3 * end : 3]
         judged = [offset for offset in offsets if offset < self._judged_to]
         if not judged:
@@ -284,7 +284,7 @@ class IndexCheck:
             self._missing = self._missing._replace(last=judged[-1], keys=keys)
             return
         file = self._file
-        name, position = (file.name, file.position(file.number)) if file else self._behind
+        name, position = (file.name, file.position(file.number)) if file else self._after_last
         self._missing = Missing(name, position, judged[0], judged[-1], len(judged))
 
     def _end_missing(self) -> None:
@@ -301,7 +301,7 @@ class IndexCheck:
         self._findings.add(run.file, run.position, run.first, kind, detail)
 
     def finish(self) -> None:
-        """The log is done: nothing more may be in the index, unless it is still being written."""
+        """Check the rest of the index after the log: only a live store may have more entries."""
         closed = self._view.state is StoreState.CLOSED
         while (file := self._current()) is not None:
             if not closed:
@@ -315,7 +315,7 @@ class IndexCheck:
         entry = file.entry(file.number)
         assert entry is not None
         if not any(entry):
-            detail = f"the header counts {file.last} entries, from {file.number} on are none"
+            detail = f"the header counts {file.last} entries, but {file.number} does not exist"
             file.note(file.position(file.number), None, ProblemKind.INDEX_HEADER, detail)
             file.last = file.number - 1
         else:
@@ -323,5 +323,5 @@ class IndexCheck:
 
 
 def _are_same(entry: IndexEntry | None, expected: Expected | None) -> bool:
-    """Whether an entry is for the key and the message that are expected."""
+    """Return whether an entry is for the expected key and message."""
     return entry is not None and expected is not None and entry[:2] == expected[:2]

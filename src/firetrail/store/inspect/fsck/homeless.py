@@ -1,4 +1,4 @@
-"""Messages of the log that have no consume queue, and why nothing is wrong with that."""
+"""Messages of the log that have no consume queue for a good reason."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from firetrail.store.queues.lives import Lives, Reason
 from firetrail.store.queues.table import QueueKey
 
 _KINDS = {Reason.DELETED: ProblemKind.TOPIC_DELETED, Reason.BATCHES: ProblemKind.BATCH_QUEUES}
-"""Other reasons are found where queues are compared with the log."""
+"""Other reasons are found when queues are compared with the log."""
 
 
 class Homeless:
-    """Finds topics that were deleted, or have queues of batches only.
+    """Finds topics that were deleted, or have only batch queues.
 
-    It is told about all units in the order of the log.
+    All units are passed to it in the order of the log.
     """
 
     def __init__(self, view: StoreView) -> None:
@@ -27,7 +27,7 @@ class Homeless:
         self._lives = Lives()
 
     def admits(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
-        """Take a run of units; whether they should be in a queue, as far as is known by now."""
+        """Note a run of units; return whether, as far as is known, they should be in a queue."""
         if key[0] in self._catalog.batches:
             return False
         if is_queue(*key):
@@ -36,11 +36,11 @@ class Homeless:
 
     @cached_property
     def queues(self) -> Container[QueueKey]:
-        """The queues that went with their topic; ask when the log is done."""
+        """The queues that were deleted with their topic; valid when the log is done."""
         return self._lives.absent(self._catalog)
 
     def finish(self, findings: Findings) -> None:
-        """Note what was found."""
+        """Report what was found."""
         for left_out in self._lives.left_out(self._catalog):
             kind = _KINDS.get(left_out.reason)
             if kind is not None:

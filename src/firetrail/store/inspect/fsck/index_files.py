@@ -1,8 +1,8 @@
-"""One index file under check, beside a shadow of it that is built from what the log says.
+"""One index file under check, beside a shadow of it that is built from the log.
 
 Entries are appended to the shadow with the kernel that writes index files, so its links, slots and
-header are what they should be. The shadow keeps its slots and forgets entries that were compared:
-it needs far less memory than the file is long.
+header are what they should be. The shadow keeps its slots and drops entries that were compared, so
+it needs far less memory than the size of the file.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PACK_SLOT = INDEX_SLOT.struct.pack_into
 _HASH_MASK = 0x7FFFFFFF
 SLOTS_PER_STEP = 1 << 16
 FORGET_BYTES = 4 << 20
-"""So many bytes of compared entries are kept before the shadow lets go of them."""
+"""Bytes of compared entries that the shadow keeps before it drops them."""
 
 
 class Expected(NamedTuple):
-    """An entry that follows from the log."""
+    """An entry that is derived from the log."""
 
     key_hash: int
     physical_offset: int
@@ -44,7 +44,7 @@ class Expected(NamedTuple):
 
 
 class Shadow:
-    """What an index file should be."""
+    """What an index file should contain."""
 
     def __init__(self, file: IndexFile, before: IndexHeader | None) -> None:
         self._slots = file.slots
@@ -61,11 +61,11 @@ class Shadow:
             self.view[: INDEX_HEADER.size] = encode_index_header(IndexHeader(*end))
 
     def append(self, triples: array[int], first: int, count: int) -> None:
-        """Append entries, for which there is room."""
+        """Append entries; there must be room for them."""
         append_entries(self.view, self._slots, self._entries, triples, first, count)
 
     def take_back(self, header: bytes, first: int, end: int) -> None:
-        """Undo the append of the entries ``first`` to ``end``; ``header`` is the one before it."""
+        """Undo the append of entries ``first`` to ``end``; ``header`` is the one from before it."""
         for number in range(end - 1, first - 1, -1):
             at = entry_at(self._slots, number)
             key_hash, _, _, previous = _UNPACK_ENTRY(self.view, at)
@@ -74,7 +74,7 @@ class Shadow:
         self.view[: INDEX_HEADER.size] = header
 
     def forget_before(self, number: int) -> None:
-        """Entries below ``number`` are not needed any more."""
+        """Drop entries below ``number``, which are not needed any more."""
         page = mmap.PAGESIZE
         start = -(-self._kept_from // page) * page
         end = entry_at(self._slots, number) // page * page
@@ -83,13 +83,13 @@ class Shadow:
             self._kept_from = end
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.view.release()
         self._map.close()
 
 
 class FileCheck:
-    """The check of one index file: ``number`` is the next entry to be compared."""
+    """The check of one index file; ``number`` is the next entry to compare."""
 
     def __init__(
         self, file: IndexFile, name: str, before: IndexHeader | None, findings: Findings
@@ -109,24 +109,24 @@ class FileCheck:
 
     @property
     def left(self) -> int:
-        """How many entries are still to be compared."""
+        """How many entries are left to compare."""
         return self.last + 1 - self.number
 
     def entry(self, number: int) -> IndexEntry | None:
-        """The entry with a number, None if there is none."""
+        """Return the entry with a number, or None if there is none."""
         if not 0 < number <= self.last:
             return None
         return IndexEntry._make(_UNPACK_ENTRY(self._view, entry_at(self.file.slots, number)))
 
-    def entry_behind(self) -> IndexEntry | None:
-        """What stands in the place of the entry behind the last one, None if there is no place."""
+    def entry_after_last(self) -> IndexEntry | None:
+        """Return the bytes after the last entry as an entry, or None if the file ends there."""
         number = self.last + 1
         if number >= self.file.entries:
             return None
         return IndexEntry._make(_UNPACK_ENTRY(self._view, self.position(number)))
 
     def position(self, number: int) -> int:
-        """Where an entry stands in the file."""
+        """Return the position of an entry in the file."""
         return entry_at(self.file.slots, number)
 
     def note(
@@ -138,7 +138,7 @@ class FileCheck:
     # -- entries ------------------------------------------------------------------------------
 
     def accept(self, triples: array[int], first: int, end: int) -> bool:
-        """Whether the next entries are exactly these; if not, nothing has changed."""
+        """Return whether the next entries are exactly these; if not, nothing has changed."""
         header = bytes(self.shadow.view[: INDEX_HEADER.size])
         number = self.number
         self.shadow.append(triples, first, end)
@@ -153,26 +153,26 @@ class FileCheck:
         return False
 
     def take_expected(self, entry: IndexEntry, expected: Expected) -> None:
-        """The next entry is the expected one; compare what else it holds."""
+        """Accept the next entry as the expected one, and compare its other fields."""
         should = self._append(expected)
         self._end_time_known = True
-        # By the begin that the header tells: if that is wrong, the header is and not every entry.
-        told = entry_seconds(expected.store_time, self.header.begin_timestamp)
+        # By the begin in the header: if that is wrong, the header is wrong and not every entry.
+        by_header = entry_seconds(expected.store_time, self.header.begin_timestamp)
         unknown = self.number == 2 and not self._has_predecessor
-        if entry.seconds not in (should.seconds, told) and not unknown:
-            detail = f"{entry.seconds} seconds behind the file's begin instead of {should.seconds}"
+        if entry.seconds not in (should.seconds, by_header) and not unknown:
+            detail = f"{entry.seconds} seconds after the file's begin instead of {should.seconds}"
             self._note_entry(entry, ProblemKind.INDEX_ENTRY, detail)
         self._compare_link(entry, should)
 
     def is_linked_by(self, key_hash: int, entry: IndexEntry) -> bool:
-        """Whether the next entry stands in the chain of a key hash: its link, and the slot."""
+        """Return whether link and slot put the next entry into the chain of a key hash."""
         at = slot_at((key_hash & _HASH_MASK) % self.file.slots)
         (before,) = INDEX_SLOT.struct.unpack_from(self.shadow.view, at)
         (newest,) = INDEX_SLOT.struct.unpack_from(self._view, at)
         return bool(before == entry.previous and newest >= self.number)
 
     def take_as_it_is(self, entry: IndexEntry) -> None:
-        """The next entry cannot be compared with a record; only its place in the chain counts."""
+        """Accept an entry that cannot be compared with a record; only its chain is checked."""
         begin = self.header.begin_timestamp
         time = begin if self.number == 1 else begin + max(entry.seconds, 0) * 1000
         should = self._append(Expected(entry.key_hash & _HASH_MASK, entry.physical_offset, time))
@@ -180,7 +180,7 @@ class FileCheck:
         self._compare_link(entry, should)
 
     def take_many(self, end: int) -> None:
-        """The entries up to number ``end`` cannot be compared with records."""
+        """Accept the entries up to number ``end``, which cannot be compared with records."""
         if end == self.number:
             return
         begin = self.header.begin_timestamp
@@ -198,7 +198,7 @@ class FileCheck:
         self._end_time_known = False
 
     def _append(self, expected: Expected) -> IndexEntry:
-        """Append to the shadow; the entry as it should be."""
+        """Append to the shadow; return the entry as it should be."""
         self._one[0], self._one[1], self._one[2] = expected
         self.shadow.append(self._one, 0, 1)
         self.number += 1
@@ -217,11 +217,11 @@ class FileCheck:
     # -- the whole file -----------------------------------------------------------------------
 
     def finish(self) -> None:
-        """All entries were compared: compare header and slots."""
+        """Compare header and slots after all entries were compared."""
         should = INDEX_HEADER.struct.unpack_from(self.shadow.view)
-        there = INDEX_HEADER.struct.unpack_from(self._view)
+        actual = INDEX_HEADER.struct.unpack_from(self._view)
         for (field, at), got, wanted in zip(
-            INDEX_HEADER.offsets.items(), there, should, strict=True
+            INDEX_HEADER.offsets.items(), actual, should, strict=True
         ):
             doubtful = field == "end_timestamp" and not self._end_time_known
             empty = field == "entry_count" and wanted == 0 and got == 1
@@ -248,5 +248,5 @@ class FileCheck:
         return entry.physical_offset if entry is not None else None
 
     def close(self) -> None:
-        """Give the shadow's memory back."""
+        """Release the memory of the shadow."""
         self.shadow.close()

@@ -31,10 +31,10 @@ class StoreTimes:
         self.first: Moment | None = None
         self.newest = 0
         self.backwards: tuple[int, int] | None = None
-        """The first record that is older than the one before it, and by how many ms."""
+        """The first record that is older than the previous one, and the difference in ms."""
 
     def take(self, columns: Columns, rows: int) -> None:
-        """Take the first rows of some columns."""
+        """Note the store times of the first ``rows`` rows of some columns."""
         times = columns.column(col.STORE_TIME)[:rows].tolist()
         if not times:
             return
@@ -48,7 +48,7 @@ class StoreTimes:
         self.go_on(found)
 
     def go_on(self, later: StoreTimes) -> None:
-        """Take the records that follow."""
+        """Append the times of the records that follow."""
         if later.first is None:
             return
         if self.backwards is None:
@@ -61,7 +61,7 @@ class StoreTimes:
         self.newest = max(self.newest, later.newest)
 
     def note(self, view: StoreView, findings: Findings) -> None:
-        """Store times should not run backwards; a warning, for clocks do."""
+        """Warn if store times run backwards, as clocks sometimes do."""
         if self.backwards is None:
             return
         offset, step = self.backwards
@@ -73,7 +73,7 @@ class StoreTimes:
 
 
 class LogCheck:
-    """One walk over the log. ``compare`` is given the records that queues and index must have."""
+    """One walk over the log; ``compare`` gets the records that queues and index must have."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class LogCheck:
         self.messages = 0
         self.times = StoreTimes()
         self.torn: TornTail | None = None
-        """Where the log of a crashed store ends, if the walk has come there."""
+        """Where the log of a crashed store ends, if the walk has come to it."""
 
     def run(self, walk: LogWalk, on_progress: Callable[[int], None]) -> None:
-        """Check what the walk comes to."""
+        """Check all records of the walk."""
         for part in walk:
             if isinstance(part, RecordBatch):
                 self._check_batch(part)
@@ -120,9 +120,9 @@ class LogCheck:
             self._damaged.add(batch.failed.physical_offset, end)
 
     def _rows_to_check(self, batch: RecordBatch) -> int:
-        """How many of the rows can be compared with queues and index.
+        """Return how many of the rows can be compared with queues and index.
 
-        Of a record with a wrong body the rest counts; a wrong property CRC may be about any field.
+        A record with a wrong body is compared; a wrong property CRC may be about any field.
         """
         if batch.failed is None:
             self.messages += batch.rows

@@ -1,4 +1,4 @@
-"""Checkpoint and watermark against the log, and the broker's files against the inventory."""
+"""Checkpoint and watermark compared with the log, and the broker's files with the inventory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSETS = ("confirm_offset", "logics_offset")
 
 
 def check_config(view: StoreView, findings: Findings) -> None:
-    """Note the files of the broker that are listed in the inventory, and missing."""
+    """Report files of the broker that the inventory lists but that are missing."""
     files = view.system.files
     for name in missing_config(view.system, view.root, read_inventory(view.system, view.root)):
         backup = f"{name}.bak"
@@ -30,12 +30,12 @@ def check_config(view: StoreView, findings: Findings) -> None:
             0,
             None,
             ProblemKind.FILE_MISSING,
-            f"the store had this file; {effect}; put it back from a backup before",
+            f"the store had this file; {effect}; restore it from a backup first",
         )
 
 
 class MarkCheck:
-    """The two files that say how far the store is on disk, as they are when the check begins."""
+    """Checks the two files that say how far the store is on disk, as of the start of the check."""
 
     def __init__(self, view: StoreView, findings: Findings) -> None:
         self._view = view
@@ -53,9 +53,9 @@ class MarkCheck:
             return None
 
     def finish(self, last_time: int, end: int, *, damaged: bool) -> None:
-        """Compare with a log that ends at ``end``; its newest message is of ``last_time``.
+        """Compare with a log that ends at ``end`` and whose newest message is of ``last_time``.
 
-        A log that is ``damaged`` may have lost the messages that the checkpoint knows of.
+        A ``damaged`` log may have lost the messages that the checkpoint covers.
         """
         checkpoint = self._decode(end)
         if checkpoint is not None:
@@ -82,19 +82,21 @@ class MarkCheck:
         for name in TIMES:
             value = getattr(checkpoint, name)
             if value > last_time:
-                detail = f"{value}, the newest message was stored at {last_time}"
+                detail = f"is {value}, but the newest message was stored at {last_time}"
                 self._note(name, ProblemKind.CHECKPOINT_AHEAD, detail)
         for name in OFFSETS:
             value = getattr(checkpoint, name)
             if value > end:
-                self._note(name, ProblemKind.CHECKPOINT_AHEAD, f"{value}, the log ends at {end}")
+                self._note(
+                    name, ProblemKind.CHECKPOINT_AHEAD, f"is {value}, but the log ends at {end}"
+                )
 
     def _note(self, name: str, kind: ProblemKind, detail: str) -> None:
         text = f"{name.replace('_', ' ')} {detail}"
         self._findings.add(CHECKPOINT, LAYOUT.offsets[name], None, kind, text)
 
     def _check_watermark(self, checkpoint: Checkpoint) -> None:
-        """A slot may be torn by a crash; after a clean stop both are whole."""
+        """Check the slots: a crash may tear one, but after a clean stop both are whole."""
         content = self._watermark or b""
         slots = [content[at : at + SLOT_SIZE] for at in range(0, 2 * SLOT_SIZE, SLOT_SIZE)]
         whole = [slot for slot in map(decode_slot, slots) if slot is not None]
@@ -108,10 +110,9 @@ class MarkCheck:
             self._check_behind(checkpoint, max(whole))
 
     def _check_behind(self, checkpoint: Checkpoint, slot: Slot) -> None:
-        """The times of a checkpoint only grow, whoever writes it after the watermark."""
+        """Check that the times have not decreased, which no program does after the watermark."""
         for name, before in zip(TIMES, slot.times, strict=True):
             value = getattr(checkpoint, name)
             if value < before:
-                self._note(
-                    name, ProblemKind.CHECKPOINT_BEHIND, f"{value}, the watermark knew {before}"
-                )
+                detail = f"is {value}, but the watermark has {before}"
+                self._note(name, ProblemKind.CHECKPOINT_BEHIND, detail)

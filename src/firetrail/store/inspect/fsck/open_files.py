@@ -1,4 +1,4 @@
-"""Files of consume queues, of which a store may have more than a process may open."""
+"""Open files of consume queues, of which a store may have more than a process can open."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from firetrail.storage.segment import Segment
 from firetrail.store.inspect.view import StoreView
 
 OPEN_FILES_MAX = 256
-"""Queue files that are kept open; a store may have far more of them than a process may open."""
+"""Queue files that are kept open at the same time."""
 
 
 class OpenFiles:
-    """Queue files by path, the least recently used ones closed again."""
+    """Queue files by path; the least recently used ones are closed."""
 
     def __init__(self, view: StoreView) -> None:
         self._system = view.system
         self._open: OrderedDict[Path, Segment] = OrderedDict()
 
     def get(self, path: Path, base: int, size: int) -> Segment:
-        """The file, open for reading."""
+        """Return the file, open for reading."""
         segment = self._open.get(path)
         if segment is None:
             segment = self._open[path] = Segment(self._system, path, base, size, writable=False)
@@ -31,6 +31,6 @@ class OpenFiles:
         return segment
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all files."""
         while self._open:
             self._open.popitem()[1].close()

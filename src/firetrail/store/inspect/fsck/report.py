@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The results of a check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from firetrail.store.inspect.problems import WARNINGS, Problem, ProblemKind, advice
 
 FINDINGS_MAX = 10_000
-"""So many problems are listed; a store with more is broken, and the rest only counted."""
+"""Problems that are listed; in a store with more, the rest is only counted."""
 
 
 class Findings:
@@ -24,19 +24,19 @@ class Findings:
     def add(
         self, file: str, offset: int, physical_offset: int | None, kind: ProblemKind, detail: str
     ) -> None:
-        """Note a problem, or a warning if its kind is one."""
+        """Add a problem, or a warning if its kind is one."""
         self.extend([Problem(file, offset, physical_offset, kind, detail)])
 
     def __bool__(self) -> bool:
         return bool(self.problems or self.warnings or self.omitted)
 
     def merge(self, other: Findings) -> None:
-        """Note what another part of the check has found."""
+        """Add the findings of another part of the check."""
         self.extend([*other.problems, *other.warnings])
         self.omitted += other.omitted
 
     def extend(self, found: list[Problem]) -> None:
-        """Note some problems or warnings."""
+        """Add problems and warnings."""
         for problem in found:
             notes = self.warnings if problem.kind in WARNINGS else self.problems
             if len(notes) < FINDINGS_MAX:
@@ -46,7 +46,7 @@ class Findings:
 
 
 def by_kind(found: list[Problem]) -> dict[str, list[Problem]]:
-    """Findings by their kind, in the order in which they were found."""
+    """Return findings by their kind, in the order in which they were found."""
     kinds: dict[str, list[Problem]] = {}
     for problem in found:
         kinds.setdefault(problem.kind.value, []).append(problem)
@@ -54,13 +54,13 @@ def by_kind(found: list[Problem]) -> dict[str, list[Problem]]:
 
 
 class DamagedRanges:
-    """Parts of the log that cannot be read: what points there is not wrong for that reason."""
+    """Parts of the log that cannot be read; units and entries that point there are not faulted."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, start: int, end: int) -> None:
-        """The log cannot be read from ``start`` to ``end``."""
+        """Note that the log cannot be read from ``start`` to ``end``."""
         insort(self._ranges, (start, end))
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class DamagedRanges:
 
 
 class TornTail(NamedTuple):
-    """Where the log of a crashed store ends; what follows was never known to be on disk."""
+    """Where the log of a crashed store ends; the rest was never known to be on disk."""
 
     file: str
     offset: int
@@ -85,7 +85,7 @@ class TornTail(NamedTuple):
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check. ``ok`` is about problems; warnings do not count."""
+    """The result of a check; ``ok`` considers problems, but not warnings."""
 
     store: str
     state: str
@@ -106,19 +106,19 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the store has no problems."""
         return not self.problems and not self.problems_omitted
 
     @property
     def advice(self) -> str | None:
-        """How to repair it; None if there is nothing to repair."""
+        """How to repair the store; None if there is nothing to repair."""
         dropped = [found for found in self.warnings if found.kind is ProblemKind.RECORDS_DROPPED]
         return advice([*self.problems, *dropped], self.store)
 
     def as_json(self) -> dict[str, Any]:
-        """As ``firetrail fsck --json`` prints it."""
-        told = {"ok": self.ok} | asdict(self) | {"advice": self.advice}
+        """Return the report as ``firetrail fsck --json`` prints it."""
+        report = {"ok": self.ok} | asdict(self) | {"advice": self.advice}
         for name in ("problems", "warnings"):
-            told[name] = [problem._asdict() for problem in getattr(self, name)]
-        told["torn_tail"] = self.torn_tail and self.torn_tail._asdict()
-        return told
+            report[name] = [problem._asdict() for problem in getattr(self, name)]
+        report["torn_tail"] = self.torn_tail and self.torn_tail._asdict()
+        return report

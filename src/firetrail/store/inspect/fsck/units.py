@@ -1,7 +1,7 @@
-"""Consume queues against the log: each unit must be the one that follows from its record.
+"""Consume queues compared with the log: each unit must be the one derived from its record.
 
-Units that no record accounts for are looked at when the log is done: those before the first record
-must be blank or expired, those behind the last one unwritten.
+Units without a record are examined when the log is done: those before the first record must be
+blank or expired, those after the last one unwritten.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ABOUT_UNITS = (ProblemKind.UNIT_WRONG, ProblemKind.UNIT_MISSING, ProblemKind.UN
 
 
 class UnitRun(NamedTuple):
-    """Units next to each other that have the same fault."""
+    """Consecutive units with the same fault."""
 
     first: int  # queue offset
     length: int
@@ -55,7 +55,7 @@ class QueueChecks:
         self.findings = findings
         self.damaged = damaged
         self.judged_to = judged_to
-        """What is missing for records from here on is still to be derived."""
+        """Units of records from this offset on may still have to be derived."""
         self.files = OpenFiles(view)
         self.has_extensions = (view.root / EXTENSIONS).is_dir()
         self.log_min = view.log.min_offset
@@ -101,12 +101,12 @@ class QueueChecks:
         )
         return None
 
-    def finish(self, there: Iterable[QueueKey], absent: Container[QueueKey] = ()) -> None:
-        """The log is done: look at what is left in the queues that are ``there``.
+    def finish(self, existing: Iterable[QueueKey], absent: Container[QueueKey] = ()) -> None:
+        """Check what is left in the ``existing`` queues when the log is done.
 
-        Queues are rightly ``absent`` that went with their topic.
+        The ``absent`` queues were deleted with their topic, so they rightly do not exist.
         """
-        for key in there:
+        for key in existing:
             if self._queues.get(key) is None:
                 self._queues[key] = QueueCheck(self, *key)
         for key, check in self._queues.items():
@@ -136,7 +136,7 @@ class QueueCheck:
         self.units = 0
         self._first: int | None = None
         self._next = 0
-        self._numbered = 0  # behind the last number that a record of a light queue has
+        self._numbered = 0  # one past the last number in a record of a light queue
         self._damage_known = 0
         self._missing: UnitRun | None = None
         self._stray: UnitRun | None = None
@@ -145,7 +145,7 @@ class QueueCheck:
     # -- along the log ------------------------------------------------------------------------
 
     def feed(self, offset: int, units: bytearray) -> None:
-        """Compare the units of consecutive messages, the first of which says it is ``offset``."""
+        """Compare the units of consecutive messages, the first of which has number ``offset``."""
         if is_light(self.topic):
             self._feed_light(offset, units)
             return
@@ -160,7 +160,7 @@ class QueueCheck:
             self._compare(offset * UNIT_SIZE, units)
 
     def _expected_first(self) -> int:
-        """Number of the first message that the log should have."""
+        """Return the number of the first message that the log should have."""
         key = (self.topic, self.queue_id)
         if key not in self._checks.view.tails:
             return 0
@@ -168,30 +168,32 @@ class QueueCheck:
             return queue.min_offset(self._checks.log_min)
 
     def _jump(self, expected: int, offset: int, units: bytearray) -> int:
-        """The next message is not the number that it should be; the number to go on with."""
+        """Handle a message with an unexpected number; return the number to continue with."""
         record = decode_unit(units).physical_offset
-        there = self._read(expected * UNIT_SIZE, UNIT_SIZE)
+        found = self._read(expected * UNIT_SIZE, UNIT_SIZE)
         damage = len(self._checks.damaged) > self._damage_known
-        if there is not None and units[:UNIT_SIZE] == there:
-            self._note_record(record, f"says it is message {offset}, its unit is {expected}")
+        if found is not None and units[:UNIT_SIZE] == found:
+            self._note_record(record, f"is marked as message {offset}, but its unit is {expected}")
             return expected
         if self._first is None:
             # A log that begins at 0 has every message of every queue; others do not.
             if self._checks.log_min == 0 and offset != 0 and not damage:
-                self._note_record(record, f"is message {offset} of its queue, not 0")
+                self._note_record(record, f"is message {offset} of its queue, but 0 was expected")
         elif begins_new_life(offset, expected):
             self._restart(record, expected)
         elif offset > expected and damage:
-            self._look_at_unclaimed(expected, offset)
+            self._check_unclaimed(expected, offset)
         else:
-            self._note_record(record, f"is message {offset} of its queue, not {expected}")
+            self._note_record(
+                record, f"is message {offset} of its queue, but {expected} was expected"
+            )
         return offset
 
     def _restart(self, record: int, expected: int) -> None:
-        """The queue begins anew: what was found in it so far is about units that are gone."""
+        """Begin a new life of the queue: the faults so far are about units that no longer exist."""
         detail = (
             f"{self._folder}: message {expected - 1} is followed by message 0: the topic was "
-            "deleted and made again"
+            "deleted and created again"
         )
         self._note_record(record, detail, ProblemKind.QUEUE_RESTART)
         self._found = [problem for problem in self._found if problem.kind not in _ABOUT_UNITS]
@@ -207,14 +209,14 @@ class QueueCheck:
         self._found.append(Problem(file, record - segment.base, record, kind, detail))
 
     def _compare(self, at: int, units: bytearray) -> None:
-        """Compare with what stands from byte ``at`` of the queue on."""
+        """Compare units with the queue from byte ``at`` on."""
         done = 0
         while done < len(units):
             base = at + done - (at + done) % self._file_size
             size = min(len(units) - done, base + self._file_size - at - done)
             part = units[done : done + size]
-            there = self._read(at + done, size)
-            if there is None or part != there:
+            actual = self._read(at + done, size)
+            if actual is None or part != actual:
                 for number in range(0, size, UNIT_SIZE):
                     unit = part[number : number + UNIT_SIZE]
                     found = self._read(at + done + number, UNIT_SIZE)
@@ -226,26 +228,26 @@ class QueueCheck:
 
     def _compare_one(self, offset: int, unit: bytearray, found: memoryview | None) -> None:
         expected = decode_unit(unit)
-        there = decode_unit(found) if found is not None else None
-        if there is None or not there.is_written or there == PRE_BLANK:
+        actual = decode_unit(found) if found is not None else None
+        if actual is None or not actual.is_written or actual == PRE_BLANK:
             self._note_missing(offset, expected.physical_offset)
             return
         self._end_missing()
-        if there == expected or self._is_extended(expected, there):
+        if actual == expected or self._is_extended(expected, actual):
             return
         differences = [
             f"{name.replace('_', ' ')} {got} instead of {wanted}"
-            for name, got, wanted in zip(expected._fields, there, expected, strict=True)
+            for name, got, wanted in zip(expected._fields, actual, expected, strict=True)
             if got != wanted
         ]
         self._note(offset, expected.physical_offset, ProblemKind.UNIT_WRONG, ", ".join(differences))
 
-    def _is_extended(self, expected: ConsumeQueueUnit, there: ConsumeQueueUnit) -> bool:
-        """Whether the tags code is an address in an extension file, which is not looked at."""
+    def _is_extended(self, expected: ConsumeQueueUnit, actual: ConsumeQueueUnit) -> bool:
+        """Return whether the tags code is an address in an extension file, which is not read."""
         return (
             self._checks.has_extensions
-            and there.tags_code < _INT32_MIN
-            and there[:2] == expected[:2]
+            and actual.tags_code < _INT32_MIN
+            and actual[:2] == expected[:2]
         )
 
     # -- light queues -------------------------------------------------------------------------
@@ -253,8 +255,8 @@ class QueueCheck:
     def _feed_light(self, offset: int, units: bytearray) -> None:
         """Compare the units of messages of other topics that should be in this queue.
 
-        They stand one behind the other, whatever number Java has given to them. RocketMQ 4.9 puts
-        more messages into light queues than 5.x does: those may stand between them.
+        They are consecutive, whatever number Java has given to them. RocketMQ 4.9 puts more
+        messages into light queues than 5.x does: those may be between them.
         """
         if self._first is None:
             self._first = self._next = self._expected_first()
@@ -264,7 +266,7 @@ class QueueCheck:
         self._numbered = offset + len(units) // UNIT_SIZE
         for at in range(0, len(units), UNIT_SIZE):
             expected = decode_unit(units, at)
-            self._pass_over(expected.physical_offset)
+            self._skip_units(expected.physical_offset)
             found = self._read(self._next * UNIT_SIZE, UNIT_SIZE)
             if found is None or decode_unit(found).physical_offset != expected.physical_offset:
                 self._note_missing(self._next, expected.physical_offset)
@@ -273,21 +275,21 @@ class QueueCheck:
             self._next += 1
         self.units += len(units) // UNIT_SIZE
 
-    def _pass_over(self, end: int) -> None:
-        """Go on behind the units of records before ``end``, which should be in the log."""
+    def _skip_units(self, end: int) -> None:
+        """Skip the units of records before ``end``, which should be in the log."""
         while (found := self._read(self._next * UNIT_SIZE, UNIT_SIZE)) is not None:
             unit = decode_unit(found)
             if not unit.is_written or unit.physical_offset >= end:
                 break
             stop, columns = self._checks.view.log.scan_one(unit.physical_offset, Check.NONE)
             if stop is not Stop.LIMIT or columns.row(0)["size"] != unit.size:
-                self._look_at_one(self._next, unit)
+                self._check_one(self._next, unit)
             self._next += 1
 
     # -- the files ----------------------------------------------------------------------------
 
     def _segment(self, at: int) -> Segment | None:
-        """The file that holds byte ``at`` of the queue, None if it cannot be read."""
+        """Return the file that holds byte ``at`` of the queue, or None if it cannot be read."""
         index = bisect_right(self._bases, at) - 1
         if index < 0:
             return None
@@ -303,14 +305,14 @@ class QueueCheck:
         return segment
 
     def _read(self, at: int, size: int) -> memoryview | None:
-        """Bytes of the queue, all of them in one file; None if they are not there."""
+        """Return bytes of the queue, all of them in one file, or None if they do not exist."""
         segment = self._segment(at)
         if segment is None or at - segment.base + size > segment.size:
             return None
         return self._content(segment, at - segment.base, size)
 
     def _content(self, segment: Segment, at: int, size: int) -> memoryview | None:
-        """Bytes of a file, None if it cannot be read."""
+        """Return bytes of a file, or None if it cannot be read."""
         try:
             return memoryview(segment.read(at, size))
         except (OSError, SegmentSizeError) as error:
@@ -351,10 +353,10 @@ class QueueCheck:
                 )
             self._note(run.first, run.physical_offset, ProblemKind.UNIT_MISSING, detail)
 
-    # -- what no record accounts for ----------------------------------------------------------
+    # -- units without a record ---------------------------------------------------------------
 
     def finish(self) -> None:
-        """Look at the units before the first message of the log and behind the last one."""
+        """Check the units before the first message of the log and after the last one."""
         self._end_missing()
         state = self._checks.view.state
         if state is not StoreState.OPEN:
@@ -363,16 +365,16 @@ class QueueCheck:
             if is_light(self.topic):
                 if self._first is None:
                     self._first = self._next = self._expected_first()
-                self._pass_over(self._checks.view.end)
+                self._skip_units(self._checks.view.end)
             if self._first is None:
-                self._look_at_unclaimed(begin, end)
+                self._check_unclaimed(begin, end)
             else:
-                self._look_at_unclaimed(begin, self._first)
-                self._look_at_unclaimed(self._next, end)
+                self._check_unclaimed(begin, self._first)
+                self._check_unclaimed(self._next, end)
         self._checks.findings.extend(self._found)
 
-    def _look_at_unclaimed(self, first: int, end: int) -> None:
-        """Units ``first`` to ``end``, for which the log has no record."""
+    def _check_unclaimed(self, first: int, end: int) -> None:
+        """Check units ``first`` to ``end``, for which the log has no record."""
         at = first * UNIT_SIZE
         while at < end * UNIT_SIZE:
             segment = self._segment(at)
@@ -381,12 +383,12 @@ class QueueCheck:
                 at = self._bases[index] if index < len(self._bases) else end * UNIT_SIZE
                 continue
             limit = min(segment.size, end * UNIT_SIZE - segment.base)
-            self._look_at_part(segment, at - segment.base, limit - limit % UNIT_SIZE)
+            self._check_part(segment, at - segment.base, limit - limit % UNIT_SIZE)
             at = segment.base + segment.size
         self._end_stray()
         self._expired = None
 
-    def _look_at_part(self, segment: Segment, start: int, end: int) -> None:
+    def _check_part(self, segment: Segment, start: int, end: int) -> None:
         files = segment.system.files
         for low, high in files.data_ranges(segment.descriptor, start, end):
             low -= (low - start) % UNIT_SIZE
@@ -400,13 +402,13 @@ class QueueCheck:
             offset = (segment.base + low) // UNIT_SIZE
             for number, fields in enumerate(units, offset):
                 if any(fields):
-                    self._look_at_one(number, ConsumeQueueUnit._make(fields))
+                    self._check_one(number, ConsumeQueueUnit._make(fields))
 
-    def _look_at_one(self, offset: int, unit: ConsumeQueueUnit) -> None:
+    def _check_one(self, offset: int, unit: ConsumeQueueUnit) -> None:
         checks = self._checks
         crashed = checks.view.state is StoreState.CRASHED
         if unit == PRE_BLANK:
-            # Blanks fill up the beginning of a queue: what stands before one must be one, too.
+            # Blanks fill up the beginning of a queue: a unit before one must be blank as well.
             self._end_stray()
             self._stray, self._expired = self._expired, None
             self._end_stray()
@@ -418,7 +420,7 @@ class QueueCheck:
             self._end_stray()
         elif not unit.is_written:
             self._note(
-                offset, None, ProblemKind.UNIT_STRAY, f"bytes that are no unit: {tuple(unit)}"
+                offset, None, ProblemKind.UNIT_STRAY, f"bytes that are not a unit: {tuple(unit)}"
             )
         else:
             self._stray = _extend(self._stray, offset, unit.physical_offset)
@@ -437,7 +439,7 @@ class QueueCheck:
 
 
 def _extend(run: UnitRun | None, offset: int, physical_offset: int) -> UnitRun:
-    """The run with one unit more."""
+    """Return the run with one more unit."""
     if run is None:
         return UnitRun(offset, 1, physical_offset, physical_offset)
     return run._replace(length=run.length + 1, last_physical_offset=physical_offset)
