@@ -172,7 +172,7 @@ def test_a_transaction_that_is_not_decided() -> None:
     ("wrong", "message"),
     [
         ({"namesrv": "localhost"}, "namesrv = 'localhost': expected HOST:PORT, such as 127"),
-        ({"namesrv": "h:99999"}, r"namesrv = 'h:99999': the port has to be in 1\.\.65535"),
+        ({"namesrv": "h:99999"}, r"namesrv = 'h:99999': the port must be in 1\.\.65535"),
         ({"namesrv": "http://h:80/x"}, "namesrv = .*: expected HOST:PORT"),
         ({"namesrv": " ; "}, "namesrv = ' ; ': expected HOST:PORT, or several"),
         ({"namesrv": []}, r"namesrv = \[\]: expected HOST:PORT"),
