@@ -170,7 +170,7 @@ class TestRefused:
         [
             ({"path": "x", "queue": "3"}, "no such option; did you mean queues?"),
             ({"path": "x", "queues": "0"}, "must be a number from 1 to 1024"),
-            ({}, "the folder of the store is needed"),
+            ({}, "name the folder of the store"),
             ({"path": "s3://b/x"}, "can only write to a local folder"),
         ],
     )

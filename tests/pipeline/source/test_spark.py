@@ -142,7 +142,7 @@ class TestErrors:
         start = '{"usual": {"0": 0}}'
         text = error_of(lambda: load(spark, tmp_path, startingOffsets=start))
         assert "DataLostError" in text
-        assert "were deleted by retention" in text
+        assert "retention deleted the offsets" in text
         frame = load(spark, tmp_path, startingOffsets=start, failOnDataLoss="false")
         assert rows(frame) == consumed(tmp_path)
 

@@ -297,7 +297,7 @@ class TestLoss:
         fill(path, some_messages(30, 30), machine)
         end = stream.latestOffset(start, ReadAllAvailable())
         shutil.rmtree(path / "consumequeue" / "rare")
-        with pytest.raises(DataLostError, match="queue rare/0 is gone"):
+        with pytest.raises(DataLostError, match="queue rare/0 no longer exists"):
             stream.partitions(start, end)
         lenient = reader(path, failOnDataLoss="false")
         assert lenient.partitions(start, end)

@@ -79,7 +79,7 @@ class TestTarget:
             pass
         (mark,) = source.glob("firetrail.replayed.*")
         mark.write_text("{}")
-        with pytest.raises(StoreError, match="remove it to begin the replay anew"):
+        with pytest.raises(StoreError, match="remove the file to start the replay"):
             BrokerTarget(broker.namesrv, source, "r").__enter__()
 
     def test_a_source_that_cannot_be_written(
@@ -130,7 +130,7 @@ def test_replay_and_sql(
     assert main(["pipeline", "sql", goal, f"{query} order by 1", "--csv"]) == 0
     assert capsys.readouterr().out == "topic,n\nT,30\norders,37\n"
     assert main(["pipeline", "sql", goal, "select count(*) from log"]) == 2
-    assert "needs the files of a store" in capsys.readouterr().err
+    assert "brokers have only view=queue" in capsys.readouterr().err
 
 
 def _killed_before_the_note(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> None:
@@ -171,7 +171,7 @@ def test_brokers_that_are_source_and_target(spark: SparkSession, source: Path) -
 def test_jobs_that_need_files(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = {"archive": ["--to", "lake"], "report": ["--out", "x.html"]}
     assert main(["pipeline", job, "namesrv=127.0.0.1:1", *needed.get(job, [])]) == 2
-    assert "needs the files of a store" in capsys.readouterr().err
+    assert "brokers have only view=queue" in capsys.readouterr().err
 
 
 def test_from_brokers(spark: SparkSession) -> None:

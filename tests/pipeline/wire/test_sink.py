@@ -113,7 +113,7 @@ class TestTask:
             ({"keys": [["a b"]]}, "a key holds no space"),
             ({"tags": ["a||b"]}, "tags: 'a||b' in row 0 of the partition"),
             ({"keys": [["a", None]]}, "keys: ['a', None] in row 0 of the partition"),
-            ({"delay_level": [19]}, "if the brokers have more, give the level as the property"),
+            ({"delay_level": [19]}, "if the brokers have more, set the level as the property"),
         ],
     )
     def test_refused(self, broker: BackgroundBroker, changed: dict[str, Any], error: str) -> None:

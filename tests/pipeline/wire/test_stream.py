@@ -101,7 +101,7 @@ class TestOffsets:
             reader.latestOffset(beyond, ALL)
         assert lenient.latestOffset(beyond, ALL)["T"][f"{name}/0"] == 20
         gone = {"T": {"other/0": 5}}
-        with pytest.raises(DataLostError, match="queue T/other/0 is gone"):
+        with pytest.raises(DataLostError, match="queue T/other/0 no longer exists"):
             reader.partitions({}, gone)
         assert not lenient.partitions({}, gone)
 
