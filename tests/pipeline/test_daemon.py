@@ -6,7 +6,7 @@ from firetrail.pipeline.daemon import print_exc
 
 
 @pytest.mark.parametrize("gone", [BrokenPipeError, ConnectionResetError])
-def test_nothing_of_a_socket_that_nobody_listens_to(
+def test_a_closed_socket_is_not_printed(
     gone: type[Exception], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -16,7 +16,7 @@ def test_nothing_of_a_socket_that_nobody_listens_to(
     assert capsys.readouterr().err == ""
 
 
-def test_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise EOFError("cut off")
     except EOFError:

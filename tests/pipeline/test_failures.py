@@ -24,14 +24,14 @@ def told(error: Exception) -> Exception:
     return caught.value
 
 
-def test_an_error_of_a_task() -> None:
+def test_an_error_of_a_task_is_raised_unchanged() -> None:
     original = IllegalMessageError("topic", "is empty")
     carried = told(PySparkException(TRACEBACK.format(line=f"RuntimeError: {carrier_of(original)}")))
     assert type(carried) is IllegalMessageError
     assert vars(carried) == vars(original)
 
 
-def test_a_worker_that_the_data_source_names() -> None:
+def test_an_error_that_names_a_worker_keeps_its_type() -> None:
     line = "firetrail.errors.NotSharedError: s/commitlog: the folder is missing on the worker w"
     found = told(PySparkException(TRACEBACK.format(line=line)))
     assert type(found) is NotSharedError
@@ -41,7 +41,7 @@ def test_a_worker_that_the_data_source_names() -> None:
 @pytest.mark.parametrize(
     "damage", [DAMAGE, StoreDamagedError("checkpoint", 0, None, "12 bytes", "remove it")]
 )
-def test_damage_that_the_data_source_met(damage: StoreDamagedError) -> None:
+def test_damage_keeps_its_file_and_offset(damage: StoreDamagedError) -> None:
     line = f"firetrail.errors.StoreDamagedError: {damage}"
     found = told(PySparkException(TRACEBACK.format(line=line)))
     assert isinstance(found, StoreDamagedError)
@@ -49,21 +49,21 @@ def test_damage_that_the_data_source_met(damage: StoreDamagedError) -> None:
     assert (found.offset, found.physical_offset) == (damage.offset, damage.physical_offset)
 
 
-def test_an_error_of_the_data_source() -> None:
+def test_an_error_of_the_data_source_is_one_line() -> None:
     line = "firetrail.errors.ConfigError: view = 'x': queue or log"
     found = told(PySparkException(TRACEBACK.format(line=line)))
     assert type(found) is PipelineError
     assert str(found) == "view = 'x': queue or log"
 
 
-def test_an_error_in_a_query() -> None:
+def test_an_error_in_a_query_is_one_line() -> None:
     text = "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7;\n'Project ['topi]\n+- …"
     found = told(AnalysisException(text))
     assert type(found) is PipelineError
     assert str(found) == "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7"
 
 
-def test_everything_else_stays() -> None:
+def test_other_errors_are_raised_as_spark_reports_them() -> None:
     bug = PySparkException(TRACEBACK.format(line="ZeroDivisionError: division by zero"))
     assert told(bug) is bug
     other = KeyError("x")

@@ -30,7 +30,7 @@ def run_command(command: str) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", [*filter(uses_spark, PAGES)], ids=lambda page: page.name)
-def test_code(page: Path, tmp_path: Path) -> None:
+def test_code_of_spark_pages_prints_what_they_say(page: Path, tmp_path: Path) -> None:
     """In another process: Spark takes names of folders from where it was started."""
     done = subprocess.run(
         [sys.executable, __file__, page],

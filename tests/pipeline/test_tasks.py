@@ -38,7 +38,7 @@ def test_results_are_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     assert os.getpid() not in {process for _, process in results}
 
 
-def test_no_tasks(spark: SparkSession) -> None:
+def test_no_tasks_have_no_results(spark: SparkSession) -> None:
     assert run_tasks(spark, triple, [], name="nothing") == []
 
 

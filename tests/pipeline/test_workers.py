@@ -18,12 +18,12 @@ from firetrail.pipeline.workers import (
 REMEDY = "the driver and all workers must have the same folder at this path"
 
 
-def test_a_process_of_no_executor() -> None:
+def test_a_process_without_an_executor_is_named_by_its_host() -> None:
     assert worker_name() == socket.gethostname()
     assert next(ancestors()) == os.getppid()
 
 
-def test_a_folder_that_the_driver_has_made(tmp_path: Path) -> None:
+def test_a_folder_that_the_worker_lacks_is_an_error(tmp_path: Path) -> None:
     folder = make_shared(tmp_path, "pieces")
     check_shared(folder)
     folder.rmdir()
@@ -31,7 +31,7 @@ def test_a_folder_that_the_driver_has_made(tmp_path: Path) -> None:
         check_shared(folder)
 
 
-def test_a_file_that_a_task_has_written(tmp_path: Path) -> None:
+def test_a_file_that_the_driver_lacks_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     check_arrived(path, 3, "w")

@@ -69,7 +69,9 @@ READ = {"parquet": with_arrow, "delta": with_delta, "iceberg": with_iceberg}
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_many_small_topics(spark: SparkSession, many: Path, lake: Path, kind: str) -> None:
+def test_many_small_topics_share_files(
+    spark: SparkSession, many: Path, lake: Path, kind: str
+) -> None:
     done = archive(spark, many, lake, format=kind)
     assert (done.messages, done.files) == (2 * TOPICS, 1)
     (file,) = archived_files(lake)
@@ -119,7 +121,9 @@ class TestFileSet:
         assert "big" in {file.topic for file in files if file.topic == file.last_topic}
         assert any(file.topic != file.last_topic for file in files)
 
-    def test_every_topic_alike(self, root: Path, lake: Path) -> None:
+    def test_small_topics_that_exceed_memory_become_row_groups_of_one_file(
+        self, root: Path, lake: Path
+    ) -> None:
         """None is large, and all do not fit in memory: row groups of one file."""
         rows = [{"topic": b"t%03d" % (number * 31 % 200)} for number in range(2000)]
         write_log(root, rows, size=1 << 20)
@@ -158,7 +162,7 @@ def test_topics_of_different_runs_are_merged(
     assert records(tmp_path / "back") == records(root)
 
 
-def test_a_lake_with_folders_for_topics_goes_on(
+def test_a_lake_with_folders_per_topic_keeps_its_layout(
     spark: SparkSession, root: Path, lake: Path, put: Put, tmp_path: Path
 ) -> None:
     """Its manifest is that of earlier versions, which can go on with it as well."""

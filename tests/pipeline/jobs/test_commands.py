@@ -46,7 +46,9 @@ class TestRebuild:
         assert "no good record here" in told.err and "firetrail fsck" in told.err
         assert not (tmp_path / "new").exists()
 
-    def test_refused(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_wrong_targets_and_stores_are_refused(
+        self, tmp_path: Path, firetrail: Firetrail
+    ) -> None:
         root = copy_of("v4-clean", tmp_path)
         before = state(root)
         for wrong, word in (

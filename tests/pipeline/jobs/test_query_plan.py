@@ -88,7 +88,9 @@ def found(spark: SparkSession, query: str) -> dict[str, Need]:
         ),
     ],
 )
-def test_columns(spark: SparkSession, shop: Path, query: str, columns: dict[str, str]) -> None:
+def test_only_columns_that_a_query_needs_are_read(
+    spark: SparkSession, shop: Path, query: str, columns: dict[str, str]
+) -> None:
     need = found(spark, query)
     assert {name: " ".join(each.columns) for name, each in need.items()} == columns
 
@@ -135,7 +137,7 @@ def test_columns(spark: SparkSession, shop: Path, query: str, columns: dict[str,
         ("topic = (select max(topic) from messages)", NO_BOUNDS),
     ],
 )
-def test_bounds(spark: SparkSession, condition: str, bounds: Bounds) -> None:
+def test_conditions_become_bounds(spark: SparkSession, condition: str, bounds: Bounds) -> None:
     need = found(spark, f"select size from messages where {condition}")["messages"]
     assert need.bounds == bounds
 
@@ -167,7 +169,9 @@ def test_several_uses_need_what_any_of_them_needs(spark: SparkSession) -> None:
         ("topic = string(current_date())", False),
     ],
 )
-def test_a_clock_that_goes_on(spark: SparkSession, condition: str, has_begin: bool) -> None:
+def test_conditions_on_the_current_time_keep_only_lower_bounds(
+    spark: SparkSession, condition: str, has_begin: bool
+) -> None:
     """A frame is planned again whenever it is used, and ``now()`` is another time then."""
     bounds = found(spark, f"select size from messages where {condition}")["messages"].bounds
     assert (bounds.times[0] > NOVEMBER) == has_begin
@@ -190,7 +194,7 @@ def test_what_is_empty_now_may_not_be_empty_later(spark: SparkSession, query: st
     assert bounds.topics == frozenset({"a", "b"})
 
 
-def test_a_time_may_fall_back_while_the_clock_goes_on(spark: SparkSession) -> None:
+def test_a_computed_time_may_fall_back_while_the_clock_advances(spark: SparkSession) -> None:
     """A month before March 30, 23:00 is later than a month before March 31, 0:00."""
     query = "select size from messages where store_time > {}"
     bounds = found(spark, query.format("now() - interval 1 month"))["messages"].bounds
@@ -261,7 +265,7 @@ def test_commands_run_once_over_everything(spark: SparkSession, shop: Path, tmp_
         spark.catalog.dropTempView("all_orders")
 
 
-def test_a_value_of_many_that_is_null(spark: SparkSession, shop: Path) -> None:
+def test_a_null_in_a_long_list_of_values(spark: SparkSession, shop: Path) -> None:
     """Spark makes a set of more than ten values, with null as one of them."""
     values = ", ".join(map(str, range(1, 13)))
     query = "select count(*) from messages where queue_id in ({})"
@@ -276,6 +280,6 @@ def test_a_table_that_a_script_hides_is_not_empty(spark: SparkSession, shop: Pat
         sql(spark, shop, script).collect()
 
 
-def test_a_script(spark: SparkSession, shop: Path) -> None:
+def test_a_script_reads_the_tables_that_it_names(spark: SparkSession, shop: Path) -> None:
     script = "begin declare n bigint; set n = (select count(*) from log); select n; end"
     assert sql(spark, shop, script).first() == sql(spark, shop, "select count(*) from log").first()

@@ -36,7 +36,7 @@ def latency_class(ms: int) -> int:
     return -1 if ms < 0 else 0 if ms == 0 else floor(log2(ms)) + 1
 
 
-def test_totals(made: Figures, shop: Path) -> None:
+def test_totals_equal_a_count_by_hand(made: Figures, shop: Path) -> None:
     found = records(shop)
     assert made.total == len(found) == MESSAGES
     assert made.size == sum(record.size for record in found)
@@ -52,7 +52,7 @@ def test_totals(made: Figures, shop: Path) -> None:
     assert [t.size for t in made.topics] == sorted((t.size for t in made.topics), reverse=True)
 
 
-def test_a_store_that_is_written_meanwhile(
+def test_all_figures_are_about_the_same_records_of_a_live_store(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All figures are of the same messages, those that were there at the beginning."""
@@ -80,7 +80,7 @@ def test_a_store_that_is_written_meanwhile(
     ]
 
 
-def test_classes(made: Figures, shop: Path) -> None:
+def test_counts_by_class_equal_a_count_by_hand(made: Figures, shop: Path) -> None:
     found = records(shop)
     places = {topic.name: place for place, topic in enumerate(made.topics)}
     steps = [(r.store_time - made.times.start) // made.times.width for r in found]
@@ -100,7 +100,7 @@ def test_classes(made: Figures, shop: Path) -> None:
     assert made.bytes == bytes_by
 
 
-def test_the_map(made: Figures, shop: Path) -> None:
+def test_cells_of_the_map_have_their_largest_topic(made: Figures, shop: Path) -> None:
     places = {topic.name: place for place, topic in enumerate(made.topics)}
     weights: dict[int, Counter[int]] = {}
     for record in records(shop):
@@ -112,7 +112,9 @@ def test_the_map(made: Figures, shop: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "of"), [(TAGS, "tags"), (KEYS, "keys")])
-def test_hot(made: Figures, shop: Path, name: str, of: str) -> None:
+def test_hot_tags_and_keys_equal_a_count_by_hand(
+    made: Figures, shop: Path, name: str, of: str
+) -> None:
     counts = Counter(
         (record.topic, text)
         for record in records(shop)
@@ -123,7 +125,7 @@ def test_hot(made: Figures, shop: Path, name: str, of: str) -> None:
     assert [((h.topic, h.text), h.messages) for h in hot] == expected
 
 
-def test_damage_is_told_and_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_listed_and_not_counted(spark: SparkSession, tmp_path: Path) -> None:
     shop = make_shop(tmp_path / "data", seed=8)
     bad = records(shop)[300]
     path, at = log_file(shop, bad.physical_offset)
@@ -155,7 +157,7 @@ def test_the_command(
     assert page.read_text().endswith("</html>\n")
 
 
-def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
     arguments = ["pipeline", "report", str(tmp_path / "nowhere"), "--out", str(page)]
     assert cli.main(arguments) == ExitCode.USAGE

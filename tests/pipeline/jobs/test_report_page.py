@@ -102,7 +102,7 @@ def empty() -> Figures:
     return Figures("data", "closed", 0, 0, 0, [], TimeAxis.over(0, 0), MapAxis.over(0, 0, 0))
 
 
-def test_a_page() -> None:
+def test_a_page_has_all_sections() -> None:
     page = render(figures(), MADE)
     checker = check(page)
     assert checker.tags["svg"] >= 8
@@ -114,7 +114,7 @@ def test_a_page() -> None:
     assert "2026-11-15 12:00 UTC" in text
 
 
-def test_an_empty_store() -> None:
+def test_an_empty_store_has_no_charts() -> None:
     checker = check(render(empty(), MADE))
     assert "No damage." in " ".join(checker.text)
     assert "Throughput" not in " ".join(checker.text)
@@ -140,7 +140,7 @@ def test_names_from_the_store_stay_text() -> None:
     assert "alert(&quot;x&quot;)" in page
 
 
-def test_damage() -> None:
+def test_damage_is_listed_up_to_a_limit() -> None:
     found = figures()
     found.flaws = [
         Flaw("commitlog/0", n, 70_000 + n, "body-crc", "the body's checksum differs")
@@ -211,7 +211,7 @@ def test_the_map_covers_the_log(
         (2e9, "2 G"),
     ],
 )
-def test_numbers(value: float, text: str) -> None:
+def test_numbers_are_shortened(value: float, text: str) -> None:
     assert svg.number(value) == text
 
 

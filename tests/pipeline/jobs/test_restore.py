@@ -49,7 +49,7 @@ def log_bytes(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_stores(
+def test_golden_stores_are_restored_byte_for_byte(
     spark: SparkSession, name: str, lake: Path, back: Path, tmp_path: Path
 ) -> None:
     store = copy_of(name, tmp_path / "data")
@@ -60,7 +60,7 @@ def test_golden_stores(
     assert records(back) == records(store)
 
 
-def test_queues_and_index_as_they_were(
+def test_queues_and_index_are_restored(
     spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
 ) -> None:
     put(120, index_tags=True)
@@ -76,7 +76,7 @@ def test_queues_and_index_as_they_were(
         assert store.put(Message("orders", b"next", queue_id=0)).ok
 
 
-def test_a_log_that_does_not_begin_at_its_beginning(
+def test_a_log_without_its_beginning_is_restored(
     spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
 ) -> None:
     put(120)
@@ -99,7 +99,9 @@ def _derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
     ]
 
 
-def test_records_that_no_put_makes(spark: SparkSession, root: Path, lake: Path, back: Path) -> None:
+def test_unusual_records_are_restored_byte_for_byte(
+    spark: SparkSession, root: Path, lake: Path, back: Path
+) -> None:
     odd = [r for r in ODD_RECORDS if r.get("topic", b"T").isascii()]  # a folder must have its name
     write_log(root, PLAIN_RECORDS + odd)
     archive(spark, root, lake)
@@ -107,7 +109,7 @@ def test_records_that_no_put_makes(spark: SparkSession, root: Path, lake: Path, 
     assert log_bytes(back) == log_bytes(root)
 
 
-def test_what_was_restored_can_be_archived_on(
+def test_a_restored_store_can_be_archived_to_the_same_lake(
     spark: SparkSession, root: Path, lake: Path, back: Path, put: Put, tmp_path: Path
 ) -> None:
     """It is the same store to the lake: the records say so."""
@@ -144,7 +146,7 @@ class TestRefused:
             restore(spark, lake, back)
 
     @pytest.mark.parametrize("harm", ["missing", "cut", "changed"])
-    def test_a_file_that_is_not_what_it_was(
+    def test_a_changed_file(
         self, spark: SparkSession, root: Path, lake: Path, back: Path, put: Put, harm: str
     ) -> None:
         put(9)
@@ -175,7 +177,7 @@ class TestRefused:
         assert log_bytes(back) == log_bytes(root)
 
 
-def test_killed_before_it_was_done(
+def test_leftovers_of_a_killed_restore_are_replaced(
     spark: SparkSession, root: Path, lake: Path, back: Path, put: Put
 ) -> None:
     put(9)
@@ -188,7 +190,7 @@ def test_killed_before_it_was_done(
     assert not left.exists()
 
 
-def test_an_attempt_that_comes_late(
+def test_a_late_attempt_at_a_task_does_no_harm(
     root: Path, lake: Path, back: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark took a worker for dead; it goes on when another has done its task, and then dies."""

@@ -44,12 +44,12 @@ def per_topic(shop: Path) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("table", ["messages", "log"])
-def test_both_tables(spark: SparkSession, shop: Path, table: str) -> None:
+def test_both_tables_have_all_rows(spark: SparkSession, shop: Path, table: str) -> None:
     rows = sql(spark, shop, PER_TOPIC.replace("messages", table)).collect()
     assert [tuple(row) for row in rows] == per_topic(shop)
 
 
-def test_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
+def test_queries_may_use_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
     spark.sql("select 'orders' as name, 7 as rank").createOrReplaceTempView("ranks")
     query = "select rank, count(*) from messages m join ranks on topic = name group by rank"
     assert sql(spark, shop, query).collect()[0][0] == 7
@@ -57,7 +57,7 @@ def test_tables_of_the_session(spark: SparkSession, shop: Path) -> None:
     spark.catalog.dropTempView("ranks")
 
 
-def test_queries_of_several_threads(
+def test_threads_may_query_different_stores(
     spark: SparkSession, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would exchange their tables: a session has one view of a name."""
@@ -88,11 +88,11 @@ def test_queries_of_several_threads(
     assert counts == [False, Row(1)]
 
 
-def test_no_table(spark: SparkSession, shop: Path) -> None:
+def test_a_query_needs_no_table(spark: SparkSession, shop: Path) -> None:
     assert sql(spark, shop, "select 1 + 1").collect()[0][0] == 2
 
 
-def test_all_columns(spark: SparkSession, shop: Path) -> None:
+def test_star_selects_all_columns(spark: SparkSession, shop: Path) -> None:
     row = sql(spark, shop, "select * from log order by physical_offset limit 1").collect()[0]
     assert len(row) == 18
     assert bytes(row.body) == bytes(records(shop)[0].body)
@@ -102,7 +102,9 @@ def run(*arguments: str) -> int:
     return cli.main(["pipeline", "sql", *arguments])
 
 
-def test_table(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(str(shop), PER_TOPIC) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["topic", "n", "bytes"]
@@ -136,7 +138,9 @@ def test_a_long_table_is_cut(
     assert "only the first 5 rows" in shown.err
 
 
-def test_json(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     query = "select topic, keys, body, store_time, tags from log order by physical_offset"
     assert run(str(shop), query, "--json") == ExitCode.OK
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -149,14 +153,16 @@ def test_json(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str
         assert row["store_time"].endswith("Z")
 
 
-def test_csv(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_csv(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(str(shop), PER_TOPIC, "--csv") == ExitCode.OK
     head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
     assert head == ["topic", "n", "bytes"]
     assert [(topic, int(n), int(size)) for topic, n, size in rows] == per_topic(shop)
 
 
-def test_parquet(
+def test_the_command_writes_parquet(
     spark: SparkSession, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "out"
@@ -197,7 +203,7 @@ def test_an_error_at_run_time_is_spark_s(spark: SparkSession, shop: Path) -> Non
         list(result.lines())
 
 
-def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(tmp_path / "nowhere"), "select 1") == ExitCode.USAGE
     assert "nowhere: no such folder" in capsys.readouterr().err
     assert run(str(tmp_path), "select 1") == ExitCode.USAGE
@@ -205,14 +211,14 @@ def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("setting", ["spark.x", "driver.memory=1g"])
-def test_a_setting_that_is_none(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_setting_is_one_line(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         run("data", "select 1", "--conf", setting)
     assert exit.value.code == ExitCode.USAGE
     assert "is not like spark.driver.memory=4g" in capsys.readouterr().err
 
 
-def test_no_java(
+def test_missing_java_is_one_line(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Not by its dotted name: the package has a function of the module's name.

@@ -153,7 +153,9 @@ def assert_gathered(data: Any, columns: Columns, picks: Sequence[int]) -> None:
 @example([Draft(properties=b"\xff\x01b\x02\xfe\x01c\x02", topic=b"\xed\xa0\x80\xff")], None)
 @example([Draft(properties=b"KEYS\x01 \xf0\x9f  \xff x\x02", born_host=V6, store_host=V6)], None)
 @example([Draft(born_host=V6), Draft(born_host=V6), Draft(), Draft(), Draft(store_host=V6)], None)
-def test_any_records(log_drafts: list[Draft], data: st.DataObject | None) -> None:
+def test_random_records_equal_their_decoding(
+    log_drafts: list[Draft], data: st.DataObject | None
+) -> None:
     log = fenced(pack_log(log_drafts, 1000))
     columns, rows, _, _ = scan_all(log, 1000, Check.NONE)
     everything = list(range(rows))
@@ -179,7 +181,7 @@ def test_names_and_values_of_every_length(size: int) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_golden_stores(store: str) -> None:
+def test_golden_stores_equal_their_decoding(store: str) -> None:
     for piece in scan_log(store):
         assert_gathered(piece.data, piece.columns, range(piece.rows))
 
@@ -225,7 +227,7 @@ class TestRefusals:
         assert rows == 2
         return log, columns
 
-    def test_rows_that_are_none(self, scanned: tuple[bytes, Columns]) -> None:
+    def test_row_numbers_out_of_range(self, scanned: tuple[bytes, Columns]) -> None:
         log, columns = scanned
         for row in (-1, columns.capacity, 2**62):
             with pytest.raises(ValueError, match="not of a scan"):
@@ -276,7 +278,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="are needed"):
             fill_properties(rows, *room, bytearray(size - 1))
 
-    def test_columns_that_are_none(self, scanned: tuple[bytes, Columns]) -> None:
+    def test_columns_out_of_range(self, scanned: tuple[bytes, Columns]) -> None:
         rows = rows_of(*scanned, [0, 1])
         for kind in (-1, KEYS, 99):
             with pytest.raises(ValueError, match="no column"):

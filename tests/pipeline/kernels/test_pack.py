@@ -22,7 +22,9 @@ def data(values: list[bytes]) -> bytes:
 
 
 @given(ROWS, st.data(), st.integers(min_value=90, max_value=400))
-def test_as_the_codec(rows: list[tuple[bytes, bytes]], draw: st.DataObject, room: int) -> None:
+def test_items_equal_those_of_the_codec(
+    rows: list[tuple[bytes, bytes]], draw: st.DataObject, room: int
+) -> None:
     bodies, properties = (list(column) for column in zip(*rows, strict=True))
     picks = draw.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
     packed, first = b"", 0
@@ -62,7 +64,7 @@ def test_a_row_that_does_not_fit() -> None:
         ([0, 4], [2, 1], 0, "the properties of row 0"),
     ],
 )
-def test_rows_that_are_none(
+def test_rows_outside_their_buffers(
     body_ends: list[int], property_ends: list[int], pick: int, error: str
 ) -> None:
     with pytest.raises(ValueError, match=error):
@@ -77,6 +79,6 @@ def test_rows_that_are_none(
         )
 
 
-def test_no_room() -> None:
+def test_an_empty_output_buffer() -> None:
     with pytest.raises(ValueError, match="no room"):
         pack_items(array("i", [0, 0]), b"\0", array("i", [0, 0]), b"\0", array("q"), 0, bytearray())

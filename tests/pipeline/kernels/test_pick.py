@@ -58,7 +58,7 @@ ranges = st.lists(
 
 
 @given(logs)
-def test_everything(log: bytes) -> None:
+def test_everything_is_picked_by_default(log: bytes) -> None:
     assert_picks(Picker(), log, lambda record: True)
     assert_picks(Picker([]), log, lambda record: False)
     assert_picks(Picker(dispatched=True), log, is_dispatched)
@@ -144,13 +144,13 @@ def test_names_that_are_no_utf8() -> None:
 
 
 class TestRefusals:
-    def test_units_that_are_not_there(self) -> None:
+    def test_units_outside_their_buffer(self) -> None:
         Picker([("T", 0, 3, 5, 1)], bytes(41))
         for at in (2, -2, 41, 2**40):
             with pytest.raises(ValueError, match="those of T are outside"):
                 Picker([("T", 0, 3, 5, at)], bytes(41))
 
-    def test_rows_that_are_none(self) -> None:
+    def test_row_numbers_out_of_range(self) -> None:
         log = Draft().pack(0)
         columns, _, _, _ = scan_all(log, capacity=3)
         picks = array("q", bytes(8))
@@ -160,7 +160,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="not of a scan"):
             Picker().pick(log[:50], columns.table, 0, 1, picks)
 
-    def test_queues_that_were_not_asked_for(self) -> None:
+    def test_queue_numbers_out_of_range(self) -> None:
         with pytest.raises(IndexError):
             Picker([("T", 0, 0, 1, NO_UNITS)]).seen(1)
         with pytest.raises(IndexError):
@@ -178,7 +178,9 @@ class TestUnits:
         ]
 
     @given(st.lists(few_queues, min_size=1, max_size=8), st.data())
-    def test_any_order(self, log_drafts: list[Draft], data: st.DataObject) -> None:
+    def test_units_may_be_scanned_in_any_order(
+        self, log_drafts: list[Draft], data: st.DataObject
+    ) -> None:
         log = pack_log(log_drafts, 500)
         records = decoded(log)
         numbers = data.draw(st.lists(st.sampled_from(range(len(records))), max_size=12))
@@ -192,7 +194,7 @@ class TestUnits:
         places = [columns.row(row)["physical_offset"] for row in range(rows)]
         assert places == [records[number].physical_offset for number in numbers]
 
-    def test_stops(self) -> None:
+    def test_wrong_units_stop_the_scan(self) -> None:
         log = pack_log([Draft(body=b"%d" % n) for n in range(4)])
         good = self.units_of(log, 0)
         outside = [encode_unit(ConsumeQueueUnit(at, 9, 0)) for at in (-1, len(log), 2**62)]

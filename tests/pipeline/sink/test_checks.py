@@ -25,13 +25,13 @@ def test_a_null_among_the_keys(kind: pa.DataType) -> None:
         assert "array_compact(keys)" in str(caught.value)
 
 
-def test_keys_that_are_none() -> None:
+def test_a_row_without_keys_is_allowed() -> None:
     check(keys=pa.array([None, ["a"], []], pa.list_(pa.string())))
     check(keys=[None, "a b", ""])
 
 
 @pytest.mark.parametrize("level", [19, 99_999_999_999, -1])
-def test_a_level_that_is_none(level: int) -> None:
+def test_a_delay_level_out_of_range_is_refused(level: int) -> None:
     with pytest.raises(IllegalMessageError) as caught:
         check(delay_level=[18, None, 0, level])
     assert str(caught.value) == (

@@ -66,12 +66,12 @@ class TestBatch:
         assert [m.body for m in messages(root, "T")] == [b"first"]
         assert [p.name for p in root.parent.iterdir()] == ["data"], "nothing staged is left"
 
-    def test_delayed(self, spark: SparkSession, root: Path) -> None:
+    def test_delayed_rows_go_to_the_schedule_topic(self, spark: SparkSession, root: Path) -> None:
         write(spark.sql("select 'T' as topic, 'b' as body, 3 as delay_level"), root)
         (message,) = messages(root, "SCHEDULE_TOPIC_XXXX", 2)
         assert message.properties == {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
-    def test_no_rows(self, spark: SparkSession, root: Path) -> None:
+    def test_a_write_without_rows_changes_nothing(self, spark: SparkSession, root: Path) -> None:
         write(spark.sql("select 'T' as topic, 'b' as body where false"), root)
         with Store.open(root) as store:
             assert store.topics() == []
@@ -129,7 +129,9 @@ class TestRefused:
             ),
         ],
     )
-    def test_rows(self, spark: SparkSession, root: Path, query: str, error: str) -> None:
+    def test_rows_that_cannot_be_messages_are_refused(
+        self, spark: SparkSession, root: Path, query: str, error: str
+    ) -> None:
         good = "select 'T' as topic, 'good' as body"
         write(spark.sql(good), root)
         with pytest.raises(FiretrailError) as caught:
@@ -160,7 +162,7 @@ class TestRefused:
         write(frame, root)
         assert len(messages(root, "T")) == 1
 
-    def test_overwriting(self, spark: SparkSession, root: Path) -> None:
+    def test_overwriting_is_refused(self, spark: SparkSession, root: Path) -> None:
         frame = spark.sql("select 'T' as topic, 'b' as body")
         with pytest.raises(PipelineError, match="can only be appended to"), original_errors():
             frame.write.format("rocketmq").mode("overwrite").save(str(root))
@@ -174,7 +176,7 @@ class TestRefused:
             ({"path": "s3://b/x"}, "can only write to a local folder"),
         ],
     )
-    def test_options(self, options: dict[str, str], error: str) -> None:
+    def test_wrong_options_are_refused(self, options: dict[str, str], error: str) -> None:
         with pytest.raises(ConfigError) as caught:
             columns.parse_options(options, stream=False)
         assert error in str(caught.value)
@@ -199,7 +201,7 @@ class TestStream:
         )
         query.awaitTermination()
 
-    def test_a_restarted_query_goes_on(
+    def test_a_restarted_query_continues(
         self, spark: SparkSession, root: Path, tmp_path: Path
     ) -> None:
         source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -217,7 +219,7 @@ class TestStream:
         assert len(messages(root, "T")) == 4
         assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
 
-    def test_batches_with_numbers(self, root: Path, tmp_path: Path) -> None:
+    def test_a_committed_batch_is_not_written_again(self, root: Path, tmp_path: Path) -> None:
         """The writer itself, without Spark: a batch that comes again is not written again."""
         import pyarrow as pa
 
@@ -231,7 +233,7 @@ class TestStream:
         writer.abort([writer.write(iter([batch]))], 3)
         assert not (tmp_path / "staged").exists()
 
-    def test_what_was_abandoned_goes(self, root: Path) -> None:
+    def test_abandoned_staged_files_are_removed(self, root: Path) -> None:
         import pyarrow as pa
 
         options = columns.parse_options({"path": str(root)}, stream=False)

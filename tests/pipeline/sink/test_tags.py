@@ -25,7 +25,7 @@ def can_be_subscribed(tag: str) -> bool:
 
 
 @pytest.mark.parametrize("tag", ["a||b", "||", " a", "a ", "a\t", "*", " "])
-def test_refused(tag: str) -> None:
+def test_tags_that_no_filter_matches_are_refused(tag: str) -> None:
     none: dict[str, str] = {}
     with pytest.raises(IllegalMessageError) as caught:
         check_tags(batch_of(["ok", None, tag], [none] * 3), 40)
@@ -37,11 +37,11 @@ def test_refused(tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ["a", "a|b", "|", "a b", "**", "", "a*", "метка"])
-def test_accepted(tag: str) -> None:
+def test_tags_that_a_filter_matches_are_accepted(tag: str) -> None:
     check_tags(batch_of([tag, None], [{"TAGS": tag}, {"b": " ||"}]), 0)
 
 
-def test_a_store_keeps_them(tmp_path: Path) -> None:
+def test_a_store_keeps_any_tag(tmp_path: Path) -> None:
     """As RocketMQ's does: what is there is not changed by whoever reads or copies it."""
     with Store.open(tmp_path) as store:
         store.put(Message("T", b"b", tags="a||b"))

@@ -66,7 +66,7 @@ def staged(
 
 
 @given(st.lists(ROW, min_size=1, max_size=12), st.integers(0, 11), st.integers(10, 200))
-def test_as_row_by_row(
+def test_batches_are_encoded_as_row_by_row(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], at: int, size: int
 ) -> None:
     folder = tmp_path_factory.mktemp("staged")
@@ -99,7 +99,7 @@ def test_as_row_by_row(
     ],
     ids=str,
 )
-def test_what_must_be_looked_at(change: dict[str, Any]) -> None:
+def test_rows_that_need_encoding_one_by_one(change: dict[str, Any]) -> None:
     usual = {name: None for name in TYPES} | {
         "topic": "T",
         "body": b"b",

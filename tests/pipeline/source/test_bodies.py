@@ -33,19 +33,21 @@ PACKED = {
 
 @pytest.mark.parametrize("flag", PACKED)
 class TestOne:
-    def test_whole(self, flag: int) -> None:
+    def test_a_complete_body_is_decompressed(self, flag: int) -> None:
         assert inflate_one(PACKED[flag], flag) == TEXT
 
-    def test_cut_off(self, flag: int) -> None:
+    def test_a_truncated_body_is_an_error(self, flag: int) -> None:
         for cut in (1, len(PACKED[flag]) // 2, len(PACKED[flag])):
             with pytest.raises((ValueError, OSError, zlib.error)):
                 inflate_one(PACKED[flag][:-cut], flag)
 
-    def test_not_compressed(self, flag: int) -> None:
+    def test_a_body_that_is_not_compressed_is_an_error(self, flag: int) -> None:
         with pytest.raises((ValueError, OSError, zlib.error)):
             inflate_one(b"plain text", flag)
 
-    def test_too_large(self, flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_body_beyond_the_limit_is_an_error(
+        self, flag: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT))
         assert inflate_one(PACKED[flag], flag) == TEXT
         monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT) - 1)
@@ -60,7 +62,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows(store: Path) -> None:
+def test_compressed_bodies_of_a_store_are_decompressed(store: Path) -> None:
     stored = [row["body"] for row in rows_of(store, ("body",))]
     assert stored == [b"plain", *PACKED.values()]
     inflated = [row["body"] for row in rows_of(store, ("body",), how={"decompress": True})]

@@ -55,7 +55,7 @@ def without(rows: list[dict[str, Any]], victim: Record) -> list[dict[str, Any]]:
     return [row for row in rows if row["physical_offset"] != victim.physical_offset]
 
 
-def test_nothing_is_wrong(store: Path) -> None:
+def test_a_sound_store_has_no_damage(store: Path) -> None:
     assert damage_of(store) == []
     assert damage_of(store, 7) == []
 
@@ -69,7 +69,7 @@ def test_the_table_has_the_columns_that_it_says() -> None:
 @pytest.mark.parametrize(
     ("breaks", "kind"), [(break_header, "record-magic"), (break_body, "body-crc")]
 )
-def test_one_message(
+def test_a_damaged_message_is_skipped_and_listed(
     store: Path,
     victim: Record,
     monkeypatch: pytest.MonkeyPatch,
@@ -105,7 +105,7 @@ def test_bodies_that_are_not_read_are_not_verified(store: Path, victim: Record) 
     assert len(rows) == 119
 
 
-def test_a_cut_off_end(store: Path) -> None:
+def test_a_missing_end_of_the_log_is_listed(store: Path) -> None:
     """Queues know of messages that the log has lost."""
     last = sorted((store / "commitlog").iterdir())[-1]
     lost = records(store)[-1]

@@ -183,7 +183,7 @@ def test_a_message_that_is_not_in_the_index_is_found_by_its_id(tmp_path: Path) -
         Either(Comparison("topic", "=", "T"), Comparison("size", "=", 7)),
     ],
 )
-def test_others_say_nothing(predicate: Predicate) -> None:
+def test_unsupported_predicates_have_no_bounds(predicate: Predicate) -> None:
     assert bounds_of(predicate) == NO_BOUNDS
 
 
@@ -192,7 +192,7 @@ def test_no_values_are_no_rows(store: Path) -> None:
     assert rows_of(store, COLUMNS, bounds_of(Membership("queue_offset", ()))) == []
 
 
-def test_explain(store: Path) -> None:
+def test_explain_shows_what_is_pruned(store: Path) -> None:
     text = explain(path=str(store), subscribe="rare")
     assert "4 messages of 2 queues" in text
     assert "looked up through their units" in text

@@ -51,7 +51,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (8 * SPLIT_BYTES + 1, 2, 9),
     ],
 )
-def test_count(monkeypatch: pytest.MonkeyPatch, size: int, cores: int, count: int) -> None:
+def test_the_number_of_splits_follows_size_and_cores(
+    monkeypatch: pytest.MonkeyPatch, size: int, cores: int, count: int
+) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert split_count(size) == count
     assert split_count(size, at_least=20) == 20
@@ -176,7 +178,7 @@ def test_prepared_messages_at_the_edge_of_a_time_are_in_the_span(tmp_path: Path)
                     assert start <= record.physical_offset < end
 
 
-def test_no_queue_no_split(tmp_path: Path) -> None:
+def test_an_empty_store_has_no_splits(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / CONSUME_QUEUE).mkdir()
     with StoreView.open(tmp_path) as view:

@@ -62,14 +62,14 @@ def test_there_is_an_example_of_every_option() -> None:
 
 
 @pytest.mark.parametrize("spelling", [str.lower, str.upper, str])
-def test_names_in_any_case(spelling: type[str]) -> None:
+def test_option_names_are_case_insensitive(spelling: type[str]) -> None:
     """Spark hands them over in lower case."""
     given = {"path": "s", "minPartitions": "3", "subscribePattern": "x"}
     options = parse_options({spelling(name): value for name, value in given.items()})
     assert (options.min_partitions, options.subscribe_pattern) == (3, "x")
 
 
-def test_values() -> None:
+def test_values_are_parsed() -> None:
     names = ("subscribe", "endingOffsets", "key", "tags", "columns", "decompress", "mode")
     options = parse_options({"path": "s"} | {name: EXAMPLES[name] for name in names})
     assert options.subscribe == ("b", "a")
@@ -80,7 +80,7 @@ def test_values() -> None:
     assert parse_options({"path": "s", "tags": "A || *"}).tags == ()
 
 
-def test_edges() -> None:
+def test_offsets_are_parsed_by_queue() -> None:
     options = parse_options({"path": "s", "startingOffsets": EXAMPLES["startingOffsets"]})
     edge = options.starting_offsets
     assert edge is not None
@@ -99,7 +99,7 @@ def test_topics_to_follow() -> None:
     assert not ReadOptions("s", subscribe_pattern="a").follows("ab")
 
 
-def test_shape() -> None:
+def test_view_and_columns_are_known_without_other_options() -> None:
     assert parse_shape({"path": "s", "maxBytesPerTrigger": "5"}) == (View.QUEUE, NAMES)
     assert parse_shape({"view": "damage"})[0] is View.DAMAGE
     assert parse_shape({"columns": "size"}) == (View.QUEUE, ("size",))
@@ -141,7 +141,7 @@ def test_a_wrong_value_says_what_is_allowed(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
-def test_a_wrong_limit(name: str) -> None:
+def test_a_limit_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         parse_options({"path": "s", name: "0"}, stream=True)
 
@@ -158,7 +158,7 @@ def test_an_unknown_column_lists_all() -> None:
         parse_options({"path": "s", "columns": "topic,boddy"})
 
 
-def test_no_path() -> None:
+def test_a_missing_path_says_how_to_give_one() -> None:
     with pytest.raises(ConfigError, match="name the store"):
         parse_options({})
 

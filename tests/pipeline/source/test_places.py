@@ -53,7 +53,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "WINDOW", 600)
 
 
-def test_names() -> None:
+def test_urls_and_paths_are_told_apart() -> None:
     assert is_remote("s3://bucket/store")
     assert not is_remote("/data/store")
     assert not is_remote("file:///data/store")
@@ -75,7 +75,7 @@ def test_local_url(store: Path) -> None:
     assert rows_of(f"file://{store}") == rows_of(store)
 
 
-def test_what_is_wanted(store: Path, url: str) -> None:
+def test_topics_and_tags_are_filtered_in_remote_stores(store: Path, url: str) -> None:
     assert rows_of(url, subscribe="rare", view="log") == rows_of(
         store, subscribe="rare", view="log"
     )
@@ -96,7 +96,9 @@ def test_times_prune_segments(store: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["queue", "log"])
-def test_physical_offsets(store: Path, url: str, small_pieces: None, view: str) -> None:
+def test_physical_offsets_select_records_of_remote_stores(
+    store: Path, url: str, small_pieces: None, view: str
+) -> None:
     everything = rows_of(store, view=view)
     for first, behind in ((30, 90), (31, 32)):
         low, high = (int(everything[n]["physical_offset"]) for n in (first, behind))
@@ -125,7 +127,7 @@ def test_only_what_a_split_covers_is_fetched(url: str) -> None:
         assert not any(segment.view[200:])
 
 
-def test_damage(store: Path) -> None:
+def test_damage_in_a_remote_store_is_listed(store: Path) -> None:
     victim = records(store)[70]
     path, at = log_file(store, victim.physical_offset)
     flip(path, at + 5)
@@ -143,7 +145,7 @@ def test_damage(store: Path) -> None:
     memory.rm("/damaged", recursive=True)
 
 
-def test_refusals(url: str) -> None:
+def test_options_that_need_queues_are_refused(url: str) -> None:
     for name, value in (
         ("startingOffsets", "earliest"),
         ("endingOffsets", "latest"),

@@ -53,12 +53,12 @@ class TestOffsets:
             with pytest.raises(ConfigError, match=r"usual/7.*the queues are rare/0, rare/1"):
                 rows_of(store, **{name: '{"usual": {"7": 1}}'})
 
-    def test_not_there_yet(self, store: Path) -> None:
+    def test_an_offset_beyond_the_end_is_refused(self, store: Path) -> None:
         for name in ("startingOffsets", "endingOffsets"):
             with pytest.raises(ConfigError, match=r"usual/0 ends at \d+; use an offset"):
                 rows_of(store, **{name: '{"usual": {"0": 100000}}'})
 
-    def test_not_there_any_more(self, store: Path) -> None:
+    def test_a_deleted_offset_is_data_loss(self, store: Path) -> None:
         first = sorted((store / "commitlog").iterdir())[0]
         first.unlink()
         rows = rows_of(store, PLACE)
@@ -88,7 +88,7 @@ class TestTimes:
                 and row["store_time"].timestamp() * 1000 + 0.5 < until
             ]
 
-    def test_no_time(self, store: Path) -> None:
+    def test_a_range_of_times_without_messages_is_empty(self, store: Path) -> None:
         assert rows_of(store, startingTimestamp=str(START_MS * 2)) == []
         assert rows_of(store, endingTimestamp="0") == []
 
@@ -128,7 +128,7 @@ class TestDamage:
     PERMISSIVE = {"permissive": True}  # noqa: RUF012
 
     @pytest.mark.parametrize("view", ["queue", "log"])
-    def test_records(self, store: Path, view: str) -> None:
+    def test_a_damaged_record_hides_no_others(self, store: Path, view: str) -> None:
         everything = rows_of(store, view=view)
         since = everything[20]["store_time"]
         options = {"startingTimestamp": str(int(since.timestamp() * 1000)), "mode": "permissive"}
@@ -141,7 +141,7 @@ class TestDamage:
             path.write_bytes(content)
 
     @pytest.mark.parametrize("partitions", ["1", "3"])
-    def test_units(self, store: Path, partitions: str) -> None:
+    def test_a_damaged_unit_hides_no_others(self, store: Path, partitions: str) -> None:
         everything = rows_of(store, PLACE)
         place, time = rows_of(store, ["physical_offset", "store_time"])[20].values()
         options = {"mode": "permissive", "minPartitions": partitions}
@@ -230,7 +230,7 @@ class TestTopics:
 
 
 class TestStores:
-    def test_none(self, tmp_path: Path) -> None:
+    def test_a_folder_without_a_store(self, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="no such folder"):
             rows_of(tmp_path / "nowhere")
         with pytest.raises(NotAStoreError, match="not a message store"):

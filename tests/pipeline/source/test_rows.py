@@ -36,20 +36,20 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("name", STORES)
 class TestGoldenStores:
-    def test_log(self, name: str) -> None:
+    def test_the_log_has_every_record(self, name: str) -> None:
         expected = [row_of(record) for record in records(GOLDEN / name)]
         for partitions in ("1", "20"):
             rows = rows_of(GOLDEN / name, view="log", minPartitions=partitions)
             assert rows == expected
 
-    def test_queues(self, name: str, way: None) -> None:
+    def test_queues_have_every_message(self, name: str, way: None) -> None:
         expected = consumed(GOLDEN / name)
         assert expected
         for partitions in ("1", "20"):
             rows = rows_of(GOLDEN / name, minPartitions=partitions)
             assert by_place(rows) == expected
 
-    def test_some_columns(self, name: str) -> None:
+    def test_selected_columns_equal_those_of_all(self, name: str) -> None:
         columns = ("size", "topic", "store_time")
         rows = rows_of(GOLDEN / name, columns, view="log")
         everything = rows_of(GOLDEN / name, view="log")
@@ -77,7 +77,7 @@ messages = st.builds(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(messages, min_size=1, max_size=60), st.integers(1, 6), st.sampled_from(list(WAYS)))
-def test_any_store(
+def test_random_stores_are_read_in_both_views(
     tmp_path_factory: pytest.TempPathFactory, put: list[Message], partitions: int, chosen: str
 ) -> None:
     path = tmp_path_factory.mktemp("any")
@@ -94,7 +94,7 @@ def test_any_store(
     assert len(queues) == len(put) - len(hidden)
 
 
-def test_records_that_no_put_makes(tmp_path: Path) -> None:
+def test_unusual_records_are_read(tmp_path: Path) -> None:
     """Text that is no UTF-8, names that come twice, hosts and times out of range."""
     odd = [*PLAIN_RECORDS, *ODD_RECORDS]
     write_log(tmp_path, odd)

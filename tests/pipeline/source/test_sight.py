@@ -87,7 +87,7 @@ MISSING = [no_store, no_log, empty_log, no_newest, a_hole, another_store]
 
 @pytest.mark.parametrize("kind", READS)
 @pytest.mark.parametrize("spoil", MISSING)
-def test_what_is_not_there_is_an_error(
+def test_a_missing_part_of_the_store_is_an_error(
     store: Path, kind: type, spoil: Callable[[Path], None]
 ) -> None:
     splits = plan(store, kind)
@@ -131,7 +131,7 @@ def test_the_table_of_damage(store: Path, spoil: Callable[[Path], None]) -> None
 
 
 @pytest.mark.parametrize("kind", [LogSplit, UnitSplit])
-def test_an_older_copy(tmp_path: Path, kind: type) -> None:
+def test_an_older_copy_is_an_error(tmp_path: Path, kind: type) -> None:
     """With the same files, in which the last records or units are not written yet."""
     store, copy = tmp_path / "store", tmp_path / "copy"
     machine = fill(store, some_messages(300))
@@ -146,7 +146,7 @@ def test_an_older_copy(tmp_path: Path, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [LogSplit, UnitSplit])
-def test_queues_that_are_not_there(store: Path, kind: type) -> None:
+def test_missing_queues_are_an_error(store: Path, kind: type) -> None:
     splits = plan(store, kind)
     shutil.rmtree(store / "consumequeue/rare/0")
     with pytest.raises(
@@ -165,15 +165,15 @@ class TestRetention:
             path.unlink()
         yield store, splits
 
-    def test_is_an_error(self, expired: tuple[Path, list[Split]]) -> None:
+    def test_deleted_files_are_an_error(self, expired: tuple[Path, list[Split]]) -> None:
         with pytest.raises(DataLostError, match=f"now begins at {3 * SEGMENT}, because retention"):
             read(expired[1])
 
-    def test_is_passed_over_if_allowed(self, expired: tuple[Path, list[Split]]) -> None:
+    def test_deleted_files_are_skipped_if_allowed(self, expired: tuple[Path, list[Split]]) -> None:
         store, splits = expired
         assert read(splits, allow_loss=True) == len(consumed(store)) > 0
 
-    def test_of_a_whole_split(self, store: Path) -> None:
+    def test_a_deleted_split_is_empty_if_allowed(self, store: Path) -> None:
         """Nothing is left of it: the files behind it tell that retention was there."""
         first = plan(store, LogSplit)[0]
         assert isinstance(first, LogSplit)

@@ -37,7 +37,7 @@ def error_of(frame: Any) -> str:
     return str(caught.value)
 
 
-def test_schema(spark: SparkSession, store: Path) -> None:
+def test_schema_has_all_columns_and_types(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store)
     assert tuple(frame.schema.fieldNames()) == NAMES
     assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema()
@@ -45,7 +45,9 @@ def test_schema(spark: SparkSession, store: Path) -> None:
 
 
 @pytest.mark.parametrize("partitions", ["1", "4"])
-def test_rows(spark: SparkSession, store: Path, partitions: str) -> None:
+def test_rows_equal_the_messages_in_the_store(
+    spark: SparkSession, store: Path, partitions: str
+) -> None:
     frame = load(spark, store, minPartitions=partitions)
     assert rows(frame) == consumed(store)
     log = load(spark, store, view="log", minPartitions=partitions)
@@ -58,7 +60,7 @@ def test_golden_stores(spark: SparkSession, name: str) -> None:
     assert rows(load(spark, GOLDEN / name)) == consumed(GOLDEN / name)
 
 
-def test_sql(spark: SparkSession, store: Path) -> None:
+def test_a_temporary_view_can_be_queried(spark: SparkSession, store: Path) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMP VIEW shelf USING rocketmq OPTIONS (path '{store}', view 'log')"
     )
@@ -128,7 +130,7 @@ class TestErrors:
         assert load(spark, tmp_path, view="log").count() == 0
         assert load(spark, tmp_path, view="damage").count() == 0
 
-    def test_options(self, spark: SparkSession, store: Path) -> None:
+    def test_wrong_options_say_what_is_allowed(self, spark: SparkSession, store: Path) -> None:
         text = error_of(lambda: load(spark, store, topics="usual"))
         assert "has no such option; it has path, paths, namesrv, group," in text
         text = error_of(lambda: load(spark, store, view="topics"))
@@ -147,7 +149,7 @@ class TestErrors:
         assert rows(frame) == consumed(tmp_path)
 
 
-def test_damage(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_fails_a_read_unless_permissive(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, some_messages(150))
     before = consumed(tmp_path)
     victim = records(tmp_path)[70]

@@ -46,7 +46,7 @@ def progress_of(query: StreamingQuery) -> list[dict[str, Any]]:
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 
-def test_restarts(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_continues_from_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """Each run reads what is new, in batches of the allowed size, and tells the lag."""
     store, place = tmp_path / "store", tmp_path / "out"
     machine = fill(store, some_messages(60))
@@ -62,7 +62,7 @@ def test_restarts(spark: SparkSession, tmp_path: Path) -> None:
     assert 80 in numbers_of(store)
 
 
-def test_loss(spark: SparkSession, tmp_path: Path) -> None:
+def test_deleted_messages_fail_a_stream_unless_allowed(spark: SparkSession, tmp_path: Path) -> None:
     store, place = tmp_path / "store", tmp_path / "out"
     machine = fill(store, some_messages(30))
     run(follow(spark, store), place)

@@ -151,7 +151,7 @@ class TestQueues:
         fill(path, [Message("usual", b"new")], machine)
         assert [row["body"] for row in batch(stream, start)[1]] == [b"new"]
 
-    def test_or_at_a_time(self, path: Path) -> None:
+    def test_a_new_query_can_begin_at_a_time(self, path: Path) -> None:
         fill(path, some_messages(50))
         since = START_MS + 30 * STEP_MS
         options = {"path": str(path), "startingTimestamp": str(since)}
@@ -252,13 +252,13 @@ class TestLoss:
         sorted((path / "commitlog").iterdir())[0].unlink()
         return path, start
 
-    def test_fails(self, shortened: tuple[Path, Offset]) -> None:
+    def test_deleted_messages_are_an_error(self, shortened: tuple[Path, Offset]) -> None:
         path, start = shortened
         stream = reader(path)
         with pytest.raises(DataLostError, match=r"now begins at \d+, .*failOnDataLoss=false"):
             batch(stream, start)
 
-    def test_or_is_skipped(self, shortened: tuple[Path, Offset]) -> None:
+    def test_deleted_messages_are_skipped_if_allowed(self, shortened: tuple[Path, Offset]) -> None:
         path, start = shortened
         stream = reader(path, failOnDataLoss="false")
         end, rows = batch(stream, start)
@@ -290,7 +290,7 @@ class TestLoss:
             with pytest.raises(DataLostError, match="retention deleted the messages from 0 on"):
                 read()
 
-    def test_a_queue_that_is_gone(self, path: Path) -> None:
+    def test_a_deleted_queue_is_an_error(self, path: Path) -> None:
         machine = fill(path, some_messages(30))
         stream = reader(path)
         start, _ = batch(stream, stream.initialOffset())
@@ -302,7 +302,7 @@ class TestLoss:
         lenient = reader(path, failOnDataLoss="false")
         assert lenient.partitions(start, end)
 
-    def test_a_store_that_ends_earlier(self, path: Path) -> None:
+    def test_a_store_that_has_become_shorter_is_an_error(self, path: Path) -> None:
         fill(path, some_messages(10))
         beyond = {"usual": {"0": 1000, "1": 0}}
         with pytest.raises(DataLostError, match="ends at 3, but was read up to 1000"):
@@ -336,7 +336,7 @@ class TestLog:
         assert [row["body"] for row in rows] == [b"new"]
         assert batch(stream, end) == (end, [])
 
-    def test_topics(self, path: Path) -> None:
+    def test_the_log_can_be_filtered_by_topic(self, path: Path) -> None:
         fill(path, some_messages(50))
         for options in ({"subscribe": "rare"}, {"subscribePattern": "r.*"}):
             stream = log_reader(path, startingTimestamp="0", **options)
@@ -345,7 +345,7 @@ class TestLog:
         with pytest.raises(ConfigError, match="no such topic"):
             log_reader(path, subscribe="nothing").initialOffset()
 
-    def test_loss(self, path: Path) -> None:
+    def test_a_missing_part_of_the_log_is_an_error(self, path: Path) -> None:
         fill(path, some_messages(150))
         start = log_reader(path, startingTimestamp="0").initialOffset()
         sorted((path / "commitlog").iterdir())[0].unlink()

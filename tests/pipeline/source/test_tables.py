@@ -38,7 +38,9 @@ def error_of(run: Any) -> str:
 
 
 class TestCatalog:
-    def test_a_table(self, spark_tables: SparkSession, stores: list[Path]) -> None:
+    def test_a_table_of_the_catalog_can_be_queried(
+        self, spark_tables: SparkSession, stores: list[Path]
+    ) -> None:
         spark, store = spark_tables, stores[1]
         spark.sql(
             f"create table t using rocketmq options (path '{store}', columns 'topic,size', "
@@ -65,7 +67,9 @@ class TestCatalog:
         assert "a table of the catalog is read-only" in text
         assert not spark.catalog.tableExists("u")
 
-    def test_altered_columns(self, spark_tables: SparkSession, stores: list[Path]) -> None:
+    def test_altered_columns_are_refused(
+        self, spark_tables: SparkSession, stores: list[Path]
+    ) -> None:
         """Spark asks nobody before it alters a table: what cannot be read says how to undo it."""
         spark = spark_tables
         spark.sql(f"create table t using rocketmq options (path '{stores[0]}')")
@@ -81,7 +85,9 @@ class TestCatalog:
         spark.sql("alter table t rename column size to bytes")
         assert "RENAME COLUMN bytes TO its old name" in error_of(spark.table("t").count)
 
-    def test_options_that_are_none(self, spark_tables: SparkSession, stores: list[Path]) -> None:
+    def test_unknown_options_of_a_table_are_refused(
+        self, spark_tables: SparkSession, stores: list[Path]
+    ) -> None:
         spark = spark_tables
         create = "create table t {} using rocketmq options (path '{}' {})"
         text = error_of(lambda: spark.sql(create.format("", stores[0], ", topics 'usual'")))
@@ -110,7 +116,9 @@ class TestCatalog:
 
 
 class TestSeveralStores:
-    def test_rows(self, spark: SparkSession, stores: list[Path]) -> None:
+    def test_rows_of_several_stores_name_their_store(
+        self, spark: SparkSession, stores: list[Path]
+    ) -> None:
         frame = spark.read.format("rocketmq").load([str(store) for store in stores])
         assert frame.columns == [*NAMES, "store"]
         counts = {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()}
@@ -118,12 +126,12 @@ class TestSeveralStores:
         some = spark.read.format("rocketmq").option("columns", "store").load(str(stores[0]))
         assert {row.store for row in some.collect()} == {str(stores[0])}
 
-    def test_sql(self, spark: SparkSession, stores: list[Path]) -> None:
+    def test_sql_reads_several_stores(self, spark: SparkSession, stores: list[Path]) -> None:
         query = "select store, count(*) from log where topic = 'rare' group by store order by 2"
         rows = sql(spark, stores, query).collect()
         assert [tuple(row) for row in rows] == [(str(stores[0]), 3), (str(stores[1]), 4)]
 
-    def test_plan(self, stores: list[Path]) -> None:
+    def test_each_store_has_its_own_plan(self, stores: list[Path]) -> None:
         paths = f'["{stores[0]}", "{stores[1]}"]'
         text = explain(paths=paths, minPartitions="4")
         assert text.count("rocketmq ") == 2
@@ -144,11 +152,13 @@ class TestSeveralStores:
             ({"paths": '["a"]', "view": "damage"}, "paths.* does not apply to view=damage"),
         ],
     )
-    def test_refusals(self, options: dict[str, str], error: str) -> None:
+    def test_options_that_belong_to_one_store_are_refused(
+        self, options: dict[str, str], error: str
+    ) -> None:
         with pytest.raises(ConfigError, match=error):
             parse_options(options)
 
-    def test_not_for_a_stream(self) -> None:
+    def test_a_stream_reads_one_store(self) -> None:
         with pytest.raises(ConfigError, match=r"paths.* does not apply to a stream"):
             parse_options({"paths": '["a"]'}, stream=True)
 

@@ -77,7 +77,7 @@ def rows(bounds: Bounds = NO_BOUNDS, **given: str) -> list[dict[str, Any]]:
         ({}, Bounds(places=(9000, 20_000))),
     ],
 )
-def test_the_rows_of_the_files(
+def test_rows_equal_those_of_the_files(
     root: Path, namesrv: str, options: dict[str, str], bounds: Bounds
 ) -> None:
     everything = rows(path=str(root))
@@ -97,7 +97,7 @@ def test_times_as_predicates_prune(root: Path, namesrv: str) -> None:
     ]
 
 
-def test_order_in_a_queue(namesrv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_keep_the_order_of_their_queue(namesrv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever arrives when, and however little may wait."""
     monkeypatch.setattr(reading, "SLICE", 3)
     monkeypatch.setattr(reading, "HELD_BYTES", 1000)
@@ -139,12 +139,12 @@ def test_the_plan_says_what_it_does(namesrv: str) -> None:
         ({"startingOffsets": '{"usual": {"0": 9999}}'}, "use an offset of at most"),
     ],
 )
-def test_refused(namesrv: str, options: dict[str, str], error: str) -> None:
+def test_wrong_options_are_refused(namesrv: str, options: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         rows(namesrv=namesrv, **options)
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_name_server_is_an_error() -> None:
     with pytest.raises(
         PipelineError, match=r"namesrv=127.0.0.1:1: .*name server cannot be reached"
     ):
@@ -170,17 +170,17 @@ class TestLoss:
         with BackgroundBroker(tmp_path, store=CONFIG) as broker:
             yield WireSplit(broker.namesrv, planned.group, planned.ranges, planned.wanted)
 
-    def test_is_an_error(self, split: WireSplit) -> None:
+    def test_lost_messages_are_an_error(self, split: WireSplit) -> None:
         with pytest.raises(DataLostError, match=r"queue T/.*/0: 0 up to 100 are to be read"):
             list(read_wire(split))
 
-    def test_may_be_allowed(self, split: WireSplit) -> None:
+    def test_lost_messages_are_skipped_if_allowed(self, split: WireSplit) -> None:
         (batch,) = read_wire(split, allow_loss=True)
         offsets = batch.column("queue_offset").to_pylist()
         assert offsets == list(range(offsets[0], 100))
         assert offsets[0] > 10
 
-    def test_a_queue_that_is_shorter(self, split: WireSplit) -> None:
+    def test_a_queue_that_has_become_shorter_is_an_error(self, split: WireSplit) -> None:
         """Another broker, or one that lost its end."""
         (part,) = split.ranges
         longer = part.range.__class__("T", 0, 90, 200)
@@ -206,15 +206,15 @@ class TestDamage:
                 file.write(b"BODY")
             yield broker.namesrv
 
-    def test_a_wrong_checksum(self, namesrv: str) -> None:
+    def test_a_wrong_checksum_is_an_error(self, namesrv: str) -> None:
         with pytest.raises(StoreDamagedError, match=r"queue T/.*/0 at offset 5: .*body CRC"):
             rows(namesrv=namesrv, subscribe="T")
 
-    def test_passed_over(self, namesrv: str) -> None:
+    def test_a_wrong_checksum_is_skipped_if_permissive(self, namesrv: str) -> None:
         found = rows(namesrv=namesrv, subscribe="T", mode="permissive")
         assert [row["queue_offset"] for row in found] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
-    def test_not_seen_without_bodies(self, namesrv: str) -> None:
+    def test_bodies_that_are_not_read_are_not_verified(self, namesrv: str) -> None:
         options = parse_options({"namesrv": namesrv, "subscribe": "T"})
         (split,) = plan_batch(options).splits
         assert isinstance(split, WireSplit)

@@ -61,7 +61,7 @@ def bodies(namesrv: str, **options: str) -> list[int]:
     return sorted(found)
 
 
-def test_two_brokers(namesrv: str) -> None:
+def test_a_topic_on_two_brokers_is_read_from_both(namesrv: str) -> None:
     push(namesrv)
     places = {(m.queue.broker_name, m.queue.queue_id) for m in received(namesrv, "T", 40)}
     assert places == {("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)}
@@ -97,12 +97,12 @@ class TestPatience:
 
         return run(lambda: Patience("127.0.0.1:1", limit_ms).ask(ask, "asking", "T"))
 
-    def test_what_passes(self) -> None:
+    def test_temporary_errors_are_retried(self) -> None:
         busy = RequestError(ResponseCode.SYSTEM_BUSY, "busy")
         gone = RequestError(ResponseCode.TOPIC_NOT_EXIST, "its broker is away")
         assert self.outcome(ConnectionResetError(), TimeoutError(), busy, gone) == 7
 
-    def test_what_does_not(self) -> None:
+    def test_permanent_errors_are_raised(self) -> None:
         with pytest.raises(RequestError, match="no such"):
             self.outcome(RequestError(ResponseCode.NO_PERMISSION, "no such"))
         what = "asking failed: the name server cannot be reached .* after 1 attempts in .*Reset"

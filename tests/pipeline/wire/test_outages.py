@@ -68,7 +68,7 @@ def refusal(namesrv: str, topic: str = "T") -> str:
 
 class TestSink:
     @pytest.mark.slow
-    def test_away_before_a_write(self, process: BrokerProcess) -> None:
+    def test_a_write_waits_for_a_broker(self, process: BrokerProcess) -> None:
         with process.away(AWAY_S):
             sender_to(process.namesrv).send([rows(0, 10)])
         assert sorted(int(m.body) for m in received(process.namesrv, "T", 10)) == list(range(10))
@@ -103,7 +103,9 @@ class TestSink:
         assert sorted(by_id.values()) == list(range(ROWS + 100)), "nothing lost, each once by id"
 
     @pytest.mark.slow
-    def test_spark(self, spark: SparkSession, process: BrokerProcess) -> None:
+    def test_a_spark_write_waits_for_a_broker(
+        self, spark: SparkSession, process: BrokerProcess
+    ) -> None:
         frame = spark.range(0, 100, 1, 2).selectExpr("'T' as topic", "string(id) as body")
         writer = frame.write.format("rocketmq").option("namesrv", process.namesrv).mode("append")
         with process.away(AWAY_S), original_errors():
@@ -114,14 +116,14 @@ class TestSink:
         with pytest.raises(PipelineError, match=what), original_errors():
             writer.option("retryTimeoutMs", "100").save()
 
-    def test_stays_away(self, tmp_path: Path) -> None:
+    def test_a_broker_that_stays_away_is_an_error(self, tmp_path: Path) -> None:
         nobody = BrokerProcess(tmp_path).namesrv
         assert (
             f"namesrv={nobody}: connecting to the cluster failed: the name server cannot be reached"
             in refusal(nobody)
         )
 
-    def test_option(self) -> None:
+    def test_the_retry_timeout_must_be_a_number(self) -> None:
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
             parse_wire_options({"namesrv": "h:1", "retryTimeoutMs": "2m"}, stream=False)
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
@@ -141,7 +143,9 @@ class TestCauses:
         with BackgroundBroker(tmp_path / "a", config, small_config()) as broker:
             yield broker.namesrv
 
-    def test_a_topic_that_nobody_makes(self, strict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_topic_that_no_broker_creates(
+        self, strict: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         text = "none of the registered brokers (broker-a) has the topic nix; create it"
         assert text in refusal(strict, "nix")
         monkeypatch.setattr(patience, "UNKNOWN_TOPIC_S", 0.1)
@@ -194,7 +198,7 @@ async def create_in_cluster_b(namesrv: str, topic: str) -> None:
 
 class TestSource:
     @pytest.mark.slow
-    def test_batch(self, process: BrokerProcess) -> None:
+    def test_a_batch_read_waits_for_a_broker(self, process: BrokerProcess) -> None:
         send(process.namesrv, [Message("T", b"%d" % n, queue_id=n % 2) for n in range(100)])
         options = parse_options({"namesrv": process.namesrv, "subscribe": "T"})
         with process.away(AWAY_S):
@@ -204,7 +208,7 @@ class TestSource:
         assert sorted(found) == list(range(100))
 
     @pytest.mark.slow
-    def test_stream(self, process: BrokerProcess) -> None:
+    def test_a_stream_waits_for_a_broker(self, process: BrokerProcess) -> None:
         send(process.namesrv, [Message("T", b"%d" % n, queue_id=n % 2) for n in range(100)])
         given = {"namesrv": process.namesrv, "subscribe": "T", "startingOffsets": "earliest"}
         reader = WireStreamReader(parse_options(given, stream=True), ["body"])
@@ -216,7 +220,7 @@ class TestSource:
         found = [row for part in parts for row in bodies(part.value)]
         assert sorted(found) == list(range(100))
 
-    def test_stays_away(self, tmp_path: Path) -> None:
+    def test_a_broker_that_stays_away_is_an_error(self, tmp_path: Path) -> None:
         nobody = BrokerProcess(tmp_path).namesrv
         with pytest.raises(PipelineError, match=f"name server cannot be reached .*{GAVE_UP}"):
             plan_batch(parse_options({"namesrv": nobody, "retryTimeoutMs": "300"}))

@@ -48,7 +48,7 @@ class TestTarget:
     def topic(self, broker: BackgroundBroker) -> None:
         create(broker.namesrv, "T", 2)
 
-    def test_commits(self, broker: BackgroundBroker, source: Path) -> None:
+    def test_commits_are_sent_and_recorded(self, broker: BackgroundBroker, source: Path) -> None:
         pieces = [piece(b"1", b"2"), piece(b"3", queue_id=1), piece(b"4"), piece(b"5", queue_id=6)]
         with BrokerTarget(broker.namesrv, source, "r") as target:
             assert target.done() == -1
@@ -66,7 +66,9 @@ class TestTarget:
         with BrokerTarget(broker.namesrv, source, "other") as other:
             assert other.done() == -1
 
-    def test_compressed(self, broker: BackgroundBroker, source: Path) -> None:
+    def test_compressed_messages_are_sent_one_by_one(
+        self, broker: BackgroundBroker, source: Path
+    ) -> None:
         """Not in batches, whose bodies nobody inflates."""
         bodies = [zlib.compress(b"one"), zlib.compress(b"two")]
         with BrokerTarget(broker.namesrv, source, "r") as target:
@@ -74,7 +76,9 @@ class TestTarget:
         found = received(broker.namesrv, "T", 2)
         assert [m.body for m in found] == [b"one", b"two"]
 
-    def test_a_note_that_says_nothing(self, broker: BackgroundBroker, source: Path) -> None:
+    def test_an_unreadable_progress_file_is_an_error(
+        self, broker: BackgroundBroker, source: Path
+    ) -> None:
         with BrokerTarget(broker.namesrv, source, "r"):
             pass
         (mark,) = source.glob("firetrail.replayed.*")
@@ -82,7 +86,7 @@ class TestTarget:
         with pytest.raises(StoreError, match="remove the file to start the replay"):
             BrokerTarget(broker.namesrv, source, "r").__enter__()
 
-    def test_a_source_that_cannot_be_written(
+    def test_a_source_that_is_not_writable_is_refused(
         self, broker: BackgroundBroker, tmp_path: Path
     ) -> None:
         with pytest.raises(StoreError, match="make the folder writable"):
@@ -154,7 +158,9 @@ class Home(BrokerTarget):
         return True
 
 
-def test_brokers_that_are_source_and_target(spark: SparkSession, source: Path) -> None:
+def test_source_and_target_on_the_same_broker_need_a_topic(
+    spark: SparkSession, source: Path
+) -> None:
     """Copies are not messages to be copied again."""
     found = [_Found(record.physical_offset, record.size) for record in records(source)]
     with StoreView.open(source) as view:
@@ -168,18 +174,18 @@ def test_brokers_that_are_source_and_target(spark: SparkSession, source: Path) -
 
 
 @pytest.mark.parametrize("job", ["archive", "report", "audit", "rebuild"])
-def test_jobs_that_need_files(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_need_files_refuse_brokers(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = {"archive": ["--to", "lake"], "report": ["--out", "x.html"]}
     assert main(["pipeline", job, "namesrv=127.0.0.1:1", *needed.get(job, [])]) == 2
-    assert "brokers have only view=queue" in capsys.readouterr().err
+    assert "needs the files of a store" in capsys.readouterr().err
 
 
-def test_from_brokers(spark: SparkSession) -> None:
+def test_a_replay_from_brokers_is_refused(spark: SparkSession) -> None:
     with pytest.raises(FiretrailError, match="with its sink"):
         replay(spark, "namesrv=127.0.0.1:1", None, where="true")
 
 
-def test_a_target_whose_broker_is_away(
+def test_a_target_waits_for_its_broker(
     tmp_path: Path, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its address, copies in the source itself would not be known."""

@@ -54,7 +54,7 @@ class TestTask:
         assert "SINK_ROW" not in message.properties
 
     @pytest.mark.parametrize("size", [1, 100, 1 << 20])
-    def test_in_turn_and_in_order(
+    def test_rows_are_distributed_in_turn_and_keep_their_order(
         self, broker: BackgroundBroker, size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However much goes into a batch: single messages, small batches, all at once."""
@@ -65,14 +65,16 @@ class TestTask:
             bodies = [int(m.body) for m in found if m.queue.queue_id == queue]
             assert bodies == list(range(queue, 100, 4))
 
-    def test_fewer_queues(self, broker: BackgroundBroker) -> None:
+    def test_rows_may_use_only_some_queues(self, broker: BackgroundBroker) -> None:
         push(broker, ROWS, queues="2")
         found = received(broker.namesrv, "T", 100)
         assert {m.queue.queue_id for m in found} == {0, 1}
         with pytest.raises(ConfigError, match="topic T has 4"):
             push(broker, ROWS, queues="5")
 
-    def test_row_by_row(self, broker: BackgroundBroker) -> None:
+    def test_batches_with_delayed_rows_are_encoded_row_by_row(
+        self, broker: BackgroundBroker
+    ) -> None:
         """Keys in a string, delayed rows between others, queues here and there."""
         rows = {
             "topic": ["T"] * 4,
@@ -89,11 +91,11 @@ class TestTask:
         assert (waiting.body, waiting.properties["REAL_TOPIC"]) == (b"c", "T")
         assert len({m.properties["SINK_ROW"] for m in [*found, waiting]}) == 4
 
-    def test_a_topic_that_is_not_there_yet(self, broker: BackgroundBroker) -> None:
+    def test_a_missing_topic_is_created(self, broker: BackgroundBroker) -> None:
         push(broker, ROWS | {"topic": ["made"] * 100})
         assert len(received(broker.namesrv, "made", 100)) == 100
 
-    def test_large_messages(
+    def test_messages_larger_than_a_batch_are_sent(
         self, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Larger than a batch is to be."""
@@ -116,7 +118,9 @@ class TestTask:
             ({"delay_level": [19]}, "if the brokers have more, set the level as the property"),
         ],
     )
-    def test_refused(self, broker: BackgroundBroker, changed: dict[str, Any], error: str) -> None:
+    def test_rows_that_cannot_be_messages_are_refused(
+        self, broker: BackgroundBroker, changed: dict[str, Any], error: str
+    ) -> None:
         rows = {"topic": ["T"], "body": ["b"]} | changed
         types = {"topic": pa.string(), "body": pa.string()}
         arrays = {name: pa.array(column, types.get(name)) for name, column in rows.items()}
@@ -145,7 +149,7 @@ class TestIds:
         assert ids(b"a", b"b") == ids(b"a", b"b")
 
 
-def test_options() -> None:
+def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="no such option; did you mean queues"):
         parse_wire_options({"namesrv": "h:1", "queue": "1"}, stream=False)
     with pytest.raises(ConfigError, match="no such option"):
@@ -163,7 +167,9 @@ def write(frame: DataFrame, broker: BackgroundBroker, **options: str) -> None:
 
 
 @pytest.mark.slow
-def test_spark(spark: SparkSession, broker: BackgroundBroker, tmp_path: Path) -> None:
+def test_batches_and_streams_of_spark_are_sent(
+    spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
+) -> None:
     """A batch of several tasks; a stream from topic to topic whose epoch is repeated."""
     create(broker.namesrv, "T", 2)
     rows = spark.range(0, 300, 1, 3).selectExpr("'T' as topic", "string(id) as body")

@@ -49,7 +49,9 @@ class TestOffsets:
         create(broker.namesrv, "T", 2)
         send(broker.namesrv, numbered(0, 40))
 
-    def test_a_new_stream(self, broker: BackgroundBroker) -> None:
+    def test_a_new_stream_begins_at_the_end_or_at_given_offsets(
+        self, broker: BackgroundBroker
+    ) -> None:
         reader = reader_of(broker, subscribe="T")
         name = home(reader)
         assert reader.initialOffset() == {"T": {f"{name}/0": 20, f"{name}/1": 20}}
@@ -65,7 +67,7 @@ class TestOffsets:
         with pytest.raises(ConfigError, match="no such topic"):
             reader_of(broker, subscribe="nix").initialOffset()
 
-    def test_what_is_new(self, broker: BackgroundBroker) -> None:
+    def test_new_queues_and_messages_are_found(self, broker: BackgroundBroker) -> None:
         reader = reader_of(broker, subscribePattern="T|new")
         start = reader.initialOffset()
         assert reader.latestOffset(start, ALL) == start
@@ -76,7 +78,7 @@ class TestOffsets:
         assert end == reader.reportLatestOffset()
         assert read(reader, start, end) == list(range(40, 53))
 
-    def test_limits(self, broker: BackgroundBroker) -> None:
+    def test_limits_advance_all_queues_evenly(self, broker: BackgroundBroker) -> None:
         reader = reader_of(broker, subscribe="T", startingOffsets="earliest")
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadMaxRows(10))
@@ -91,7 +93,7 @@ class TestOffsets:
         send(broker.namesrv, numbered(41, 45))
         assert read(reader, start, reader.latestOffset(start, ALL)) == list(range(41))
 
-    def test_loss(self, broker: BackgroundBroker) -> None:
+    def test_lost_queues_and_messages_are_an_error(self, broker: BackgroundBroker) -> None:
         at_once = {"subscribe": "T", "retryTimeoutMs": "0"}
         reader = reader_of(broker, **at_once)
         lenient = reader_of(broker, **at_once, failOnDataLoss="false")
@@ -118,7 +120,9 @@ def run(frame: DataFrame, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spark(spark: SparkSession, broker: BackgroundBroker, tmp_path: Path) -> None:
+def test_a_spark_stream_continues_from_its_checkpoint(
+    spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
+) -> None:
     """A batch read with predicates; a stream that is stopped and goes on, nothing twice."""
     create(broker.namesrv, "T", 2)
     send(broker.namesrv, numbered(0, 60))

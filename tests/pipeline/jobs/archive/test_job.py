@@ -51,7 +51,7 @@ def offsets(root: Path) -> list[int]:
 
 class TestWhatIsArchived:
     @pytest.mark.parametrize("layout", ["day", "topic"])
-    def test_topics_and_days(
+    def test_files_are_in_the_folders_of_their_layout(
         self, spark: SparkSession, root: Path, lake: Path, layout: str
     ) -> None:
         machine = Machine()
@@ -98,7 +98,9 @@ class TestWhatIsArchived:
             size = int.from_bytes(content[offset : offset + 4], "big")
             assert kept[offset] == content[offset : offset + size]
 
-    def test_topics_of_one_hash(self, spark: SparkSession, root: Path, lake: Path) -> None:
+    def test_topics_with_the_same_hash_get_separate_files(
+        self, spark: SparkSession, root: Path, lake: Path
+    ) -> None:
         """Java's hash of strings is easily the same for two of them."""
         with Store.open(root, small_config()) as store:
             for topic in ("Aa", "BB", "Aa"):
@@ -106,7 +108,7 @@ class TestWhatIsArchived:
         archive(spark, root, lake, layout="topic")
         assert [(f.topic, f.messages) for f in archived_files(lake)] == [("Aa", 2), ("BB", 1)]
 
-    def test_many_files(
+    def test_more_topics_than_open_files_keep_all_records(
         self, root: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, put: Put
     ) -> None:
         """More topics than files may be open, and more rows than are held at once."""
@@ -134,7 +136,9 @@ class TestWhatIsArchived:
 
 
 class TestAgainAndAgain:
-    def test_only_what_is_new(self, spark: SparkSession, root: Path, lake: Path, put: Put) -> None:
+    def test_a_second_run_archives_only_new_records(
+        self, spark: SparkSession, root: Path, lake: Path, put: Put
+    ) -> None:
         total = 0
         for count in (30, 1, 0, 20):
             put(count)
@@ -147,7 +151,9 @@ class TestAgainAndAgain:
             messages=0, files=0, start=0
         )
 
-    def test_an_empty_store(self, spark: SparkSession, root: Path, lake: Path, put: Put) -> None:
+    def test_an_empty_store_makes_an_empty_archive(
+        self, spark: SparkSession, root: Path, lake: Path, put: Put
+    ) -> None:
         put(0)
         (root / "commitlog").mkdir(exist_ok=True)
         done = archive(spark, root, lake)
@@ -155,7 +161,9 @@ class TestAgainAndAgain:
         put(3)
         assert archive(spark, root, lake).messages == 3
 
-    def test_following(self, spark: SparkSession, root: Path, lake: Path, put: Put) -> None:
+    def test_follow_archives_new_records_each_round(
+        self, spark: SparkSession, root: Path, lake: Path, put: Put
+    ) -> None:
         put(5)
         rounds: list[Archived] = []
 
@@ -166,7 +174,7 @@ class TestAgainAndAgain:
         follow(spark, root, lake, every_s=0, rounds=3, on_round=on_round)
         assert [done.messages for done in rounds] == [5, 1, 2]
 
-    def test_a_store_in_use_up_to_what_is_on_disk(
+    def test_a_store_in_use_is_archived_up_to_its_watermark(
         self, spark: SparkSession, root: Path, lake: Path
     ) -> None:
         with Store.open(root, small_config()) as store:
@@ -204,7 +212,7 @@ class TestAgainAndAgain:
         assert len(list(lake.rglob("*.parquet"))) == files
         assert archived_offsets(lake) == offsets(root)
 
-    def test_files_replaced_long_ago_go_and_are_forgotten(
+    def test_files_replaced_long_ago_are_removed(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         """They are not counted as files of killed jobs, and the manifest does not grow."""
@@ -225,7 +233,7 @@ class TestAgainAndAgain:
 
 
 class TestKilled:
-    def test_files_that_no_manifest_names_go(
+    def test_files_that_no_manifest_names_are_removed(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         put(6)
@@ -236,7 +244,7 @@ class TestKilled:
         assert archived_offsets(lake) == offsets(root)
         assert len(list(lake.rglob("*.parquet"))) == 1
 
-    def test_a_part_that_was_not_read_is_noticed(
+    def test_a_part_that_was_not_read_is_an_error(
         self, spark: SparkSession, root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from firetrail.pipeline.jobs.archive import job as module
@@ -258,7 +266,9 @@ class TestKilled:
                 archive(spark, root, lake)
             writing.check_shared("x")
 
-    def test_a_manifest_that_changed_meanwhile(self, lake: Path, root: Path, put: Put) -> None:
+    def test_a_concurrent_change_of_the_manifest_is_an_error(
+        self, lake: Path, root: Path, put: Put
+    ) -> None:
         """Where there are no locks, the second job fails."""
         from firetrail.pipeline.jobs.archive.job import _facts
         from firetrail.pipeline.jobs.archive.manifest import Manifest, Range
@@ -273,7 +283,9 @@ class TestKilled:
             folder.publish(manifest.extended(Range(0, 20, 2), [], ()))
 
 
-def test_a_lake_elsewhere(spark: SparkSession, root: Path, put: Put, tmp_path: Path) -> None:
+def test_a_lake_in_another_file_system(
+    spark: SparkSession, root: Path, put: Put, tmp_path: Path
+) -> None:
     """A file system of fsspec's, which only looks like a remote one: no syncs, no locks."""
     (tmp_path / "bucket").mkdir()
     lake = f"dir://lake::file://{tmp_path}/bucket"
@@ -315,7 +327,7 @@ class TestRefused:
             with pytest.raises(LakeError, match="is the archive of another store"):
                 archive(spark, other, lake)
 
-    def test_a_copy_that_went_its_own_way(
+    def test_a_copy_of_the_store_with_other_records(
         self, spark: SparkSession, root: Path, lake: Path, put: Put, tmp_path: Path
     ) -> None:
         put(5)
@@ -328,7 +340,7 @@ class TestRefused:
         with pytest.raises(LakeError, match="was truncated and has other records"):
             archive(spark, copy, lake)
 
-    def test_damage(self, spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    def test_a_damaged_record(self, spark: SparkSession, lake: Path, tmp_path: Path) -> None:
         store = copy_of("v4-rolled", tmp_path / "data")
         archive(spark, store, tmp_path / "good")
         third = sorted((store / "commitlog").iterdir())[2]
@@ -338,7 +350,7 @@ class TestRefused:
         assert caught.value.file == f"commitlog/{third.name}"
         assert Lake(str(lake)).require_manifest().files == ()
 
-    def test_no_store_and_no_such_kind(
+    def test_no_store_and_an_unknown_format(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         with pytest.raises(NotAStoreError):
@@ -357,7 +369,7 @@ class TestRefused:
             ({"files": [{"path": "x"}]}, "is not the manifest of an archive"),
         ],
     )
-    def test_a_manifest_that_is_none(
+    def test_an_invalid_manifest(
         self,
         spark: SparkSession,
         root: Path,
@@ -379,7 +391,7 @@ class TestRetention:
         with Store.open(root, small_config(delete_batch_max=100, **settings)) as store:
             return store.delete_expired(forced=True)
 
-    def test_deletes_what_is_archived(
+    def test_deletes_only_archived_records(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         put(60)
@@ -395,7 +407,7 @@ class TestRetention:
         again = archive(spark, root, lake)
         assert (again.messages, again.total_messages) == (1, 121)
 
-    def test_a_gap(
+    def test_records_deleted_before_they_were_archived(
         self, spark: SparkSession, root: Path, lake: Path, put: Put, tmp_path: Path
     ) -> None:
         put(30)

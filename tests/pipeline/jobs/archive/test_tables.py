@@ -63,7 +63,7 @@ def expected(root: Path) -> list[tuple[str, int]]:
 
 @KINDS
 @pytest.mark.parametrize(("layout", "files"), [("day", 1), ("topic", 3)])
-def test_rows_in_the_table(
+def test_the_table_has_the_rows_of_the_store(
     spark: SparkSession,
     root: Path,
     lake: Path,
@@ -88,7 +88,7 @@ def test_rows_in_the_table(
     assert records(tmp_path / "back") == records(root)
 
 
-def test_an_older_state_of_a_delta_table(
+def test_an_older_version_of_a_delta_table_stays_readable(
     spark: SparkSession, root: Path, lake: Path, put: Put
 ) -> None:
     put(3)
@@ -109,7 +109,7 @@ class Killed(BaseException):
 
 @KINDS
 @pytest.mark.parametrize("committed", [False, True])
-def test_killed_around_the_commit_of_the_table(
+def test_table_and_manifest_agree_after_a_kill(
     spark: SparkSession,
     root: Path,
     lake: Path,
@@ -143,7 +143,7 @@ def test_killed_around_the_commit_of_the_table(
 
 
 @pytest.mark.parametrize(("kind", "library"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
-def test_without_the_library(
+def test_a_missing_library_names_the_extra(
     root: Path, lake: Path, kind: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == library]:

@@ -61,14 +61,14 @@ def test_damage_from_one_file_into_the_next_is_one_finding(
     assert "the next good record is at 83" in magic[1].detail
 
 
-def test_a_sound_store(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_sound_store_has_no_findings(tmp_path: Path, spark: SparkSession) -> None:
     result = audit(spark, copy_of("v5-clean", tmp_path))
     assert result.ok
     assert result.report == checked(tmp_path / "v5-clean")
     assert result.findings.count() == 0 and result.tables() == {}
 
 
-def test_light_queues(tmp_path: Path, spark: SparkSession) -> None:
+def test_light_queues_are_checked(tmp_path: Path, spark: SparkSession) -> None:
     root = copy_of(LIGHT, tmp_path)
     result = audit(spark, root)
     assert result.ok and result.report == checked(root)
@@ -78,7 +78,7 @@ def test_light_queues(tmp_path: Path, spark: SparkSession) -> None:
     assert not result.ok and result.report == checked(root)
 
 
-def test_a_store_in_use(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_store_in_use_can_be_audited(tmp_path: Path, spark: SparkSession) -> None:
     with Store.open(tmp_path / "s", small_config(log=2048)) as store:
         put_all(store, [b"x"] * 50, keys=["k"])
         report = audit(spark, tmp_path / "s").report
@@ -87,12 +87,12 @@ def test_a_store_in_use(tmp_path: Path, spark: SparkSession) -> None:
         store.put(Message("T", b"more"))
 
 
-def test_not_a_store(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(NotAStoreError):
         audit(spark, tmp_path)
 
 
-def test_what_a_killed_one_has_left_is_removed(tmp_path: Path, spark: SparkSession) -> None:
+def test_leftovers_of_a_killed_audit_are_removed(tmp_path: Path, spark: SparkSession) -> None:
     root = copy_of("v4-rolled", tmp_path)
     left = work_folder(root, tmp_path)
     (left / "folder").mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_what_a_killed_one_has_left_is_removed(tmp_path: Path, spark: SparkSessi
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_a_work_folder_that_is_none(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_work_folder_that_is_a_file_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     root = copy_of("v4-clean", tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
@@ -111,11 +111,11 @@ def test_a_work_folder_that_is_none(tmp_path: Path, spark: SparkSession) -> None
 class TestPage:
     NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
-    def test_sound(self, tmp_path: Path) -> None:
+    def test_a_sound_store_is_shown_as_sound(self, tmp_path: Path) -> None:
         page = render(checked(copy_of("v4-clean", tmp_path)), self.NOW)
         assert "Sound." in page and "Firetrail audit" in page and "2026-11-15 12:00 UTC" in page
 
-    def test_findings(self, damaged: Path) -> None:
+    def test_findings_are_listed_and_escaped(self, damaged: Path) -> None:
         report = checked(damaged)
         report.problems[0] = report.problems[0]._replace(detail="<script>")
         page = render(report, self.NOW)
@@ -123,7 +123,7 @@ class TestPage:
             assert text in page
         assert "<script>" not in page.split("</main>")[0]
 
-    def test_many_are_counted(self, tmp_path: Path) -> None:
+    def test_findings_beyond_the_limit_are_counted(self, tmp_path: Path) -> None:
         report = checked(copy_of("v4-clean", tmp_path))
         report.problems += [Problem(LOG, n, n, ProblemKind.BODY_CRC, "x") for n in range(300)]
         report.problems_omitted = 5

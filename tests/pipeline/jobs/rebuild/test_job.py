@@ -83,7 +83,9 @@ def written(root: Path, record: dict[str, Any]) -> tuple[int, bytes]:
 
 class TestTheSameFiles:
     @pytest.mark.parametrize("name", [*CLEAN, LIGHT])
-    def test_as_java_made_them(self, name: str, tmp_path: Path, spark: SparkSession) -> None:
+    def test_files_equal_those_of_java(
+        self, name: str, tmp_path: Path, spark: SparkSession
+    ) -> None:
         root = copy_of(name, tmp_path)
         before = state(root)
         made = rebuild(spark, root, tmp_path / "new")
@@ -96,13 +98,17 @@ class TestTheSameFiles:
         assert state(root) == before
 
     @pytest.mark.parametrize("name", CRASHED)
-    def test_of_crashed_stores(self, name: str, tmp_path: Path, spark: SparkSession) -> None:
+    def test_crashed_stores_are_rebuilt_as_by_one_process(
+        self, name: str, tmp_path: Path, spark: SparkSession
+    ) -> None:
         root = copy_of(name, tmp_path)
         made = rebuild(spark, root, tmp_path / "new")
         assert made == by_one_process(root, tmp_path / "expected")
         assert derived(tmp_path / "new") == derived(tmp_path / "expected")
 
-    def test_as_dispatch_made_them(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
+    def test_files_equal_those_of_dispatch(
+        self, store: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
         made = rebuild(spark, str(store), str(tmp_path / "new"))
         queues, index = derived(store)
         assert derived(tmp_path / "new") == (queues, index)
@@ -122,7 +128,7 @@ class TestTheSameFiles:
         rebuild(spark, store, tmp_path / "new")
         assert derived(tmp_path / "new") == derived(store)
 
-    def test_files_of_the_log_in_several_parts(
+    def test_a_log_file_may_be_read_in_several_parts(
         self,
         store: Path,
         tmp_path: Path,
@@ -155,7 +161,7 @@ class TestTheSameFiles:
         assert made.messages == 3
         assert derived(tmp_path / "new") == derived(tmp_path / "expected")
 
-    def test_after_retention(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_a_log_without_its_beginning(self, tmp_path: Path, spark: SparkSession) -> None:
         """The first messages are gone: queues begin with blank units, the index later."""
         config = small_config(log=1024, units=40)
         root = tmp_path / "store"
@@ -175,7 +181,9 @@ class TestTheSameFiles:
             blank = content.count(encode_unit(PRE_BLANK)) * 20
             assert content[blank:] == own_queues[name][blank:]
 
-    def test_in_use(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_a_store_in_use_can_be_rebuilt_elsewhere(
+        self, tmp_path: Path, spark: SparkSession
+    ) -> None:
         with Store.open(tmp_path / "store", small_config(log=2048)) as opened:
             put_all(opened, [b"x"] * 50, keys=["k"])
             assert rebuild(spark, tmp_path / "store", tmp_path / "new").messages == 50
@@ -216,12 +224,14 @@ class TestTheSameFiles:
         assert made == by_one_process(root, tmp_path / "expected")
         assert [each.topic for each in made.left_out] == ["T1"]
 
-    def test_nothing_in_the_log(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_an_empty_log_gives_no_files(self, tmp_path: Path, spark: SparkSession) -> None:
         (tmp_path / "store" / "commitlog").mkdir(parents=True)
         assert rebuild(spark, tmp_path / "store", tmp_path / "new") == (0, 0, 0, ())
         assert list((tmp_path / "new").iterdir()) == []
 
-    def test_records_that_no_put_would_make(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_unusual_records_are_rebuilt_as_by_one_process(
+        self, tmp_path: Path, spark: SparkSession
+    ) -> None:
         odd = [
             record
             for record in (*PLAIN_RECORDS, *ODD_RECORDS)
@@ -232,7 +242,7 @@ class TestTheSameFiles:
         assert made == by_one_process(tmp_path / "store", tmp_path / "expected")
         assert derived(tmp_path / "new") == derived(tmp_path / "expected")
 
-    def test_a_topic_that_was_deleted_and_made_again(
+    def test_offsets_that_begin_again_are_rebuilt_as_by_one_process(
         self, tmp_path: Path, spark: SparkSession
     ) -> None:
         """Its numbers begin again with 0: units that are there stay, later ones follow."""
@@ -270,7 +280,7 @@ MESSAGES = st.builds(
     tags=st.booleans(),
     v6=st.booleans(),
 )
-def test_random_stores(
+def test_random_stores_are_rebuilt_as_dispatched(
     spark: SparkSession,
     messages: list[Message],
     units: int,
@@ -304,7 +314,7 @@ def expected(root: Path, target: Path, tags: bool) -> tuple[dict[str, bytes], li
 
 
 class TestInPlace:
-    def test_replaces_what_is_there(self, store: Path, spark: SparkSession) -> None:
+    def test_queues_and_index_are_replaced(self, store: Path, spark: SparkSession) -> None:
         before = derived(store)
         flip(store / "consumequeue" / "t1" / "0" / f"{0:020}", 5)
         sorted((store / "index").iterdir())[1].unlink()
@@ -327,7 +337,7 @@ class TestInPlace:
 
 
 class TestRefused:
-    def test_damage(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
+    def test_a_damaged_log(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
         flip(sorted((store / "commitlog").iterdir())[1], 4)
         with pytest.raises(StoreDamagedError, match="no good record here") as caught:
             rebuild(spark, store, tmp_path / "new")
@@ -348,13 +358,15 @@ class TestRefused:
             rebuild(spark, tmp_path / "store", tmp_path / "new")
         assert str(caught.value) == str(expected.value)
 
-    def test_a_topic_that_is_no_folder(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_a_topic_that_cannot_be_a_folder(self, tmp_path: Path, spark: SparkSession) -> None:
         write_log(tmp_path / "store", [{"topic": b"a/b"}])
         with pytest.raises(IllegalMessageError, match="cannot be the name of a folder"):
             rebuild(spark, tmp_path / "store", tmp_path / "new")
         assert not (tmp_path / "new.building").exists()
 
-    def test_targets(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
+    def test_targets_that_are_not_allowed(
+        self, store: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
         with pytest.raises(StoreError, match="inside the store"):
             rebuild(spark, store, store / "new")
         (tmp_path / "full").mkdir()
@@ -365,7 +377,7 @@ class TestRefused:
             rebuild(spark, tmp_path / "full", tmp_path / "new")
 
 
-def test_what_killed_jobs_left_is_no_obstacle(
+def test_leftovers_of_killed_jobs_are_removed(
     store: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     for name in ("pieces", "parts/1234/consumequeue/t0/0", "consumequeue/gone/0"):

@@ -38,7 +38,9 @@ def orders(root: Path) -> list[bytes]:
     return [record.body for record in records(root) if record.topic == "orders"]
 
 
-def test_the_chosen_messages(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
+def test_selected_messages_are_copied(
+    spark: SparkSession, root: Path, target: Path, put: Put
+) -> None:
     put(60)
     done = run(spark, root, target, where="topic = 'orders' and queue_id = 1", topic="again")
     copies = records(target)
@@ -51,7 +53,9 @@ def test_the_chosen_messages(spark: SparkSession, root: Path, target: Path, put:
         assert [m.body for m in store.query("again", "k3")] == [b"message 3"]
 
 
-def test_run_again(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
+def test_a_second_run_copies_only_new_messages(
+    spark: SparkSession, root: Path, target: Path, put: Put
+) -> None:
     put(30)
     assert run(spark, root, target).messages == 10
     assert run(spark, root, target).messages == 0
@@ -62,7 +66,7 @@ def test_run_again(spark: SparkSession, root: Path, target: Path, put: Put) -> N
 
 
 @pytest.mark.parametrize("count", [6, 90])
-def test_another_store_in_the_place_of_the_source(
+def test_another_store_at_the_path_of_the_source_is_refused(
     spark: SparkSession, root: Path, target: Path, put: Put, count: int
 ) -> None:
     """It is refused: what was done of the old one would be skipped in the new one."""
@@ -79,7 +83,9 @@ def test_another_store_in_the_place_of_the_source(
     assert run(spark, root, target, replay_id="new").messages == 0
 
 
-def test_no_messages_yet(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
+def test_an_empty_source_is_identified_once_it_has_messages(
+    spark: SparkSession, root: Path, target: Path, put: Put
+) -> None:
     """Nothing is known of a source without any; it is once there are some."""
     put(0)
     assert run(spark, root, target).messages == 0
@@ -91,7 +97,7 @@ def test_no_messages_yet(spark: SparkSession, root: Path, target: Path, put: Put
         run(spark, root, target)
 
 
-def test_dry_run(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
+def test_a_dry_run_only_counts(spark: SparkSession, root: Path, target: Path, put: Put) -> None:
     put(30)
     done = run(spark, root, target, dry_run=True)
     assert (done.messages, done.commits, done.dry_run) == (10, 0, True)
@@ -100,7 +106,7 @@ def test_dry_run(spark: SparkSession, root: Path, target: Path, put: Put) -> Non
     assert run(spark, root, None).messages == 10
 
 
-def test_not_faster_than_asked(
+def test_rate_limits_messages_per_second(
     spark: SparkSession, root: Path, target: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(30)
@@ -117,7 +123,9 @@ def test_not_faster_than_asked(
     assert (done.messages, done.commits, pauses) == (10, 3, [1.0, 1.0, 0.5])
 
 
-def test_messages_with_a_life_of_their_own(spark: SparkSession, root: Path, target: Path) -> None:
+def test_delayed_and_transactional_messages_become_plain(
+    spark: SparkSession, root: Path, target: Path
+) -> None:
     """Delayed ones, and those of transactions: what made them so is not copied."""
     with Store.open(root, small_config()) as store:
         store.put(Message("T", b"delayed", delay_level=3, tags="t"))
@@ -133,7 +141,7 @@ def test_messages_with_a_life_of_their_own(spark: SparkSession, root: Path, targ
     assert copies[b"committed"].sys_flag == 0
 
 
-def test_compressed_messages_stay_between_others(
+def test_compressed_messages_keep_their_order(
     spark: SparkSession, root: Path, target: Path
 ) -> None:
     """Producers compress large bodies only, so a queue often has both kinds."""
@@ -150,14 +158,16 @@ def test_compressed_messages_stay_between_others(
         assert copies == messages
 
 
-def test_a_store_of_java(spark: SparkSession, tmp_path: Path, target: Path) -> None:
+def test_a_store_of_java_can_be_replayed(spark: SparkSession, tmp_path: Path, target: Path) -> None:
     source = copy_of("v5-propcrc", tmp_path / "java")
     done = run(spark, source, target, where="true", topic="T")
     assert done.messages == len(records(target)) > 10
     assert not any("__CRC32#" in record.properties for record in records(target))
 
 
-def test_into_the_same_store(spark: SparkSession, root: Path, put: Put) -> None:
+def test_copies_in_the_same_store_are_not_copied_again(
+    spark: SparkSession, root: Path, put: Put
+) -> None:
     put(30)
     with pytest.raises(StoreError, match="name another topic with --topic"):
         run(spark, root, root)
