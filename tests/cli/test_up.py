@@ -105,7 +105,7 @@ def test_it_does_not_pretend(tmp_path: Path, command: str) -> None:
         assert process.wait(10) == 2
         assert process.stderr is not None
         said = process.stderr.read()
-    assert "aclEnable=true: Firetrail does not support this; nobody is asked" in said
+    assert "aclEnable=true: Firetrail does not support this; clients are not" in said
     assert "has no effect" not in said
     assert "to start without it: --ignore-unsupported aclEnable" in said
     assert not (tmp_path / "data").exists()

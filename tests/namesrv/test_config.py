@@ -29,8 +29,8 @@ def test_what_is_written_reads_back() -> None:
 def test_keys_without_effect_are_reported() -> None:
     _, remarks = read("rocketmqHome=x\nserverWorkerThreads=8\nlistenport=1")
     assert remarks == [
-        "namesrv.conf line 1: rocketmqHome has no effect: the place of files is given by "
-        "kvConfigPath",
+        "namesrv.conf line 1: rocketmqHome has no effect: kvConfigPath sets the location of the "
+        "only file",
         "namesrv.conf line 2: serverWorkerThreads has no effect: it tunes threads or buffers that "
         "only the Java name server has",
         "namesrv.conf line 3: listenport is not a key of RocketMQ's name server",

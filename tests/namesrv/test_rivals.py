@@ -24,7 +24,7 @@ def test_the_log_says_it_once_in_a_while(caplog: pytest.LogCaptureFixture) -> No
     both = Rivals(lambda: now)
     expected = (
         f"broker broker-a with id 0 is at {ONE} and at {OTHER}: clients find only the one that "
-        "came last; give each a brokerName of its own"
+        "registered last; give each its own brokerName"
     )
     assert both.remark(registration(ONE), None) is None
     assert not caplog.records

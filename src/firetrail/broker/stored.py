@@ -1,4 +1,4 @@
-"""Stored messages as the broker itself uses them: read back, and copied to another queue."""
+"""Stored messages that the broker itself reads back, or copies to another queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name server: which brokers there are, and which queues of which topics they have."""
+"""The name server: it tells clients which broker has which queues of a topic."""
 
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer

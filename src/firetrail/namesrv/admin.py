@@ -1,4 +1,4 @@
-"""What administrators ask a name server: lists of topics, permissions, settings."""
+"""Requests of administrators to a name server: lists of topics, permissions, settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from firetrail.remoting.route_headers import (
 )
 
 UNIT = 1
-"""Bit of a topic's system flags: it belongs to one unit of a deployment in several places."""
+"""Bit of a topic's system flags: the topic belongs to one unit of a deployment in several sites."""
 UNIT_SUBSCRIBED = 2
-"""Consumers of one unit have subscribed to it."""
+"""Bit of a topic's system flags: consumers of a unit have subscribed to the topic."""
 
 
 class AdminAnswers:
-    """Answers from the tables, and changes to them."""
+    """Handlers of administrative requests. They read and change the tables."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -54,7 +54,7 @@ class AdminAnswers:
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
 
-    # -- settings for others ------------------------------------------------------------------
+    # -- the key-value store ------------------------------------------------------------------
 
     async def put_kv(self, connection: Connection, request: Command) -> Command:
         """Set a value."""
@@ -65,7 +65,7 @@ class AdminAnswers:
         return request.answer()
 
     def get_kv(self, connection: Connection, request: Command) -> Command:
-        """A value."""
+        """Return a value."""
         header = KVHeader.decode(request.fields)
         value = self._kv.get(header.namespace, header.key)
         if value is None:
@@ -80,7 +80,7 @@ class AdminAnswers:
         return request.answer()
 
     def list_kv(self, connection: Connection, request: Command) -> Command:
-        """All values of a namespace."""
+        """Return all values of a namespace."""
         header = NamespaceHeader.decode(request.fields)
         table = self._kv.namespace(header.namespace)
         if table is None:
@@ -91,36 +91,36 @@ class AdminAnswers:
     # -- topics -------------------------------------------------------------------------------
 
     def wipe_write(self, connection: Connection, request: Command) -> Command:
-        """Send no more messages to a broker; how many topics it has."""
+        """Remove the write permission of a broker; return how many topics it has."""
         name = BrokerNameHeader.decode(request.fields).broker_name
         count = self._routes.set_writable(name, False)
         return request.answer(fields=WipedResponse(count).encode())
 
     def add_write(self, connection: Connection, request: Command) -> Command:
-        """Send messages to a broker again."""
+        """Give a broker its write permission back; return how many topics it has."""
         name = BrokerNameHeader.decode(request.fields).broker_name
         count = self._routes.set_writable(name, True)
         return request.answer(fields=AddedResponse(count).encode())
 
     def all_topics(self, connection: Connection, request: Command) -> Command:
-        """The names of all topics."""
+        """Return the names of all topics."""
         if not self._state.config.all_topic_list:
             what = "enableAllTopicList is false: this name server does not list all topics"
             raise RequestError(ResponseCode.SYSTEM_ERROR, what)
         return _topics(request, self._routes.topics())
 
     def delete_topic(self, connection: Connection, request: Command) -> Command:
-        """Forget a topic; the brokers are told to delete it by who asks for this."""
+        """Delete the route of a topic. The administrator asks the brokers to delete the topic."""
         header = DeleteRouteHeader.decode(request.fields)
         self._routes.delete_topic(header.topic, header.cluster_name or None)
         return request.answer()
 
     def cluster_topics(self, connection: Connection, request: Command) -> Command:
-        """The topics that a cluster has."""
+        """Return the topics of a cluster."""
         return _topics(request, self._routes.topics(ClusterHeader.decode(request.fields).cluster))
 
     def system_topics(self, connection: Connection, request: Command) -> Command:
-        """The names of clusters and brokers, which are topics too, and the address of a broker."""
+        """Return the names of clusters and brokers, which are topics too, and a broker address."""
         clusters = self._routes.clusters()
         names = [
             n for cluster, some in clusters.cluster_addr_table.items() for n in (cluster, *some)
@@ -133,16 +133,16 @@ class AdminAnswers:
         return request.answer(body=TopicList(names, next(addresses, None)).encode())
 
     def unit_topics(self, connection: Connection, request: Command) -> Command:
-        """The topics of a unit."""
+        """Return the topics of a unit."""
         return _topics(request, self._routes.topics_with(lambda flag: bool(flag & UNIT)))
 
     def unit_subscribed(self, connection: Connection, request: Command) -> Command:
-        """The topics that consumers of a unit have subscribed to."""
+        """Return the topics that consumers of a unit have subscribed to."""
         wanted = self._routes.topics_with(lambda flag: bool(flag & UNIT_SUBSCRIBED))
         return _topics(request, wanted)
 
     def subscribed_only(self, connection: Connection, request: Command) -> Command:
-        """Those of them that do not belong to a unit."""
+        """Return the subscribed topics that do not belong to a unit."""
         wanted = self._routes.topics_with(
             lambda flag: flag & (UNIT | UNIT_SUBSCRIBED) == UNIT_SUBSCRIBED
         )
@@ -151,7 +151,7 @@ class AdminAnswers:
     # -- the name server's own settings -------------------------------------------------------
 
     def update_config(self, connection: Connection, request: Command) -> Command:
-        """Change settings, of those that may be changed."""
+        """Change settings that may be changed at run time."""
         text = request.content.decode("utf-8", "replace")
         try:
             self._state.config = self._state.config.changed(parse_properties(text))
@@ -160,7 +160,7 @@ class AdminAnswers:
         return request.answer()
 
     def get_config(self, connection: Connection, request: Command) -> Command:
-        """All settings."""
+        """Return all settings."""
         return request.answer(body=self._state.config.to_properties().encode())
 
 

@@ -1,4 +1,4 @@
-"""What brokers and clients ask a name server: registration, routes, clusters."""
+"""Requests of brokers and clients to a name server: registration, routes, clusters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from firetrail.remoting.route_headers import (
 )
 
 YOUNG_S = 45.0
-"""A name server that is younger may not know all brokers: they register every 30 s."""
+"""After this time a name server knows all brokers: they register every 30 s."""
 
 
 class RouteAnswers:
-    """Answers from the tables."""
+    """Handlers of the requests of brokers and clients. They read and change the tables."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -55,13 +55,14 @@ class RouteAnswers:
     # -- from brokers -------------------------------------------------------------------------
 
     def register(self, connection: Connection, request: Command) -> Command:
-        """A broker is there, with these topics. A follower is told who its master is."""
+        """Register a broker with its topics; tell a follower the address of its master."""
         header = RegisterBrokerHeader.decode(request.fields)
         raw = request.content
         if header.body_crc32 and header.body_crc32 != checksum(raw):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the body has the CRC {checksum(raw)}, not {header.body_crc32}: send it again",
+                f"the body has the CRC {checksum(raw)}, not {header.body_crc32}: it was damaged on "
+                "the way; send it again",
             )
         body = decode_registration(raw, compressed=header.compressed)
         expiry_ms = header.heartbeat_timeout_millis
@@ -75,8 +76,8 @@ class RouteAnswers:
             body.filter_server_list,
         )
         if not (who.cluster and who.name and who.address):
-            what = "a registration needs the names of cluster and broker, and an address"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+            detail = "a registration needs the names of cluster and broker, and an address"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
         topics = body.topic_config_serialize_wrapper
         rival = self._routes.register(who, topics, self._monotonic(), connection)
         return request.answer(
@@ -97,13 +98,13 @@ class RouteAnswers:
         return KVTable(table).encode() if table and self._state.config.return_order_topics else b""
 
     def unregister(self, connection: Connection, request: Command) -> Command:
-        """A broker leaves."""
+        """Remove a broker that stops."""
         header = RegisterBrokerHeader.decode(request.fields)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
         return request.answer()
 
     def query_version(self, connection: Connection, request: Command) -> Command:
-        """Whether a broker has to register its topics anew. It counts as a sign of life."""
+        """Tell a broker whether it has to register its topics again. Counts as a heartbeat."""
         header = RegisterBrokerHeader.decode(request.fields)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.content))
         if not changed:
@@ -114,13 +115,13 @@ class RouteAnswers:
         )
 
     def heartbeat(self, connection: Connection, request: Command) -> Command:
-        """A sign of life and nothing else."""
+        """Note that a broker is alive."""
         header = BrokerHeartbeatHeader.decode(request.fields)
         self._routes.heard_of(header.broker_addr, self._monotonic())
         return request.answer()
 
     def register_topic(self, connection: Connection, request: Command) -> Command:
-        """One topic of a broker that is there."""
+        """Add one topic of a registered broker."""
         header = TopicHeader.decode(request.fields)
         self._routes.add_topic(header.topic, TopicRouteData.decode(request.content).queue_datas)
         return request.answer()
@@ -128,12 +129,12 @@ class RouteAnswers:
     # -- from clients -------------------------------------------------------------------------
 
     def route(self, connection: Connection, request: Command) -> Command:
-        """Where the queues of a topic are."""
+        """Return where the queues of a topic are."""
         header = TopicHeader.decode(request.fields)
         route = self._routes.route(header.topic)
         if route is None:
-            what = f"No topic route info in name server for the topic: {header.topic}"
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what + self._young())
+            detail = f"No topic route info in name server for the topic: {header.topic}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, detail + self._age_hint())
         if self._state.config.order_message_enable:
             order = self._kv.get(ORDER_TOPICS, header.topic)
             route = TopicRouteData(
@@ -142,20 +143,20 @@ class RouteAnswers:
         standard = takes_plain_json(request) or bool(header.accept_standard_json_only)
         return request.answer(body=route.encode(standard=standard))
 
-    def _young(self) -> str:
-        """Why a topic may be missing that there is: brokers register from time to time."""
+    def _age_hint(self) -> str:
+        """Return a hint that brokers may not have registered yet; empty after some time."""
         age = self._monotonic() - self._started
         if age >= YOUNG_S:
             return ""
-        return f" (yet: the name server started {age:.0f} s ago, and brokers may still register)"
+        return f" (the name server started {age:.0f} s ago, and brokers may still register)"
 
     def clusters(self, connection: Connection, request: Command) -> Command:
-        """All brokers."""
+        """Return all brokers by cluster."""
         body = self._routes.clusters().encode(standard=takes_plain_json(request))
         return request.answer(body=body)
 
     def members(self, connection: Connection, request: Command) -> Command:
-        """The brokers of one name."""
+        """Return the brokers of one name."""
         header = BrokerGroupHeader.decode(request.fields)
         data = self._routes.broker(header.broker_name)
         addresses = data.broker_addrs if data and data.cluster == header.cluster_name else {}
@@ -165,5 +166,5 @@ class RouteAnswers:
 
 
 def takes_plain_json(request: Command) -> bool:
-    """Whether the peer is new enough for integer keys in quotes; older ones are told them bare."""
+    """Whether the peer accepts integer keys in quotes; older versions need them without."""
     return request.version >= Version.V4_9_4

@@ -11,7 +11,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 
 UNUSED: Mapping[str, str] = {
-    "the place of files is given by kvConfigPath": "rocketmqHome configStorePath",
+    "kvConfigPath sets the location of the only file": "rocketmqHome configStorePath",
     "it tunes threads or buffers that only the Java name server has": """
         *ThreadPoolNums *ThreadPoolQueueCapacity server* client* useEpollNativeSelector
         writeBuffer*WaterMark unRegisterBrokerQueueCapacity shutdownWaitTimeSeconds
@@ -20,12 +20,12 @@ UNUSED: Mapping[str, str] = {
     "controllers and acting masters are not supported": """
         enableControllerInNamesrv supportActingMaster notifyMinBrokerIdChanged *ontroller*
         """,
-    "the name server has one way of doing this, with nothing to set": """
+    "the name server does this in one fixed way": """
         productEnvName clusterTest needWaitForService waitSecondsForService enableTopicList
         deleteTopicWithBrokerRegistration configBlackList useTLS
         """,
 }
-"""Why keys of RocketMQ 4.9 and 5.x have no effect here: the reason, and patterns of the keys."""
+"""Keys of RocketMQ 4.9 and 5.x that have no effect: patterns of the keys by reason."""
 
 
 def _key(name: str, doc: str, *, changeable: bool = False) -> dict[str, Any]:
@@ -34,13 +34,22 @@ def _key(name: str, doc: str, *, changeable: bool = False) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
-    """What can be set. Some of it can be changed while the name server runs."""
+    """The settings of a name server. Administrators can change some of them at run time.
+
+    Args:
+        bind_address: Address to listen on. Default: 127.0.0.1.
+        listen_port: Port to listen on; 0 picks a free one. Default: 9876.
+        kv_config_path: File of the key-value store. Default: none, the values are kept in memory.
+        scan_interval_ms: Pause between two searches for expired brokers. Default: 5000.
+        order_message_enable: Whether routes include the order of brokers of ordered topics.
+            Default: False.
+        return_order_topics: Whether brokers get that order when they register. Default: True.
+        all_topic_list: Whether clients may list the names of all topics. Default: True.
+    """
 
     bind_address: str = field(
         default="127.0.0.1",
-        metadata=_key(
-            "bindAddress", "Address to listen on; RocketMQ listens on all of the machine's."
-        ),
+        metadata=_key("bindAddress", "Address to listen on. RocketMQ listens on all addresses."),
     )
     listen_port: int = field(
         default=9876, metadata=_key("listenPort", "Port to listen on, 0 for a free one.")
@@ -49,40 +58,49 @@ class NameServerConfig:
         default="",
         metadata=_key(
             "kvConfigPath",
-            "File of the settings kept for others; without one they end with the process.",
+            "File of the key-value store. Without one the values are lost at the stop.",
         ),
     )
     scan_interval_ms: int = field(
         default=5000,
         metadata=_key(
             "scanNotActiveBrokerInterval",
-            "Pause (ms) between two looks for brokers that are gone.",
+            "Pause (ms) between two searches for expired brokers.",
         ),
     )
     order_message_enable: bool = field(
         default=False,
         metadata=_key(
             "orderMessageEnable",
-            "Tell clients the order of brokers of the topics that have one.",
+            "Include the order of brokers in the routes of topics that have one.",
             changeable=True,
         ),
     )
     return_order_topics: bool = field(
         default=True,
         metadata=_key(
-            "returnOrderTopicConfigToBroker", "Tell it to brokers as well.", changeable=True
+            "returnOrderTopicConfigToBroker",
+            "Send the order of brokers to brokers when they register.",
+            changeable=True,
         ),
     )
     all_topic_list: bool = field(
         default=True,
         metadata=_key(
-            "enableAllTopicList", "Answer who asks for the names of all topics.", changeable=True
+            "enableAllTopicList", "Let clients list the names of all topics.", changeable=True
         ),
     )
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Entry]) -> tuple[Self, list[str]]:
-        """The settings in a file, and remarks about keys that have no effect."""
+        """Return the settings in a file, and remarks about keys that have no effect.
+
+        Args:
+            entries: The keys and values of the file.
+
+        Raises:
+            ConfigError: A value is invalid.
+        """
         remarks = [
             f"{entry.place}{key} {_why_unused(key)}"
             for key, entry in entries.items()
@@ -92,7 +110,14 @@ class NameServerConfig:
         return cls()._with(known), remarks
 
     def changed(self, entries: Mapping[str, Entry]) -> Self:
-        """With the changes that a request asks for; ConfigError if it may not."""
+        """Return a copy with the changes of a request.
+
+        Args:
+            entries: The keys and new values.
+
+        Raises:
+            ConfigError: A value is invalid, or a key cannot be changed at run time.
+        """
         changes = {}
         for key, entry in entries.items():
             if key not in CHANGEABLE:
@@ -102,7 +127,7 @@ class NameServerConfig:
         return self._with(changes)
 
     def to_properties(self) -> str:
-        """As a file with every key."""
+        """Return the content of a file with every key."""
         return "".join(f"{key}={shown(getattr(self, name))}\n" for key, name in KEYS.items())
 
     def _with(self, texts: Mapping[str, Entry]) -> Self:
@@ -120,7 +145,7 @@ CHANGEABLE = tuple(f.metadata["key"] for f in fields(NameServerConfig) if f.meta
 
 
 def shown(value: Any) -> str:
-    """A value as a file has it."""
+    """Return a value as it is written in a file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -131,8 +156,9 @@ def _parse(key: str, entry: Entry, kind: type[Any]) -> Any:
             raise ConfigError(key, text, f"{entry.place}must be true or false")
         return text == "true"
     if kind is int:
-        if not text.isdecimal() or int(text) > (65535 if key == "listenPort" else 2**31 - 1):
-            raise ConfigError(key, text, f"{entry.place}must be a whole number in its range")
+        most = 65535 if key == "listenPort" else 2**31 - 1
+        if not text.isdecimal() or int(text) > most:
+            raise ConfigError(key, text, f"{entry.place}must be a whole number from 0 to {most}")
         return int(text)
     return text
 

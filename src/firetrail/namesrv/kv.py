@@ -1,4 +1,4 @@
-"""Settings that a name server keeps for others, by namespace and key; in a file if it has one.
+"""The key-value store of a name server: values by namespace and key, optionally in a file.
 
 The file is RocketMQ's ``kvConfig.json``: ``{"configTable":{"<namespace>":{"<key>":"<value>"}}}``.
 """
@@ -15,7 +15,7 @@ from firetrail.remoting.body import Body
 from firetrail.system import SYSTEM, System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
-"""The namespace with the order of brokers for topics whose messages are in order everywhere."""
+"""The namespace with the order of brokers of topics that are ordered across brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class _KVFile(Body):
 class KVConfig:
     """Namespaces with keys and values.
 
-    Every change is in the file, durably, before it is acknowledged or visible to readers.
+    Every change is durable in the file before it is acknowledged or visible to readers.
 
     Args:
-        path: The file; None keeps the values in memory only.
-        system: The operating system.
+        path: The file. Default: None, which keeps the values in memory only.
+        system: Files to use; tests replace them. Default: those of the machine.
 
     Raises:
         ConfigError: The file exists and cannot be read.
@@ -65,7 +65,7 @@ class KVConfig:
             await self._save(self._with(namespace, self._table.get(namespace, {}) | {key: value}))
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value if it exists."""
         async with self._changing:
             if self.get(namespace, key) is not None:
                 rest = {k: v for k, v in self._table[namespace].items() if k != key}
@@ -75,7 +75,7 @@ class KVConfig:
         return self._table | {namespace: values}
 
     async def _save(self, table: dict[str, dict[str, str]]) -> None:
-        """Write the file in a thread; the event loop goes on meanwhile."""
+        """Write the file in a thread, so that the event loop is not blocked."""
         if self._path is not None:
             content = config_json.dumps(_KVFile(table).to_json()).encode()
             await asyncio.to_thread(self._write, self._path, content)

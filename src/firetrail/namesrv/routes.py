@@ -1,8 +1,8 @@
 """The tables of a name server: brokers by name and cluster, queues by topic.
 
-A broker is there from its registration until it leaves, its connection closes, or it has not been
-heard of for too long. Only masters say what queues there are. A topic that a broker no longer
-names stays, as in RocketMQ, where registrations may name only what has changed; it goes with the
+A broker is listed from its registration until it unregisters, its connection closes, or it has sent
+nothing for too long. Only masters register queues. A topic that a broker no longer names stays in
+the table, as in RocketMQ, where a registration may contain only changes. It is removed with the
 broker, or when an administrator deletes it.
 """
 
@@ -25,12 +25,12 @@ from firetrail.remoting.codes import Permission
 from firetrail.remoting.connection import Connection
 
 EXPIRY_S = 120.0
-"""A broker that was not heard of for so long is gone, unless it has asked for another time."""
+"""A broker that has sent nothing for this long is removed, unless it asks for another time."""
 
 
 @dataclass(slots=True)
 class _Broker:
-    """A broker that is there."""
+    """A registered broker."""
 
     cluster: str
     name: str
@@ -47,7 +47,7 @@ class _Broker:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says about itself."""
+    """The description of a broker in its registration."""
 
     cluster: str
     name: str
@@ -59,14 +59,14 @@ class Registration:
 
 
 class Routes:
-    """Who is there, and what they have."""
+    """The registered brokers and their queues."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, dict[int, _Broker]] = {}
-        self._rivals: list[_Broker] = []  # under a name and id that somebody else has taken
+        self._rivals: list[_Broker] = []  # their name and id belong to another broker now
         self._topics: dict[str, dict[str, QueueData]] = {}
 
-    # -- brokers come and go ------------------------------------------------------------------
+    # -- registration -------------------------------------------------------------------------
 
     def register(
         self,
@@ -77,16 +77,16 @@ class Routes:
         *,
         complete: bool = False,
     ) -> str | None:
-        """Take note of a broker; ``complete`` says that it has no other topics than these.
+        """Register a broker; return the address of a rival, None if there is none.
 
-        Of brokers with the same name and id, the one that came last is in the routes, as in
-        RocketMQ; the others take its place when it leaves. The address of such a rival is the
-        answer, None if there is none.
+        Rivals have the same name and id. The one that registered last is in the routes, as in
+        RocketMQ; another takes its place when it leaves. ``complete`` says that ``topics`` are all
+        topics of the broker.
         """
         holder = self._brokers.get(who.name, {}).get(who.broker_id)
         if holder is not None and holder.address != who.address:
             known = self._rivals_of(who.name, who.broker_id, who.address)
-            if known:  # it stays behind; otherwise clients would be sent to and fro
+            if known:  # it stays a rival; otherwise routes would alternate between the two
                 known[0].heard_at, known[0].connection = now, connection
                 return holder.address
             self._rivals.append(holder)
@@ -124,7 +124,7 @@ class Routes:
         ]
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
-        """A broker has left. Its queues go with the last broker of its name."""
+        """Remove a broker. Its queues are removed with the last broker of its name."""
         for rival in self._rivals_of(name, broker_id, address):
             self._rivals.remove(rival)
         members = self._brokers.get(name, {})
@@ -134,18 +134,18 @@ class Routes:
         del members[broker_id]
         for successor in self._rivals_of(name, broker_id)[-1:]:
             self._rivals.remove(successor)
-            successor.version = DataVersion()  # its topics are not known before it tells them again
+            successor.version = DataVersion()  # its topics are unknown until it registers again
             members[broker_id] = successor
         if not members:
             del self._brokers[name]
             self._forget_queues(name)
 
     def disconnected(self, connection: Connection) -> list[str]:
-        """Brokers leave with their connection; their addresses."""
+        """Remove the brokers of a closed connection; return their addresses."""
         return self._drop(lambda broker: broker.connection is connection)
 
     def expire(self, now: float) -> list[str]:
-        """Brokers that nobody has heard of for too long leave; their addresses."""
+        """Remove the brokers that have sent nothing for too long; return their addresses."""
         return self._drop(
             lambda broker: broker.expiry_s is not None and now - broker.heard_at > broker.expiry_s
         )
@@ -157,7 +157,7 @@ class Routes:
         return [broker.address for broker in gone]
 
     def heard_of(self, address: str, now: float) -> None:
-        """A broker has shown that it is still there."""
+        """Note that a broker is alive."""
         for broker in (*self._rivals, *self._all()):
             if broker.address == address:
                 broker.heard_at = now
@@ -166,23 +166,23 @@ class Routes:
         for members in self._brokers.values():
             yield from members.values()
 
-    # -- what is asked about brokers ----------------------------------------------------------
+    # -- brokers ------------------------------------------------------------------------------
 
     def version_of(self, address: str) -> DataVersion | None:
-        """The version of the topics with which a broker has registered."""
+        """Return the version of the topics with which a broker has registered."""
         return next((b.version for b in self._all() if b.address == address), None)
 
     def is_changed(self, address: str, version: DataVersion) -> bool:
-        """Whether a broker has other topics than those it has registered."""
+        """Whether the topics of a broker have changed since its registration."""
         return self.version_of(address) != version
 
     def master_of(self, name: str) -> tuple[str, str] | None:
-        """Address of the master of a name, and the one for replication."""
+        """Return the address of the master of a name, and its address for replication."""
         master = self._brokers.get(name, {}).get(MASTER_ID)
         return (master.address, master.ha_address) if master else None
 
     def broker(self, name: str) -> BrokerData | None:
-        """The brokers of a name."""
+        """Return the brokers of a name, None if there are none."""
         members = self._brokers.get(name)
         if not members:
             return None
@@ -190,7 +190,7 @@ class Routes:
         return BrokerData(name, cluster, {i: members[i].address for i in sorted(members)})
 
     def clusters(self) -> ClusterInfo:
-        """All brokers."""
+        """Return all brokers by cluster."""
         found = {name: data for name in self._brokers if (data := self.broker(name))}
         clusters: dict[str, list[str]] = {}
         for name, data in found.items():
@@ -200,7 +200,7 @@ class Routes:
     # -- topics -------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where the queues of a topic are; None if there are none."""
+        """Return where the queues of a topic are; None if there are none."""
         queues = self._topics.get(topic, {})
         brokers = [data for name in queues if (data := self.broker(name))]
         if not brokers:
@@ -218,7 +218,7 @@ class Routes:
         )
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """The names of all topics, or of those of a cluster."""
+        """Return the names of all topics, or of those of a cluster."""
         if cluster is None:
             return list(self._topics)
         names = self.clusters().cluster_addr_table.get(cluster, [])
@@ -227,7 +227,7 @@ class Routes:
         ]
 
     def topics_with(self, wanted: Callable[[int], bool]) -> list[str]:
-        """The topics whose system flags are as wanted."""
+        """Return the topics whose system flags satisfy ``wanted``."""
         return [
             topic
             for topic, queues in self._topics.items()
@@ -235,13 +235,13 @@ class Routes:
         ]
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Queues of one topic, told between two registrations."""
+        """Add the queues of one topic between two registrations."""
         for queue in queues:
             if queue.broker_name in self._brokers:
                 self._topics.setdefault(topic, {})[queue.broker_name] = queue
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget the queues of a topic, everywhere or in a cluster."""
+        """Remove the queues of a topic, everywhere or in a cluster."""
         if cluster is None:
             self._topics.pop(topic, None)
             return
@@ -249,7 +249,7 @@ class Routes:
             self._remove_queue(topic, name)
 
     def set_writable(self, name: str, writable: bool) -> int:
-        """Let clients write to the queues of a broker, or not; how many topics it has."""
+        """Allow or forbid writes to the queues of a broker; return how many topics it has."""
         count = 0
         for queues in self._topics.values():
             queue = queues.get(name)

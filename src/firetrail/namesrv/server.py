@@ -1,4 +1,4 @@
-"""The name server as a whole: its tables, who answers what, and the clean-up."""
+"""The name server: its tables, its request handlers, and the removal of expired brokers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,25 @@ _log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """A name server, alone in its process or inside that of a broker.
+    """A name server, in its own process or in that of a broker.
 
-    Args:
-        config: The settings; the defaults of :class:`NameServerConfig` if omitted.
-        system: Files and clock; those of the operating system if omitted.
+    Attributes:
+        routes: The table of brokers and topics.
+        handlers: The handlers by request code. A broker may serve them on its own port as well.
     """
 
     def __init__(
         self, config: NameServerConfig | None = None, system: System | None = None
     ) -> None:
+        """Prepare a name server; :meth:`start` listens.
+
+        Args:
+            config: The settings. Default: ``NameServerConfig()``.
+            system: Files and clock to use; tests replace them. Default: those of the machine.
+
+        Raises:
+            ConfigError: The file of the key-value store cannot be read.
+        """
         config, system = config or NameServerConfig(), system or SYSTEM
         path = config.kv_config_path
         kv = KVConfig(Path(path) if path else None, system)
@@ -42,12 +51,15 @@ class NameServer:
             **RouteAnswers(self._state).handlers,
             **AdminAnswers(self._state).handlers,
         }
-        """Who answers which request code; a broker may serve them on its own port as well."""
         self._server = Server(self.handlers, on_closed=self.disconnected)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listen; the port."""
+        """Start listening; return the port.
+
+        Raises:
+            OSError: The port is in use, or the address cannot be bound.
+        """
         config = self._state.config
         port = await self._server.start(config.bind_address, config.listen_port)
         self._sweeper = asyncio.create_task(self._sweep())
@@ -55,11 +67,11 @@ class NameServer:
 
     @property
     def listens(self) -> list[str]:
-        """The addresses that it listens on, after the start."""
+        """The addresses that the name server listens on, after the start."""
         return self._server.listens
 
     async def stop(self) -> None:
-        """Answer what was asked, and close all connections."""
+        """Answer the requests received so far, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._server.stop()
@@ -75,25 +87,41 @@ class NameServer:
         ha_address: str = "",
         complete: bool = True,
     ) -> None:
-        """Register a broker of this process, with all its topics or some. It does not expire.
+        """Register a broker of this process. It does not expire.
 
-        That another one has its name and id is logged here, for the broker as well.
+        A warning is logged if another broker has the same name and id.
+
+        Args:
+            cluster: Name of the cluster.
+            name: Name of the broker.
+            address: ``ip:port`` that clients connect to.
+            topics: Topics of the broker.
+            broker_id: Id of the broker. Default: that of a master.
+            ha_address: Address for replication. Default: none.
+            complete: Whether ``topics`` are all topics; other topics of the broker are then
+                removed. Default: True.
         """
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
         rival = self.routes.register(who, topics, self._state.clock.monotonic(), complete=complete)
         self._state.rivals.remark(who, rival)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
-        """A broker of this process stops."""
+        """Remove a broker of this process.
+
+        Args:
+            name: Name of the broker.
+            address: The address it was registered with.
+            broker_id: Id of the broker. Default: that of a master.
+        """
         self.routes.unregister(name, broker_id, address)
 
     def disconnected(self, connection: Connection) -> None:
-        """A connection is closed: the brokers that registered over it are gone."""
+        """Remove the brokers that registered over a connection that is closed."""
         for address in self.routes.disconnected(connection):
-            _log.warning("broker %s: its connection is closed", address)
+            _log.warning("broker %s is removed, because its connection is closed", address)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
             for address in self.routes.expire(self._state.clock.monotonic()):
-                _log.warning("broker %s: not heard of for too long", address)
+                _log.warning("broker %s is removed, because it has sent nothing for long", address)

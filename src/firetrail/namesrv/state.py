@@ -1,4 +1,4 @@
-"""What a name server knows, for all who answer from it."""
+"""The state of a name server that its handlers share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firetrail.system import SYSTEM, Clock
 
 @dataclass(slots=True)
 class State:
-    """The settings in force, and the tables."""
+    """The current settings and the tables."""
 
     config: NameServerConfig
     kv: KVConfig

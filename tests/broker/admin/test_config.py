@@ -120,7 +120,7 @@ class TestRefusals:
         ("text", "code", "said"),
         [
             ("brokerName=x", 16, "brokerName cannot be changed while the broker runs"),
-            ("flushDiskType=SYNC_FLUSH", 16, f"restart it. Without a restart: {CHANGEABLE[0]}"),
+            ("flushDiskType=SYNC_FLUSH", 16, f"changed without a restart: {CHANGEABLE[0]}"),
             ("haListenPort=1", 16, "haListenPort cannot be changed"),
             ("longPollingEnabled=true", 29, "did you mean longPollingEnable?"),
             ("longPollingEnable=perhaps", 29, "must be true or false"),
@@ -168,7 +168,7 @@ class TestFile:
         async def test(talk: Talk) -> None:
             conf.unlink()
             code, remark = await change(talk, "longPollingEnable=false")
-            assert code == ResponseCode.SYSTEM_ERROR and "nothing is changed" in remark
+            assert code == ResponseCode.SYSTEM_ERROR and "no setting was changed" in remark
             assert talk.broker.config.long_polling
 
         with_conf(test, tmp_path, conf)

@@ -56,16 +56,16 @@ def test_of_several_topics() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("+colour=red", "unsupported key: colour; known are queue.type"),
+        ("+colour=red", "unsupported key: colour; known keys are queue.type"),
         ("-message.type", "nonexistent key: message.type"),
         ("message.type=FIFO", "neither +name=value nor -name"),
         ("+message.type", "neither +name=value nor -name"),
         ("-message.type=FIFO", "neither +name=value nor -name"),
-        ("+message.type=ODD", "has to be one of DELAY, FIFO"),
+        ("+message.type=ODD", "must be one of DELAY, FIFO"),
         ("+message.type=FIFO,+message.type=DELAY", "given twice"),
         ("+queue.type=BatchCQ", "not supported by Firetrail"),
-        ("+reserve.time=-2", "a number from -1 on"),
-        ("+reserve.time=99999999999999999999", "a number from -1 on"),
+        ("+reserve.time=-2", "must be a number, at least -1"),
+        ("+reserve.time=99999999999999999999", "must be a number, at least -1"),
     ],
 )
 def test_refused(text: str, said: str) -> None:

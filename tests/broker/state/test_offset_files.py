@@ -99,11 +99,11 @@ def test_a_newer_file_that_cannot_be_understood_is_an_error(
 ) -> None:
     write(tmp_path, LMQ_OFFSETS, FROM_JAVA[:50], 2_000_000_001)
     older = write(tmp_path, CONSUMER_OFFSETS, WITHOUT_LMQ, 2_000_000_000)
-    with pytest.raises(StoreError, match=r"lmqConsumerOffset\.json.*put a good copy back"):
+    with pytest.raises(StoreError, match=r"lmqConsumerOffset\.json.*restore a good copy"):
         OffsetFiles(System(), tmp_path).load()
     os.utime(older, (2_000_000_002, 2_000_000_002))
     assert OffsetFiles(System(), tmp_path).load() == {"T@G": {0: 1}}
-    assert "newer than lmqConsumerOffset.json, which cannot be understood" in caplog.text
+    assert "newer than lmqConsumerOffset.json, which cannot be decoded" in caplog.text
 
 
 @pytest.mark.parametrize(("light_queues", "name"), [(False, CONSUMER_OFFSETS), (True, LMQ_OFFSETS)])
@@ -155,6 +155,6 @@ def test_a_repair_leaves_alone_what_cannot_be_read(tmp_path: Path) -> None:
     write(tmp_path, LMQ_OFFSETS, FROM_JAVA[:50], 2_000_000_000)
     older = write(tmp_path, CONSUMER_OFFSETS, WITHOUT_LMQ, 1_000_000_000)
     (said,) = change_offsets(System(), tmp_path, lambda offsets: ["changed"])
-    assert said.startswith("the positions in it are left as they are: ")
+    assert said.startswith("the positions in this file were not changed: ")
     assert LMQ_OFFSETS in said
     assert older.read_text() == WITHOUT_LMQ

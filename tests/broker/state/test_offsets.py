@@ -114,7 +114,7 @@ def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
     assert backup.read_bytes() == before, "the good one has made room for a damaged one"
     file.write_bytes(b"{")
     backup.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"put a good copy back, or remove both to begin anew"):
+    with pytest.raises(StoreError, match=r"restore a good copy, or remove both to start empty"):
         running(look, tmp_path)
     file.write_bytes(before)  # as the error says, the one and the other
     running(look, tmp_path)

@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / CONSUMER_OFFSETS).write_text("{")
     (told,) = overruns.set_back_files(System(), tmp_path, lambda topic, queue_id: 0)
-    assert told.startswith("the positions in it are left as they are: ")
+    assert told.startswith("the positions in this file were not changed: ")
     assert CONSUMER_OFFSETS in told
 
 

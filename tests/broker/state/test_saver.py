@@ -34,7 +34,7 @@ class Slow(ConfigFile):
 
 
 def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "REST", 1e6)
+    monkeypatch.setattr(saver, "PAUSE_FACTOR", 1e6)
 
     async def test() -> None:
         file, value = Slow(tmp_path), {"n": 0}
@@ -55,7 +55,7 @@ def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nobody_waits_behind_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "REST", 1e6)
+    monkeypatch.setattr(saver, "PAUSE_FACTOR", 1e6)
 
     async def test() -> None:
         file = Slow(tmp_path)
@@ -124,7 +124,7 @@ def test_who_waits_for_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
         saver = Saver(file, lambda: {"a": 1})
         for _ in range(2):
             saver.changed()
-            with pytest.raises(RequestError, match=r"topics\.json: cannot be saved.*No space left"):
+            with pytest.raises(RequestError, match=r"topics\.json cannot be saved.*No space left"):
                 await saver.saved()
         file.is_full = False
         await saver.saved()

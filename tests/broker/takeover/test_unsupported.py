@@ -56,11 +56,11 @@ def test_the_refusal_says_what_and_how(caplog: pytest.LogCaptureFixture) -> None
     with pytest.raises(UnsupportedError) as caught:
         check(found, ["brokerRole"])
     said = str(caught.value)
-    assert "b.conf line 1: aclEnable=true: Firetrail does not support this; nobody is asked" in said
+    assert "b.conf line 1: aclEnable=true: Firetrail does not support this; clients are not" in said
     assert said.endswith("to start without it: --ignore-unsupported aclEnable")
     check(found, NAMES)
     assert "WARNING: b.conf line 1: aclEnable=true is IGNORED" in caplog.text
-    assert "no message is copied to or from another broker" in caplog.text
+    assert "messages are not replicated" in caplog.text
 
 
 def remarks(conf: str) -> list[str]:

@@ -114,7 +114,7 @@ def test_damaged_chains_and_too_long_ones(tmp_path: Path, monkeypatch: pytest.Mo
     timer.check(10)
     with BrokerStore.open(tmp_path, SMALL) as store:
         assert count_waiting(store, System().files, tmp_path, REVIVE).count == 3
-        monkeypatch.setattr("firetrail.broker.takeover.waiting_timers.LOOKS_MAX", 1)
+        monkeypatch.setattr("firetrail.broker.takeover.waiting_timers.READS_MAX", 1)
         assert count_waiting(store, System().files, tmp_path, REVIVE).count == 3
 
 

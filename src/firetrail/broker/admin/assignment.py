@@ -1,6 +1,6 @@
-"""Which queues each consumer of a group takes, for clients that leave that to the broker.
+"""The assignment of queues to the consumers of a group, for clients that leave it to the broker.
 
-How a group gets the messages of a topic, by pull or by pop, is set by an administrator and kept in
+An administrator sets whether a group pulls or pops the messages of a topic. This mode is kept in
 RocketMQ's ``messageRequestMode.json``.
 """
 
@@ -48,7 +48,7 @@ class AssignmentProcessor:
         clients: Clients,
         route: Callable[[str], Awaitable[TopicRouteData | None]],
     ) -> None:
-        """``route`` finds the queues of a topic, on all brokers."""
+        """``route`` returns the queues of a topic on all brokers."""
         self._clients = clients
         self._route = route
         self._modes = file.load(RequestModes).message_request_mode_map
@@ -59,7 +59,7 @@ class AssignmentProcessor:
         }
 
     async def stop(self) -> None:
-        """Save what is not saved."""
+        """Save unsaved changes."""
         await self._saver.stop()
 
     async def _set_mode(self, connection: Connection, request: Command) -> Command:
@@ -90,7 +90,7 @@ class AssignmentProcessor:
     def _share(
         self, body: QueryAssignmentBody, mode: RequestModeBody, queues: list[MessageQueue]
     ) -> list[MessageQueue] | None:
-        """The queues of a client; None if that cannot be said, and it is to keep what it has."""
+        """Return the queues of a client; None if they are not known and it keeps those it has."""
         if not queues:
             return None
         if body.message_model is MessageModel.BROADCASTING:

@@ -1,7 +1,8 @@
-"""Settings as administrators read and change them, without a stop.
+"""Settings that administrators read and change while the broker runs.
 
-A change takes effect at once, and is written into the ``broker.conf`` that the broker was started
-with, whose other lines stay as they are. Without such a file it lasts until the stop.
+A change takes effect at once, and is written to the ``broker.conf`` that the broker was started
+with. The other lines of that file stay as they are. Without such a file, the change lasts until the
+broker stops.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ CHANGEABLE = sorted(
     for setting in settings.values()
     if setting.name in live
 )
-"""What can be changed, by its key in ``broker.conf``."""
+"""The settings that can be changed, by their keys in ``broker.conf``."""
 
 _log = logging.getLogger(__name__)
 
 
 class Changes(NamedTuple):
-    """The settings after a change, checked."""
+    """The checked settings after a change."""
 
     broker: BrokerConfig
     of_store: dict[str, Any]
@@ -74,7 +75,7 @@ class ConfigProcessor:
         }
 
     def _settings(self, connection: Connection, request: Command) -> Command:
-        """All settings under their names in ``broker.conf``, one a line."""
+        """Return all settings under their keys in ``broker.conf``, one per line."""
         lines = []
         for (settings, _), values in zip(_TABLES, (self._config, self._store.config), strict=True):
             for setting in settings.values():
@@ -101,13 +102,14 @@ class ConfigProcessor:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         except OSError as error:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"nothing is changed, {self._conf} cannot be: {error}"
+                ResponseCode.SYSTEM_ERROR,
+                f"no setting was changed, because {self._conf} cannot be written: {error}",
             ) from None
-        _log.warning("%s changes settings: %s", connection.peer, ", ".join(entries))
+        _log.warning("%s has changed settings: %s", connection.peer, ", ".join(entries))
         return request.answer()
 
     def _checked(self, entries: Mapping[str, Entry]) -> Changes:
-        """The changes; RequestError or ConfigError, and none at all, if one cannot be made."""
+        """Return the changes; raise RequestError or ConfigError if one of them is not allowed."""
         for key in entries:
             _check_key(key)
         of_broker, of_store = (
@@ -143,7 +145,7 @@ def _check_key(key: str) -> None:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"{key} cannot be changed while the broker runs: change broker.conf and restart it. "
-            f"Without a restart: {', '.join(CHANGEABLE)}",
+            f"These can be changed without a restart: {', '.join(CHANGEABLE)}",
         )
     raise RequestError(
         ResponseCode.INVALID_PARAMETER, f"{key:.100} {NO_KEY}{did_you_mean(key, _KNOWN)}"
@@ -151,5 +153,5 @@ def _check_key(key: str) -> None:
 
 
 def _shown(value: object, text: str) -> str:
-    """Numbers without units, as ``broker.conf`` has them."""
+    """Return numbers without units, as they are written in ``broker.conf``."""
     return str(value) if type(value) in (int, float, str) else text

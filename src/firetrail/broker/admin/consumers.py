@@ -1,4 +1,4 @@
-"""Consumers as administrators handle them: offsets set anew, questions passed on."""
+"""Administration of consumers: offset resets, and requests that are forwarded to them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from firetrail.remoting.headers import ResetOffsetHeader
 from firetrail.store.reader import Boundary
 
 NOW = -1
-"""As a time to reset to: behind the newest message."""
-CLIENT_S = 10.0
+"""The time of a reset to the end of the queue, after the newest message."""
+CONSUMER_TIMEOUT_S = 10.0
+"""How long a consumer may take to answer a forwarded request."""
 
 _log = logging.getLogger(__name__)
 
 
 class ConsumerProcessor:
-    """Handles INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and what consumers are asked."""
+    """Handles offset resets, CLONE_GROUP_OFFSET, and requests that consumers answer."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store = state.store
@@ -58,7 +59,7 @@ class ConsumerProcessor:
     # -- offsets ------------------------------------------------------------------------------
 
     async def _reset(self, connection: Connection, request: Command) -> Command:
-        """Set a group elsewhere; on disk before the answer, or a crash would undo it."""
+        """Reset the offsets of a group. They are saved before the answer, so a crash keeps them."""
         answer = self._reset_now(request)
         await self._offsets.saved()
         return answer
@@ -76,10 +77,10 @@ class ConsumerProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {header.topic} has no queue {header.queue_id}, only "
-                f"{topic.write_queue_nums} queues from 0 on",
+                f"{topic.write_queue_nums} queues, numbered from 0",
             )
         table = {
-            MessageQueue(header.topic, self._config.name, queue_id): self._wanted(header, queue_id)
+            MessageQueue(header.topic, self._config.name, queue_id): self._target(header, queue_id)
             for queue_id in queues
         }
         group = self._clients.consumers.get(header.group)
@@ -91,23 +92,23 @@ class ConsumerProcessor:
         for queue, offset in table.items():
             self._offsets.commit(header.group, header.topic, queue.queue_id, offset)
         for client in group.clients.values() if group is not None else ():
-            _tell(client, header, table)
+            _push_reset(client, header, table)
         return request.answer(body=ResetOffsets(table).encode())
 
     def _require_group(self, name: str) -> None:
-        """RequestError for a name that is likely a wrong one: no such group, no offsets of it."""
+        """Raise RequestError for a group that does not exist and has no offsets: likely a typo."""
         if self._groups.get(name) is None and not self._offsets.of_group(name):
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {name:.255} does not exist"
             )
 
     def _is_pushed(self, group: ConsumerGroup) -> bool:
-        """Whether the members are told of a reset: each keeps its own offsets in a broadcast."""
+        """Whether a reset is pushed to the members. In a broadcast each keeps its own offsets."""
         broadcast = group.message_model is MessageModel.BROADCASTING
         return broadcast or not self._config.server_side_reset
 
-    def _wanted(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """The offset that a time stands for; without force, never one that skips messages."""
+    def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        """Return the offset to reset to; without force, never one that skips messages."""
         first = self._store.min_offset(header.topic, queue_id)
         end = self._store.max_offset(header.topic, queue_id)
         if header.offset is not None and header.offset >= 0:
@@ -116,13 +117,13 @@ class ConsumerProcessor:
                     ResponseCode.SYSTEM_ERROR,
                     f"Target offset {header.offset} not in consume queue range [{first}-{end}]",
                 )
-            wanted = header.offset
+            target = header.offset
         elif header.timestamp == NOW:
-            wanted = end
+            target = end
         else:
-            wanted = self._store.offset_at(header.topic, queue_id, header.timestamp, Boundary.LOWER)
-        now = self._offsets.get(header.group, header.topic, queue_id)
-        return wanted if header.is_force or now is None else min(wanted, now)
+            target = self._store.offset_at(header.topic, queue_id, header.timestamp, Boundary.LOWER)
+        current = self._offsets.get(header.group, header.topic, queue_id)
+        return target if header.is_force or current is None else min(target, current)
 
     def _clone(self, connection: Connection, request: Command) -> Command:
         header = CloneOffsetHeader.decode(request.fields)
@@ -132,28 +133,28 @@ class ConsumerProcessor:
                     self._offsets.commit(header.dest_group, topic, queue_id, offset)
         return request.answer()
 
-    # -- questions that consumers answer ------------------------------------------------------
+    # -- requests that consumers answer -------------------------------------------------------
 
     async def _status(self, connection: Connection, request: Command) -> Command:
         header = ConsumerStatusHeader.decode(request.fields)
         group = self._clients.consumers.get(header.group)
         if group is None:
             raise _not_online(header.group)
-        wanted = [
+        clients = [
             client
             for client in group.clients.values()
             if header.client_addr in (None, "", client.client_id)
         ]
-        asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode())
+        code, fields = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode()
         answers = await asyncio.gather(
-            *(_answer_of(client, Command(asked.code, asked.fields)) for client in wanted)
+            *(_answer_of(client, Command(code, fields)) for client in clients)
         )
         for answer in answers:
             if answer.code != ResponseCode.SUCCESS:
-                _log.warning("%s: left out of the status of group %s", answer.remark, group.name)
+                _log.warning("the status of group %s is incomplete: %s", group.name, answer.remark)
         table = {
             client.client_id: ConsumerStatus.decode(answer.content).message_queue_table or {}
-            for client, answer in zip(wanted, answers, strict=True)
+            for client, answer in zip(clients, answers, strict=True)
             if answer.code == ResponseCode.SUCCESS
         }
         return request.answer(body=ConsumerStatus(consumer_table=table).encode())
@@ -161,18 +162,19 @@ class ConsumerProcessor:
     async def _running_info(self, connection: Connection, request: Command) -> Command:
         header = RunningInfoHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id)
-        asked = Command(request.code, header.encode())
-        return _passed_back(request, await _answer_of(client, asked))
+        forwarded = Command(request.code, header.encode())
+        return _passed_back(request, await _answer_of(client, forwarded))
 
     async def _consume_directly(self, connection: Connection, request: Command) -> Command:
         header = ConsumeDirectlyHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id or "")
-        place = decode_message_id(header.msg_id or "").physical_offset
-        record = self._store.buffer_at(place)
+        record = self._store.buffer_at(decode_message_id(header.msg_id or "").physical_offset)
         if record is None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no message {header.msg_id} here")
-        asked = Command(request.code, header.encode(), bytes(record))
-        return _passed_back(request, await _answer_of(client, asked))
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"this broker has no message {header.msg_id}"
+            )
+        forwarded = Command(request.code, header.encode(), bytes(record))
+        return _passed_back(request, await _answer_of(client, forwarded))
 
     def _client(self, group_name: str, client_id: str) -> Client:
         group = self._clients.consumers.get(group_name)
@@ -182,12 +184,12 @@ class ConsumerProcessor:
         return client
 
 
-def _not_online(who: str) -> RequestError:
-    return RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer <{who:.255}> not online")
+def _not_online(name: str) -> RequestError:
+    return RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer <{name:.255}> not online")
 
 
-def _tell(client: Client, header: ResetOffsetHeader, table: dict[MessageQueue, int]) -> None:
-    """RESET_CONSUMER_CLIENT_OFFSET; only Java knows objects as keys."""
+def _push_reset(client: Client, header: ResetOffsetHeader, table: dict[MessageQueue, int]) -> None:
+    """Send RESET_CONSUMER_CLIENT_OFFSET. Only Java clients accept objects as keys of a table."""
     body: ResetOffsets | ResetOffsetList = ResetOffsets(table)
     if client.language != Language.JAVA:
         body = ResetOffsetList(
@@ -198,21 +200,21 @@ def _tell(client: Client, header: ResetOffsetHeader, table: dict[MessageQueue, i
     )
 
 
-async def _answer_of(client: Client, asked: Command) -> Command:
-    """What the client answers, or in its place that it does not.
+async def _answer_of(client: Client, forwarded: Command) -> Command:
+    """Return the client's answer; if it does not answer, an answer that says so.
 
-    It is asked with the fields of the request's header only: those of an administrator who signs
-    his requests are not for consumers.
+    ``forwarded`` has only the fields of the request's header: the signature that an administrator
+    may have added to the request is not for consumers.
     """
-    who = f"the consumer <{client.client_id:.255}>"
+    name = f"the consumer <{client.client_id:.255}>"
     try:
-        return await client.connection.request(asked, CLIENT_S)
+        return await client.connection.request(forwarded, CONSUMER_TIMEOUT_S)
     except TimeoutError:
-        remark = f"{who} does not answer within {CLIENT_S:g} s"
-        return asked.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+        remark = f"{name} does not answer within {CONSUMER_TIMEOUT_S:g} s"
+        return forwarded.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
     except ConnectionError:
-        remark = f"{who} not online: it disconnected before it answered"
-        return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        remark = f"{name} not online: it disconnected before it answered"
+        return forwarded.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
 
 
 def _passed_back(request: Command, answer: Command) -> Command:

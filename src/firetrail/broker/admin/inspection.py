@@ -1,4 +1,4 @@
-"""Closer looks that ``mqadmin`` and the dashboard take: statistics, queues, producers."""
+"""Details that ``mqadmin`` and the dashboard ask for: statistics, queue units, producers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from firetrail.remoting.handlers import Handler
 from firetrail.store.reader import tag_hashes
 
 UNITS_MAX = 1_000
-"""Units of a queue in one answer."""
+"""Maximum number of queue units in one answer."""
 _SEPARATOR = "@"
 
 
 class InspectionProcessor:
-    """Handles VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and the like."""
+    """Handles VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and similar requests."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store = state.store
@@ -64,7 +64,7 @@ class InspectionProcessor:
         return request.answer(body=body.encode())
 
     def _count(self, name: str, key: str) -> Count | None:
-        """The counter that RocketMQ knows by this name and key."""
+        """Return the counter that has this name and key in RocketMQ, None if there is none."""
         traffic = self._traffic
         topic, _, group = key.partition(_SEPARATOR)
         match name:
@@ -138,15 +138,16 @@ class InspectionProcessor:
         return request.answer(body=ProducerTable(table).encode())
 
     def _correction(self, connection: Connection, request: Command) -> Command:
-        """The lowest offset of all groups in each queue, for a group that is to follow them.
+        """Return the lowest offset of all groups in each queue, for a group that follows them.
 
-        Where the group to compare with is behind that already, the largest number there is.
+        For a queue in which the group to compare with has a lower offset, return the largest
+        number.
         """
         header = CorrectionHeader.decode(request.fields)
-        left_out = set((header.filter_groups or "").split(","))
+        excluded = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
         for group, queues in self._offsets.of_topic(header.topic).items():
-            for queue_id, offset in queues.items() if group not in left_out else ():
+            for queue_id, offset in queues.items() if group not in excluded else ():
                 if offset >= self._store.min_offset(header.topic, queue_id):
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         compared = self._offsets.of_group(header.compare_group or "").get(header.topic, {})

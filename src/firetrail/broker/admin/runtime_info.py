@@ -1,6 +1,7 @@
-"""The broker as a whole in figures: what ``mqadmin brokerStatus`` and exporters read.
+"""Runtime figures of the whole broker, which ``mqadmin brokerStatus`` and exporters read.
 
-The keys and the forms of the values are those of RocketMQ 5.3; tools parse them without a check.
+The keys and the formats of the values are those of RocketMQ 5.3, because tools parse them without
+checking.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from firetrail.store.stats import Snapshot
 from firetrail.text import human_size
 
 SAMPLES = 61
-"""Moments that are kept to tell rates from: ten minutes, ten seconds apart."""
+"""Number of samples kept to compute rates: ten minutes, one every ten seconds."""
 MINUTE = 6
-"""So many samples back is a minute ago."""
+"""Number of samples per minute."""
 LATENCIES = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
 )
 """RocketMQ's names for the classes of ``PUT_LATENCY_BOUNDS_MS``."""
 NO_POOL = str(2**31 - 1)
-"""What RocketMQ reports as free write buffers where messages are not collected in buffers."""
+"""The number of free write buffers that RocketMQ reports if it does not use write buffers."""
 ZEROS = (
     *("sendThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills"),
     *("pullThreadPoolQueueSize", "pullThreadPoolQueueHeadWaitTimeMills"),
@@ -38,7 +39,7 @@ ZEROS = (
     *("pageCacheLockTimeMills", "getMessageEntireTimeMax"),
     *("dispatchMaxBuffer", "startAcceptSendRequestTimeStamp"),
 )
-"""Of things that this broker does not have: lines of requests before threads, for instance."""
+"""Figures of things that this broker does not have, such as request queues of thread pools."""
 
 
 class RuntimeInfo:
@@ -62,7 +63,7 @@ class RuntimeInfo:
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_RUNTIME_INFO: self._answer}
 
     def sample(self) -> None:
-        """Take note of the counters, for rates; called every ten seconds."""
+        """Take a sample of the counters, to compute rates. Called every ten seconds."""
         self._samples.append(self._store.statistics())
         if self._day != self._today():
             self._day = self._today()
@@ -90,7 +91,7 @@ class RuntimeInfo:
         return request.answer(body=KVTable(dict(sorted(table.items()))).encode())
 
     def _timer_figures(self) -> dict[str, str]:
-        """What waits in a Java broker's timer, as that would say it: nobody delivers it here."""
+        """Return the figures of messages in a Java broker's timer, which are not delivered."""
         timers = self._timers
         behind_ms = self._now_ms() - timers.delivered_ms if timers.count else 0
         return {
@@ -119,7 +120,7 @@ class RuntimeInfo:
         }
 
     def _put_figures(self, now: Snapshot) -> dict[str, str]:
-        """What was put since the start; in which time, in the last minute."""
+        """Return the puts since the start, and how long those of the last minute took."""
         earlier = self._samples[max(len(self._samples) - MINUTE, 0)]
         times = now.put_times_since(earlier)
         classes = zip(LATENCIES, times, strict=True)
@@ -143,9 +144,10 @@ class RuntimeInfo:
         }
 
     def _rates(self, now: Snapshot) -> dict[str, str]:
-        """What happened a second, in the last ten seconds, the last minute and ten minutes.
+        """Return rates per second in the last ten seconds, the last minute and ten minutes.
 
-        Found, missed and total count pulls, "transfered" (both spellings are asked for) messages.
+        "Found", "miss" and "total" count pulls. "Transfered" counts messages; tools use both
+        spellings.
         """
         samples = list(self._samples)
         rates = [now.since(samples[max(len(samples) - back, 0)]) for back in (1, MINUTE, SAMPLES)]
@@ -161,7 +163,7 @@ class RuntimeInfo:
         return {name: " ".join(f"{each:.1f}" for each in values) for name, values in found.items()}
 
     def _capacities(self) -> dict[str, str]:
-        """How many requests of one kind may wait, and how many write buffers are free."""
+        """Return how many requests of one kind may wait, and how many write buffers are free."""
         running = self._limits.running
         codes = {
             "send": RequestCode.SEND_MESSAGE_V2,

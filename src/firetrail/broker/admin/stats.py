@@ -1,4 +1,4 @@
-"""What can be said about topics, groups and who is connected."""
+"""Statistics of topics and groups, and the lists of connected clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from firetrail.remoting.headers import GroupHeader, TopicHeader
 
 
 class StatsProcessor:
-    """Handles who looks."""
+    """Handles the requests for statistics, subscriptions and connections."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store = state.store
@@ -91,11 +91,11 @@ class StatsProcessor:
         names = [header.topic] if header.topic else self._topic_names(group)
         online = self._clients.consumers.get(group)
         if online is not None and online.message_model is MessageModel.BROADCASTING:
-            names = []  # each member keeps its own offsets: nobody here knows how far they are
+            names = []  # each member keeps its own offsets, so the broker does not know them
         return request.answer(body=self._stats_of(group, names).encode())
 
     def _stats_of(self, group: str, names: Iterable[str]) -> ConsumeStats:
-        """How far a group is in topics, and how fast."""
+        """Return the progress of a group in topics, and its rate."""
         table = {}
         rate = 0.0
         for name in names:
@@ -123,10 +123,10 @@ class StatsProcessor:
             for progress in stats.offset_table.values()
         )
         body = ConsumeStatsList([{g: stats} for g, stats in found.items()], self._address, behind)
-        return request.answer(body=await asyncio.to_thread(body.encode))  # megabytes of it
+        return request.answer(body=await asyncio.to_thread(body.encode))  # it may be megabytes
 
     def _topic_names(self, group: str) -> list[str]:
-        """The topics of which a group has an offset, or wants messages now."""
+        """Return the topics in which a group has an offset or to which it is subscribed."""
         consumers = self._clients.consumers.get(group)
         wanted = consumers.subscriptions if consumers is not None else {}
         return sorted({*self._offsets.of_group(group), *wanted})

@@ -1,4 +1,4 @@
-"""Administration of topics and groups, as ``mqadmin`` and the dashboard ask for it."""
+"""Administration of topics and groups by ``mqadmin`` and the dashboard."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
 
 REMOVALS_MAX = 100
+"""Maximum number of attempts to remove the queues of a deleted topic."""
 REMOVAL_PAUSE_S = 0.02
-"""How often, and how long apart, the queues of a deleted topic are tried to be removed."""
+"""Pause between two such attempts."""
 
 
 class TopicGroupProcessor:
-    """Handles who makes, changes and removes things."""
+    """Handles the requests that create, change, delete and list topics and groups."""
 
     def __init__(self, state: BrokerState, schedule: Schedule) -> None:
         self._store = state.store
@@ -100,12 +101,12 @@ class TopicGroupProcessor:
         self._topics.remove(name)
         self._offsets.forget(topic=name)
         await self._topics.saved()
-        await self._offsets.saved()  # or they would be those of the next topic of that name
+        await self._offsets.saved()  # otherwise the next topic of that name would inherit them
         await self._remove_queues(name)
         return request.answer()
 
     async def _remove_queues(self, name: str) -> None:
-        """Let a topic begin with number 0 when it is made again, as RocketMQ does."""
+        """Remove the queues, so that a new topic of this name starts at offset 0, like Java's."""
         if not self._store.queues(name):
             return
         for _ in range(REMOVALS_MAX):
@@ -115,8 +116,8 @@ class TopicGroupProcessor:
             await asyncio.sleep(REMOVAL_PAUSE_S)
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"topic {name:.255} is deleted, but not its queues: messages keep coming; delete it "
-            "again when nobody sends to it",
+            f"topic {name:.255} is deleted, but not its queues, because messages keep arriving; "
+            "stop its producers and delete it again",
         )
 
     async def _clean_unused(self, connection: Connection, request: Command) -> Command:
@@ -125,14 +126,17 @@ class TopicGroupProcessor:
         return request.answer()
 
     async def _clean_expired(self, connection: Connection, request: Command) -> Command:
-        """Of topics that are there, retention removes files; the numbers of messages go on."""
+        """Remove the expired queues of deleted topics.
+
+        Existing topics keep their queue offsets; retention removes their files.
+        """
         for name in self._unused():
             if all(self._is_expired(name, queue_id) for queue_id in self._store.queues(name)):
                 await self._remove_queues(name)
         return request.answer()
 
     def _unused(self) -> list[str]:
-        """The topics that have queues, and are not there any more."""
+        """Return the names of deleted topics that still have queues."""
         kept = {*self._topics.names(), *self._topics.system}
         return [
             name
@@ -141,7 +145,7 @@ class TopicGroupProcessor:
         ]
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:
-        """Whether the log has no message of a queue any more."""
+        """Whether the log no longer has any message of a queue."""
         newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
         return newest is None or newest.physical_offset < self._store.log_range[0]
 
@@ -184,7 +188,8 @@ class TopicGroupProcessor:
         group = self._groups.get(name)
         if group is None:
             raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {name:.255} in this broker"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"this broker has no consumer group {name:.255}",
             )
         return request.answer(body=group.encode())
 
@@ -213,7 +218,7 @@ class TopicGroupProcessor:
 
 
 def _listed(request: Command) -> bytes:
-    """The body, which some versions send as a bare list."""
+    """Return the body as an object; some versions of RocketMQ send a bare list."""
     content = request.content
     if isinstance(loads(content, "the groups"), list):
         return b'{"groupConfigList":' + content + b"}"

@@ -1,4 +1,4 @@
-"""Which messages a consumer wants, and the next of them in a queue."""
+"""The filter of a consumer, and reading the matching messages of a queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from firetrail.store.reader import tag_hashes
 from firetrail.store.results import GetResult, GetStatus
 
 SCANNED_MAX = 800
-"""Messages that one request with a filter over properties looks at."""
+"""Maximum number of messages that one request with a property filter examines."""
 
 _FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
 
 
 class Selection(NamedTuple):
-    """Which messages a consumer wants: by hashes of tags, by properties, or all."""
+    """The filter of a consumer: by hashes of tags, by properties, or none."""
 
     tags: frozenset[int] | None = None
     properties: SqlFilter | None = None
@@ -33,7 +33,7 @@ ALL = Selection()
 
 
 def parsed(config: BrokerConfig, text: str, kind: str | None) -> Selection:
-    """What an expression says; RequestError if it is none, or is not allowed."""
+    """Return the filter of an expression; RequestError if it is invalid or not allowed."""
     if kind in (None, "", BY_TAG):
         return _by_tags(text)
     if not config.property_filter:
@@ -49,45 +49,45 @@ def parsed(config: BrokerConfig, text: str, kind: str | None) -> Selection:
 
 
 class MessageSelector:
-    """Reads queues for those who want some of their messages."""
+    """Reads the messages of queues that match a filter."""
 
     def __init__(self, store: BrokerStore, config: BrokerConfig) -> None:
         self._store = store
         self._config = config
 
     def parsed(self, text: str, kind: str | None) -> Selection:
-        """What an expression says; RequestError if it is none, or is not allowed."""
+        """Return the filter of an expression; RequestError if it is invalid or not allowed."""
         return parsed(self._config, text, kind)
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count: int, wanted: Selection
+        self, topic: str, queue_id: int, offset: int, count: int, selection: Selection
     ) -> GetResult:
-        """Up to ``count`` wanted messages of a queue from ``offset`` on."""
-        if wanted.properties is None:
-            return self._store.get_hashed(topic, queue_id, offset, count, wanted.tags)
+        """Return at most ``count`` matching messages of a queue, starting at ``offset``."""
+        if selection.properties is None:
+            return self._store.get_hashed(topic, queue_id, offset, count, selection.tags)
         end = offset + SCANNED_MAX
         while True:
             result = self._store.get_hashed(topic, queue_id, offset, count)
             if result.status is not _FOUND:
                 return result
-            chosen = []
+            matching = []
             for number, buffer in enumerate(result.buffers):
                 try:
                     properties = decode_message(buffer).properties
-                except FormatError:  # it has no properties
+                except FormatError:  # its properties cannot be read
                     self._store.note_damaged(topic, queue_id, offset, number)
                     continue
-                if wanted.properties.matches(properties):
-                    chosen.append(buffer)
+                if selection.properties.matches(properties):
+                    matching.append(buffer)
             offset = result.next_offset
-            if chosen or offset >= min(end, result.max_offset):
+            if matching or offset >= min(end, result.max_offset):
                 return GetResult(
-                    _FOUND if chosen else _NO_MATCH,
+                    _FOUND if matching else _NO_MATCH,
                     offset,
                     result.min_offset,
                     result.max_offset,
-                    chosen,
-                    sum(map(len, chosen)),
+                    matching,
+                    sum(map(len, matching)),
                     result.suggest_slave,
                 )
 

@@ -1,4 +1,4 @@
-"""Filters over the properties of messages, in the part of SQL92 that RocketMQ has.
+"""Filters over the properties of messages, in the subset of SQL92 that RocketMQ supports.
 
 ::
 
@@ -6,9 +6,10 @@
     factor      NOT factor | predicate  predicate  operand [comparison | BETWEEN | IN | IS | …]
     operand     property, 'text', number, TRUE, FALSE, NULL, or an expression in parentheses
 
-Values of properties are text; beside a number they are taken as one. What cannot be compared, or
-is not there, is neither true nor false, and only what is true passes the filter. Text can be
-compared for equality only. CONTAINS, STARTSWITH and ENDSWITH came with RocketMQ 5.
+Values of properties are text; compared with a number they are converted to a number. A comparison
+with a missing property, or of values that cannot be compared, is neither true nor false. A message
+matches only if the expression is true. Text can be compared for equality only. CONTAINS, STARTSWITH
+and ENDSWITH were added in RocketMQ 5.
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ class SqlFilter:
         self._evaluate = evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Whether a message with these properties matches."""
         return self._evaluate(properties) is True
 
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> SqlFilter:
-    """The filter; FormatError, with the place of the mistake, if it is none."""
+    """Return the filter; raise FormatError with the position of a mistake."""
     if len(text) > LENGTH_MAX:
         raise FormatError("SQL92 filter", LENGTH_MAX, f"is longer than {LENGTH_MAX} characters")
     return SqlFilter(text, _Parser(text).whole())
 
 
 class _Parser:
-    """Recursive descent; every function leaves the parser behind what it has read."""
+    """A recursive descent parser. Every method leaves it after the tokens that it has read."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -85,7 +86,7 @@ class _Parser:
         match = _TOKEN.match(self._text, self._at)
         if match is None:
             if self._text[self._at :].strip():
-                self._fail("cannot be read from here on")
+                self._fail("has an unknown token")
             self._kind, self._token = "end", ""
             return
         self._kind = str(match.lastgroup)
@@ -95,7 +96,7 @@ class _Parser:
         self._end = match.end()
 
     def _take(self, *tokens: str) -> str | None:
-        """The next token if it is one of these words or signs."""
+        """Read and return the next token if it is one of these words or signs, else None."""
         if self._kind in ("word", "sign") and self._token in tokens:
             token = self._token
             self._advance()
@@ -114,7 +115,7 @@ class _Parser:
     def whole(self) -> Evaluate:
         found = self._either()
         if self._kind != "end":
-            self._fail("is not finished")
+            self._fail("has further text after its end")
         return found
 
     def _either(self) -> Evaluate:
@@ -164,12 +165,12 @@ class _Parser:
                 self._fail(f"{part} needs a text in quotes")
             return _negated_if(negated, _part_test(_PARTS[part], left, self._operand()))
         if negated:
-            self._fail("BETWEEN, IN or CONTAINS is expected behind NOT")
+            self._fail("BETWEEN, IN or CONTAINS is expected after NOT")
         return left
 
     def _ordered(self, sign: str) -> Evaluate:
         if sign in _ORDER and (self._kind == "text" or self._token in ("TRUE", "FALSE")):
-            self._fail(f"{sign} is for numbers")
+            self._fail(f"{sign} compares only numbers")
         return self._operand()
 
     def _list(self, left: Evaluate) -> Evaluate:
@@ -247,12 +248,12 @@ def _negated_if(negated: str | None, found: Evaluate) -> Evaluate:
 
 
 def _truth(value: Value) -> bool | None:
-    """What a value means where truth is needed: text and numbers are not true."""
+    """Return a value as a truth value: text and numbers are false."""
     return value if value is None or isinstance(value, bool) else False
 
 
 def _as_truth(value: str | int | float | bool) -> bool | None:
-    """A value beside a truth value: a property holds one as text."""
+    """Return a value to compare with a truth value: a property has one as text."""
     if isinstance(value, str):
         return value.lower() == "true"
     return value if isinstance(value, bool) else None

@@ -1,7 +1,7 @@
 """Attributes of topics, as RocketMQ 5.x has them: ``+message.type=FIFO,-reserve.time``.
 
-A request says what to add or change (``+``) and what to drop (``-``). What a topic has is kept and
-told without the signs.
+A request marks attributes to add or change with ``+`` and attributes to delete with ``-``. The
+attributes of a topic are stored and returned without these signs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ ADD, DROP = "+", "-"
 
 
 class Attribute(NamedTuple):
-    """Which values an attribute takes, and whether they can be changed later."""
+    """The allowed values of an attribute, and whether they can be changed later."""
 
     values: frozenset[str] = frozenset()
-    """None at all stands for numbers."""
+    """The allowed words; empty for an attribute whose values are numbers."""
     changeable: bool = True
     known: frozenset[str] = frozenset()
     """Further values of RocketMQ, which Firetrail does not support."""
 
     def refusal(self, value: str) -> str:
-        """Why it does not take this value, nothing if it does."""
+        """Return why this value is not allowed, an empty text if it is."""
         if value in self.known:
             return "is not supported by Firetrail"
         if not self.values:
             number = int(value) if value.removeprefix("-").isdecimal() and value.isascii() else -2
-            return "" if -1 <= number <= INT64_MAX else "has to be a number from -1 on"
-        return "" if value in self.values else f"has to be one of {', '.join(sorted(self.values))}"
+            return "" if -1 <= number <= INT64_MAX else "must be a number, at least -1"
+        return "" if value in self.values else f"must be one of {', '.join(sorted(self.values))}"
 
 
 ATTRIBUTES: Mapping[str, Attribute] = {
@@ -47,9 +47,9 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 
 
 def unsupported_value(attributes: Mapping[str, str]) -> str | None:
-    """``name=value`` of what keeps messages out of the topic, None if nothing does.
+    """Return ``name=value`` of an attribute because of which sends are refused, None if none is.
 
-    Such a topic is one that a Java broker has made, with a log or queues of another kind.
+    Such a topic was created by a Java broker, with a log or queues of another kind.
     """
     for name in ("cleanup.policy", "queue.type"):
         value = attributes.get(name)
@@ -59,7 +59,7 @@ def unsupported_value(attributes: Mapping[str, str]) -> str | None:
 
 
 def parse(text: str | None) -> dict[str, str]:
-    """The changes that the field of a request asks for, by name with sign."""
+    """Return the changes in the field of a request: values by signed name."""
     changes: dict[str, str] = {}
     for word in (text or "").split(","):
         name, equals, value = word.strip().partition("=")
@@ -76,7 +76,10 @@ def parse(text: str | None) -> dict[str, str]:
 def altered(
     current: Mapping[str, str] | None, changes: Mapping[str, str], *, is_new: bool
 ) -> dict[str, str] | None:
-    """The attributes of a topic after the changes, None for none; RequestError if refused."""
+    """Return the attributes of a topic after the changes, None for none.
+
+    A change that is not allowed raises RequestError.
+    """
     found = dict(current or {})
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]
@@ -84,7 +87,7 @@ def altered(
         if sign not in (ADD, DROP):
             raise _refused(f"wrong format key: {signed:.100}; write +name=value or -name")
         if attribute is None:
-            raise _refused(f"unsupported key: {name:.100}; known are {', '.join(ATTRIBUTES)}")
+            raise _refused(f"unsupported key: {name:.100}; known keys are {', '.join(ATTRIBUTES)}")
         if not is_new and not attribute.changeable and found.get(name) != value:
             raise _refused(f"attempt to update an unchangeable attribute. key: {name}")
         if sign == ADD:

@@ -1,11 +1,11 @@
 """The JSON files in a store's ``config`` folder, read and written as RocketMQ does.
 
-The file before the last change stays beside it as ``.bak``, and is read if the file itself is
-missing or cannot be understood. A crash at any moment leaves the one or the other content: the
-file has its name all the time, and so neither depends on which of two names a disk loses first.
+The previous version of a file is kept as ``.bak``. It is read if the file itself is missing or
+cannot be decoded. A crash at any moment leaves the old or the new content: the file never loses its
+name, so the outcome does not depend on which of two renames reaches the disk first.
 
-The last member is a checksum, which RocketMQ passes over and does not write: a bit that flips in an
-offset or a name would give a file that reads as well as the right one.
+The last member is a checksum, which RocketMQ ignores and does not write. Without it, a flipped bit
+in an offset or a name would go unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKSUM = "firetrailCrc"
 """The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
 
 ORDERS = "consumerOrderInfo.json"
-"""The pops in order that wait to be acknowledged."""
+"""The file with the ordered pops that are not acknowledged."""
 
 Table = TypeVar("Table", bound=Body)
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConfigFile:
-    """One file, such as ``topics.json``. ``before`` is done before each write."""
+    """One file, such as ``topics.json``. ``before`` is called before each write."""
 
     def __init__(
         self, system: System, root: Path, name: str, before: Callable[[], None] | None = None
@@ -46,11 +46,11 @@ class ConfigFile:
         self._before = before
         self._backup = self.path.with_name(name + ".bak")
         self.is_ours = True
-        """Whether Firetrail has written what was loaded, or nobody has written anything."""
-        self._is_good = False  # whether the file itself, if it is there, can be understood
+        """Whether Firetrail has written the loaded content, or there is no file yet."""
+        self._is_good = False  # whether the file itself exists and can be decoded
 
     def modified_ms(self) -> int | None:
-        """When it was last written, None if it never was."""
+        """Return when the file was last written, None if it never was."""
         for path in (self.path, self._backup):
             try:
                 return self._files.modified_ms(path)
@@ -59,10 +59,10 @@ class ConfigFile:
         return None
 
     def load(self, kind: type[Table]) -> Table:
-        """What it holds, nothing if it was never written.
+        """Return the table in the file, an empty one if it was never written.
 
-        StoreError if it was, and neither it nor the one before can be understood: to go on with
-        nothing would lose every offset or topic in silence.
+        StoreError is raised if neither the file nor its backup can be decoded: continuing with an
+        empty table would silently lose every offset or topic.
         """
         problems = []
         for path in (self.path, self._backup):
@@ -73,7 +73,7 @@ class ConfigFile:
                     problems.append(f"{path}: is missing")
                 continue
             try:
-                table, is_ours = _understood(content, kind)
+                table, is_ours = _decoded(content, kind)
             except (FormatError, ProtocolError) as error:
                 problems.append(f"{path}: {error}")
                 continue
@@ -86,12 +86,12 @@ class ConfigFile:
             return table
         if problems:
             raise StoreError(
-                f"{'; '.join(problems)}; put a good copy back, or remove both to begin anew"
+                f"{'; '.join(problems)}; restore a good copy, or remove both to start empty"
             )
         return kind()
 
     def save(self, value: dict[str, Any]) -> None:
-        """Write it, durably."""
+        """Write the file durably."""
         if self._before is not None:
             self._before()
         content = _sealed(value)
@@ -111,50 +111,51 @@ def change_file(
 ) -> list[str]:
     """Change the table in a file of a broker that is not running.
 
-    ``change`` says what it has done, and the file is written if that is anything. A file that
-    cannot be read is left alone and named.
+    ``change`` returns a line for each change. The file is written if there is any. A file that
+    cannot be read is not changed; the returned lines then name it.
     """
     file = ConfigFile(system, root, name)
     try:
         table = file.load(kind)
     except StoreError as error:
-        return [left_alone(error)]
+        return [unchanged(error)]
     done = change(table)
     if done:
         file.save(table.to_json())
     return [str(line) for line in done]
 
 
-def left_alone(error: StoreError) -> str:
-    """What is said of a file that cannot be read, and so is not changed."""
-    return f"the positions in it are left as they are: {error}"
+def unchanged(error: StoreError) -> str:
+    """Return the report line for a file that cannot be read and so is not changed."""
+    return f"the positions in this file were not changed: {error}"
 
 
 def _sealed(value: dict[str, Any]) -> bytes:
-    """The content of a file: the table, of which a large one is not written twice, and its CRC."""
+    """Return the content of a file: the table, encoded only once, and its CRC."""
     content = config_json.dumps(value).encode()
     member = f',\n\t"{CHECKSUM}":{zlib.crc32(content)}\n}}'
     return content.removesuffix(b"\n}") + member.encode()
 
 
-def _understood(content: bytes, kind: type[Table]) -> tuple[Table, bool]:
-    """The table in a file, and whether it has a checksum.
+def _decoded(content: bytes, kind: type[Table]) -> tuple[Table, bool]:
+    """Return the table in a file, and whether it has a checksum.
 
-    FormatError or ProtocolError if it is not one, or not what was written. One without a checksum
-    is RocketMQ's, or was edited. Its table must be there at least: read without it, a single wrong
-    letter would make it an empty one.
+    FormatError or ProtocolError is raised if the content is not a table or has changed since it was
+    written. A file without a checksum was written by RocketMQ, or edited. It must at least have the
+    main member; otherwise a single wrong letter in that name would make the table an empty one.
     """
     value = config_json.loads(content)
     if not isinstance(value, dict):
-        raise FormatError("config JSON", 0, "is no object")
+        raise FormatError("config JSON", 0, "is not an object")
     written = value.pop(CHECKSUM, None)
     if written is not None and written != zlib.crc32(config_json.dumps(value).encode()):
         raise FormatError(
             "config JSON",
             content.rfind(CHECKSUM.encode()),
-            f"its checksum is another: damaged, or edited without removing the line {CHECKSUM}",
+            "the checksum does not match: the file is damaged, or was edited without removing "
+            f"the line {CHECKSUM}",
         )
     main = camel(fields(kind)[0].name)
     if value and main not in value:
-        raise FormatError("config JSON", 0, f"has no {main}, which is all it is for")
+        raise FormatError("config JSON", 0, f"has no member {main}")
     return kind.from_json(value), written is not None

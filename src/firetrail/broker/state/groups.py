@@ -28,11 +28,11 @@ SYSTEM_GROUPS = (
 )
 
 _NO_READING = 1 << 2
-"""RocketMQ's number of the permission to read."""
+"""The bit that RocketMQ uses for a forbidden read permission."""
 
 
 class GroupTable:
-    """Consumer groups by name."""
+    """The table of consumer groups by name."""
 
     def __init__(self, file: ConfigFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
@@ -41,21 +41,21 @@ class GroupTable:
         self._groups = dict(kept.subscription_group_table)
         self._version = kept.data_version
         self.forbidden = kept.forbidden_table or {}
-        """What single groups may not do with single topics, as bits."""
+        """Bits of forbidden permissions by group and topic."""
         self._saver = Saver(file, lambda: self.content().to_json())
         for name in SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(name))
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, None if there is none."""
+        """Return the group, None if it does not exist."""
         return self._groups.get(name)
 
     def names(self) -> list[str]:
-        """The names of all groups, in order."""
+        """Return the sorted names of all groups."""
         return sorted(self._groups)
 
     def require(self, name: str) -> SubscriptionGroupConfig:
-        """The group, a new one if that is allowed; RequestError if not."""
+        """Return the group; create it if that is allowed, raise RequestError if not."""
         group = self._groups.get(name)
         if group is not None:
             return group
@@ -70,25 +70,25 @@ class GroupTable:
         return group
 
     def put(self, groups: Iterable[SubscriptionGroupConfig]) -> None:
-        """Take groups, new or changed ones."""
+        """Add or change groups; raise RequestError, and change nothing, if one is invalid."""
         groups = list(groups)
         for group in groups:
             check_group(group.group_name)
             if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
                 raise RequestError(
                     ResponseCode.INVALID_PARAMETER,
-                    f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, 0 to "
-                    f"{QUEUES_MAX} are allowed",
+                    f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, it "
+                    f"must be from 0 to {QUEUES_MAX}",
                 )
         for group in groups:
             self._groups[group.group_name] = group
         self._changed()
 
     def recover(self, popped: Iterable[tuple[str, int]]) -> None:
-        """Take back groups that have popped something and were not saved before a crash.
+        """Create the groups again that have popped messages and were not saved before a crash.
 
-        With each name comes the time of a pop: one before the file's belongs to a group that was
-        deleted.
+        Each name comes with the time of a pop. A pop that is older than the file belongs to a group
+        that was deleted.
         """
         lost = {
             name
@@ -99,7 +99,7 @@ class GroupTable:
             self.put(SubscriptionGroupConfig(name) for name in sorted(lost))
 
     def remove(self, name: str) -> None:
-        """Forget the group."""
+        """Delete the group."""
         if self._groups.pop(name, None) is not None:
             self._changed()
 
@@ -119,7 +119,7 @@ class GroupTable:
         self._changed()
 
     def content(self) -> SubscriptionGroupTable:
-        """All of it."""
+        """Return the whole table."""
         return SubscriptionGroupTable(
             dict(sorted(self._groups.items())), self._version, self.forbidden or None
         )
@@ -134,12 +134,12 @@ class GroupTable:
         await self._saver.saved()
 
     async def stop(self) -> None:
-        """Save what is not saved."""
+        """Save unsaved changes."""
         await self._saver.stop()
 
 
 def check_group(name: str) -> None:
-    """RequestError unless ``name`` may be a group."""
+    """Raise RequestError unless ``name`` is a valid name of a group."""
     if not is_group(name):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"the group {name!r:.140} is illegal: {GROUP_RULE}"

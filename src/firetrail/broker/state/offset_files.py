@@ -1,10 +1,10 @@
-"""The files with the offsets of consumer groups, and which of the two is used.
+"""The two files with the offsets of consumer groups, and the choice between them.
 
-A Java broker keeps them in ``consumerOffset.json``. With ``enableLmq=true`` it keeps those of all
-groups in ``lmqConsumerOffset.json`` instead, and neither reads nor writes the other file. A folder
-can therefore have both, of which one is stale. The newer one is read. Saved are the one that a Java
-broker with the same setting would read and, if it is there, the other one as well, so that no stale
-file is left behind.
+A Java broker keeps the offsets in ``consumerOffset.json``. With ``enableLmq=true`` it keeps those
+of all groups in ``lmqConsumerOffset.json`` instead, and neither reads nor writes the other file. A
+folder can therefore have both, one of which is stale. The newer one is read. A save writes the file
+that a Java broker with the same setting would read and, if it exists, the other one as well, so
+that no stale file remains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.broker.state.config_file import ConfigFile, left_alone
+from firetrail.broker.state.config_file import ConfigFile, unchanged
 from firetrail.errors import StoreError
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
@@ -46,7 +46,7 @@ class _Member(NamedTuple):
 
 
 class OffsetFiles:
-    """Reads the newer of the two files, and saves to those that matter."""
+    """Reads the newer of the two files, and saves both if both exist."""
 
     def __init__(
         self,
@@ -56,38 +56,38 @@ class OffsetFiles:
         *,
         light_queues: bool = False,
     ) -> None:
-        """``before`` is done before each write; ``light_queues`` is Java's ``enableLmq``."""
+        """``before`` is called before each write; ``light_queues`` is Java's ``enableLmq``."""
         plain, lmq = (
             ConfigFile(system, root, name, before) for name in (CONSUMER_OFFSETS, LMQ_OFFSETS)
         )
         both = [_Member(plain, False, plain.modified_ms()), _Member(lmq, True, lmq.modified_ms())]
         main, other = reversed(both) if light_queues else both
         self._members = [main] if other.modified_ms is None else [main, other]
-        # On a tie, the main one, as in Java.
+        # If both are equally old, the main one is read, as in Java.
         self._source = max(self._members, key=lambda each: each.modified_ms or 0)
         self.path = main.file.path
         """The file that a Java broker with the same settings reads."""
 
     def load(self) -> Offsets:
-        """The offsets in the newer file; StoreError if it cannot be understood."""
+        """Return the offsets in the newer file; raise StoreError if it cannot be decoded."""
         offsets = self._source.load()
         for other in self._members:
             if other is not self._source:
-                self._say_which(offsets, other)
+                self._log_choice(offsets, other)
         return offsets
 
     @property
     def is_ours(self) -> bool:
-        """Whether Firetrail has written what was loaded, or nobody has written anything."""
+        """Whether Firetrail has written the loaded offsets, or there is no file yet."""
         return self._source.file.is_ours
 
     def save(self, value: dict[str, Any]) -> None:
-        """Write ``{"offsetTable": …}`` to the files, durably."""
+        """Write ``{"offsetTable": …}`` to the files durably."""
         for member in self._members:
             member.save(value["offsetTable"])
 
-    def _say_which(self, offsets: Offsets, other: _Member) -> None:
-        """Unless the other file says the same, as after a broker that has saved both."""
+    def _log_choice(self, offsets: Offsets, other: _Member) -> None:
+        """Log which file is read, unless both are equal, as after a broker that saves both."""
         source, name = self._source, other.file.path.name
         if other.modified_ms is None:
             why = f"there is no {name}"
@@ -97,7 +97,7 @@ class OffsetFiles:
                     return
                 why = f"it is newer than {name} ({human_time(other.modified_ms)})"
             except StoreError as error:
-                why = f"it is newer than {name}, which cannot be understood: {error}"
+                why = f"it is newer than {name}, which cannot be decoded: {error}"
         _log.warning(
             "%s (%s): the offsets of consumer groups are read from this file, because %s; from now "
             "on both files are kept up to date",
@@ -108,9 +108,9 @@ class OffsetFiles:
 
 
 def joined(table: LmqConsumerOffsets) -> Offsets:
-    """The offsets of all groups in ``lmqConsumerOffset.json``.
+    """Return the offsets of all groups in ``lmqConsumerOffset.json``.
 
-    Of a group whose name begins with ``%LMQ%`` Java keeps a single offset for each topic.
+    For a group whose name begins with ``%LMQ%``, Java keeps a single offset per topic.
     """
     offsets = {key: dict(queues) for key, queues in table.offset_table.items()}
     for key, offset in table.lmq_offset_table.items():
@@ -119,7 +119,7 @@ def joined(table: LmqConsumerOffsets) -> Offsets:
 
 
 def split(offsets: Offsets) -> LmqConsumerOffsets:
-    """The reverse of :func:`joined`."""
+    """Reverse :func:`joined`."""
     table = LmqConsumerOffsets()
     for key, queues in offsets.items():
         rest = dict(queues)
@@ -137,16 +137,16 @@ def _is_light_group(key: str) -> bool:
 def change_offsets(
     system: System, root: Path, change: Callable[[Offsets], Sequence[object]]
 ) -> list[str]:
-    """Change the offsets of a broker that is not running: those in the newer file.
+    """Change the offsets of a broker that is not running, which are those in the newer file.
 
-    ``change`` says what it has done, and both files, if they are there, get the result: none of
-    them is stale then.
+    ``change`` returns a line for each change. If there is any, the result is written to both files,
+    as far as they exist, so that neither is stale.
     """
     files = OffsetFiles(system, root)
     try:
         offsets = files.load()
     except StoreError as error:
-        return [left_alone(error)]
+        return [unchanged(error)]
     done = [str(line) for line in change(offsets)]
     if done:
         files.save(ConsumerOffsets(offsets).to_json())

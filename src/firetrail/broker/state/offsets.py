@@ -1,4 +1,4 @@
-"""How far consumer groups are, as in RocketMQ's ``consumerOffset.json``."""
+"""The offsets of consumer groups, as in RocketMQ's ``consumerOffset.json``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SEPARATOR = "@"
 
 
 class OffsetTable:
-    """Queue offsets by topic, group and queue id: the next message that the group has not seen."""
+    """Queue offsets by topic, group and queue id: the next message for the group."""
 
     def __init__(self, file: OffsetFiles, store: BrokerStore, topics: TopicTable) -> None:
         self._store = store
         self._topics = topics
         self._offsets = file.load()
         self.is_ours = file.is_ours
-        """Whether Firetrail has saved the offsets that were there at the start."""
-        self._resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of yet
+        """Whether Firetrail has saved the offsets that were loaded at the start."""
+        self._resets: dict[tuple[str, str, int], int] = {}  # not announced to a pull yet
         self.before_saving: Callable[[], None] = lambda: None
-        """Called before the offsets are taken to be saved: what has to be of the same moment."""
+        """Called before the offsets are copied to be saved, to add offsets of the same moment."""
         self.saver = Saver(file, self._saved_content)
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,
@@ -40,12 +40,12 @@ class OffsetTable:
         }
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset, None if the group has none there."""
+        """Return the offset, None if the group has none in this queue."""
         queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group is so far. Clients that do not know yet say -1, which changes nothing."""
+        """Set the offset of a group. Clients that do not know it yet send -1, which is ignored."""
         if offset < 0:
             return
         key = f"{topic}{_SEPARATOR}{group}"
@@ -58,44 +58,44 @@ class OffsetTable:
             self.saver.note_change()
 
     def mark(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have an offset in the next file that is saved, which is no reason to save one."""
+        """Set an offset without causing a save; the next save includes it."""
         self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
 
     def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A member of the group says so: after a reset not before it was told of that."""
+        """Commit an offset from a consumer, unless a reset was not announced to it yet."""
         if not self._resets or (group, topic, queue_id) not in self._resets:
             self.commit(group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An administrator says where the group goes on; its next pull is told."""
+        """Set the offset for an administrator; the next pull of the group announces it."""
         self.commit(group, topic, queue_id, offset)
         self._resets[group, topic, queue_id] = offset
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset of a reset that nobody was told of, to be told now; None if there is none."""
+        """Return and remove the offset of a reset that was not announced yet, None if none is."""
         return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:
-        """Set offsets back that are beyond the end of their queues."""
+        """Set the offsets back that are beyond the end of their queues."""
         overruns = set_back_groups(self._offsets, overshoot)
         if overruns:
             self.saver.note_change()
         return overruns
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
-        """Offsets by topic and queue id."""
+        """Return the offsets of a group by topic and queue id."""
         return {topic: dict(queues) for topic, name, queues in self._entries() if name == group}
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups with an offset in a topic."""
+        """Return the groups that have an offset in a topic."""
         return sorted(self.of_topic(topic))
 
     def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
-        """Offsets by group and queue id."""
+        """Return the offsets in a topic by group and queue id."""
         return {group: dict(queues) for name, group, queues in self._entries() if name == topic}
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """The topics that each group has an offset in."""
+        """Return the topics in which each group has an offset."""
         found: dict[str, list[str]] = {}
         for topic, group, _ in self._entries():
             found.setdefault(group, []).append(topic)
@@ -106,7 +106,7 @@ class OffsetTable:
         return [(topic, group, queues) for topic, _, group, queues in parts]
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Drop all offsets of a topic, of a group, or of one in the other."""
+        """Delete all offsets of a topic, of a group, or of a group in a topic."""
         for name, owner, _ in self._entries():
             if topic in (None, name) and group in (None, owner):
                 del self._offsets[f"{name}{_SEPARATOR}{owner}"]
@@ -116,7 +116,7 @@ class OffsetTable:
                 del self._resets[owner, name, queue_id]
 
     def content(self) -> ConsumerOffsets:
-        """All of it."""
+        """Return the whole table."""
         return ConsumerOffsets({key: dict(queues) for key, queues in self._offsets.items()})
 
     def _saved_content(self) -> ConsumerOffsets:
@@ -128,7 +128,7 @@ class OffsetTable:
         await self.saver.saved()
 
     async def stop(self) -> None:
-        """Save what is not saved."""
+        """Save unsaved changes."""
         await self.saver.stop()
 
     # -- requests -----------------------------------------------------------------------------
@@ -137,13 +137,13 @@ class OffsetTable:
         header = ConsumerOffsetHeader.decode(request.fields)
         offset = self.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
-            offset = self._beginning(header)
+            offset = self._initial_offset(header)
         return request.answer(fields=OffsetResponse(offset).encode())
 
-    def _beginning(self, header: ConsumerOffsetHeader) -> int:
-        """Where a group without an offset begins, if its client need not decide.
+    def _initial_offset(self, header: ConsumerOffsetHeader) -> int:
+        """Return 0 for a new group if the queue still has its first message, likely in memory.
 
-        A queue that still has its first message, likely in memory, is consumed from there on.
+        Otherwise raise RequestError: the client decides where to begin.
         """
         store, queue = self._store, (header.topic, header.queue_id)
         if (

@@ -1,10 +1,10 @@
 """Positions beyond the end of their queue, and how they are set back.
 
-A log that became shorter (a repair has cut it, a crash took the end of a log that was not synced, a
-queue was removed by hand) leaves positions that its queues no longer reach. A queue numbers new
-messages from its end on, so that a group with such a position would skip them, without an error,
-until the queue is longer than the position. The start of a broker and a repair set them back, but
-not those in queues that a Java broker keeps in files which are not read here.
+A log can become shorter: a repair truncates it, a crash loses the end of a log that was not synced,
+or a queue is removed by hand. Then positions remain that its queues no longer reach. A queue
+numbers new messages from its end, so a group with such a position would silently skip them until
+the queue is longer than the position. The start of a broker and a repair set such positions back,
+except in queues that a Java broker keeps in files that Firetrail does not read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
 LOGGED_MAX = 20
-"""Overruns that a start logs one by one; the others are counted."""
+"""Maximum number of overruns that a start logs one by one; the others are counted."""
 
 Overshoot = Callable[[str, int, int], int | None]
-"""Tells the end of a queue that ends before a queue offset; None if it reaches that far, or if
-nobody can say."""
+"""Returns the end of a queue that ends before a queue offset; None if the queue reaches that far,
+or if its end is not known."""
 
 Pop = TypeVar("Pop")
 
@@ -55,7 +55,7 @@ class Overrun(NamedTuple):
 
 
 def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Overshoot:
-    """For an open store. Queues that cannot be read, or are not, keep their positions."""
+    """Return the function for an open store. Positions in queues that are not read are kept."""
 
     def overshoot(topic: str, queue_id: int, offset: int) -> int | None:
         try:
@@ -63,7 +63,9 @@ def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Oversh
                 return None
             end = store.max_offset(topic, queue_id)
         except StoreError as error:
-            _log.warning("positions in %s/%d cannot be checked: %s", topic, queue_id, error)
+            _log.warning(
+                "positions in %s/%d cannot be checked and are kept: %s", topic, queue_id, error
+            )
             return None
         return end if end < offset else None
 
@@ -71,18 +73,18 @@ def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Oversh
 
 
 def set_back_groups(offsets: Offsets, overshoot: Overshoot) -> list[Overrun]:
-    """Change the offsets of groups, by ``topic@group`` and queue id, that are too far."""
+    """Set the offsets of groups back, by ``topic@group`` and queue id, that are too large."""
     found = []
     for key, queues in offsets.items():
         topic, _, group = key.partition("@")
-        # The position of the broker itself in its notes of pops is the last one that it is done
-        # with, not the next one.
-        behind = 1 if topic.startswith(REVIVE_PREFIX) else 0
+        # The position of the broker itself in the internal topic of pops is the last record that
+        # is settled, not the next one.
+        to_next = 1 if topic.startswith(REVIVE_PREFIX) else 0
         for queue_id, old in list(queues.items()):
-            end = overshoot(topic, queue_id, old + behind)
+            end = overshoot(topic, queue_id, old + to_next)
             if end is None:
                 continue
-            new = end - behind
+            new = end - to_next
             if new < 0:
                 del queues[queue_id]
             else:
@@ -92,7 +94,7 @@ def set_back_groups(offsets: Offsets, overshoot: Overshoot) -> list[Overrun]:
 
 
 def set_back_delays(offsets: dict[int, int], overshoot: Overshoot) -> list[Overrun]:
-    """Change the positions of delay levels that are too far."""
+    """Set the positions of delay levels back that are too large."""
     found = []
     for level, old in offsets.items():
         end = overshoot(SCHEDULE_TOPIC, level - 1, old) if level > 0 else None
@@ -105,10 +107,10 @@ def set_back_delays(offsets: dict[int, int], overshoot: Overshoot) -> list[Overr
 def drop_orders(
     pops: dict[str, dict[int, Pop]], last: Callable[[Pop], int], overshoot: Overshoot
 ) -> list[Overrun]:
-    """Remove the pops in order, by ``topic@group`` and queue id, whose ``last`` message is gone.
+    """Remove the ordered pops, by ``topic@group`` and queue id, whose ``last`` message is lost.
 
-    Acknowledged, they would move their group beyond the end again. Without them, the group pops
-    what is left once more.
+    Their acknowledgement would move the group beyond the end again. Without them, the group pops
+    the remaining messages again.
     """
     found = []
     for key, queues in pops.items():
@@ -122,7 +124,7 @@ def drop_orders(
 
 
 def log_overruns(overruns: list[Overrun]) -> None:
-    """A line for each of the first, and one for the rest."""
+    """Log a line for each of the first overruns, and one for the rest."""
     for overrun in overruns[:LOGGED_MAX]:
         _log.warning("%s", overrun)
     if len(overruns) > LOGGED_MAX:
@@ -130,10 +132,10 @@ def log_overruns(overruns: list[Overrun]) -> None:
 
 
 def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | None]) -> list[str]:
-    """Set back what the files of a broker that is not running say; a sentence for each change.
+    """Set positions back in the files of a broker that is not running; return a line per change.
 
-    ``ends`` tells the end of a queue, 0 for one that is not there, None if it cannot be read. A
-    file that cannot be read either is left alone and named.
+    ``ends`` returns the end of a queue: 0 if it does not exist, None if it cannot be read. A file
+    that cannot be read is not changed; the returned lines then name it.
     """
 
     is_unread = unread_topics(system.files, root)
@@ -159,6 +161,6 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
 
 
 def _last_popped(info: OrderInfo) -> int:
-    """The last queue offset of a pop, -1 of one without messages."""
+    """Return the last queue offset of a pop, -1 for one without messages."""
     first, *differences = info.offsets or [-1]
     return first + max(differences, default=0)

@@ -1,9 +1,9 @@
-"""Positions of a broker in a salvaged store, where messages have other queue offsets than before.
+"""Positions of a broker in a salvaged store, whose messages have other queue offsets than before.
 
-Offsets of groups and delay levels are exchanged for those that the same messages have now. Notes of
-pops name offsets in their bodies: those behind the damage are left out, and their groups get again
-what was popped since. The ends of transactions name half messages by their offset; if half messages
-were lost, the ends behind the damage are left out, and producers are asked again.
+Offsets of groups and delay levels are replaced by those that the same messages have now. Records of
+pops contain offsets: those after the damage are skipped, and the messages that were popped since
+are redelivered to their groups. End marks of transactions refer to half messages by offset: if half
+messages were lost, the end marks after the damage are skipped, and producers are asked again.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _HALF_QUEUE = 0
 
 
 class Renumbering:
-    """What a salvage asks about records, and does to the files of the broker at the end."""
+    """Tells a salvage which records to keep, and renumbers the files of the broker at the end."""
 
     def __init__(self) -> None:
         self._popped: dict[tuple[str, int], int] = {}
-        """By ``topic@group`` and queue id: where the first pop that is left out began."""
+        """By ``topic@group`` and queue id: the offset at which the first skipped pop began."""
         self.done: list[str] = []
-        """What was changed, a sentence each."""
+        """A line for each change."""
 
     def wanted(self, record: GoodRecord, numbering: Numbering) -> bool:
         """Whether a record keeps its meaning in the new store."""
         if record.topic.startswith(REVIVE_PREFIX):
-            self._note_pop(record)
+            self._remember_pop(record)
             return False
         if record.topic == OP_TOPIC:
             return not numbering.is_changed(HALF_TOPIC, _HALF_QUEUE)
         return True
 
-    def _note_pop(self, record: GoodRecord) -> None:
+    def _remember_pop(self, record: GoodRecord) -> None:
         try:
             message = decode_message(record.content)
             if message.tags != CHECKPOINT:
                 return
             body = CheckpointBody.decode(message.body)
         except (FormatError, ProtocolError):
-            return  # which a broker leaves out as well
+            return  # a broker skips it as well
         key = (f"{body.topic}@{body.group}", body.queue_id)
         self._popped[key] = min(self._popped.get(key, body.start), body.start)
 
     def finish(self, view: StoreView, salvaged: Salvaged) -> None:
-        """Exchange the offsets in the files of the broker."""
+        """Replace the offsets in the files of the broker."""
         numbering = salvaged.numbering
 
         def groups(offsets: Offsets) -> list[str]:
@@ -78,7 +78,7 @@ class Renumbering:
         for key, queues in offsets.items():
             topic, _, group = key.partition("@")
             if topic.startswith(REVIVE_PREFIX):
-                continue  # its notes end at the damage; who is beyond them is set back
+                continue  # its records end at the damage; offsets beyond it are set back
             for queue_id, old in queues.items():
                 popped = min(old, self._popped.get((key, queue_id), old))
                 queues[queue_id] = new = numbering.new_offset(topic, queue_id, popped)
@@ -98,7 +98,7 @@ class Renumbering:
         return done
 
     def _orders(self, table: OrderInfos, numbering: Numbering) -> list[str]:
-        """Forget ordered pops of queues that were renumbered: their messages come again."""
+        """Remove ordered pops of renumbered queues; their messages are redelivered."""
         done = []
         for key, queues in table.table.items():
             topic, _, group = key.partition("@")

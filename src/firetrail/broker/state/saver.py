@@ -1,4 +1,4 @@
-"""Tables of the broker that are kept in files: saved beside the work, and once more at the end."""
+"""The saving of the broker's tables: in a thread after changes, and finally at the stop."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from firetrail.remoting.body import Body
 from firetrail.remoting.codes import ResponseCode
 
 RETRY_S = 1.0
-REST = 10
-"""How many times longer than a write the pause behind it is."""
-REST_MAX_S = 5.0
+PAUSE_FACTOR = 10
+"""The pause after a write is this many times as long as the write."""
+PAUSE_MAX_S = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class SavedFile(Protocol):
-    """What a table is saved to."""
+    """The file, or the group of files, that a table is saved to."""
 
     @property
     def path(self) -> Path:
-        """For errors."""
+        """The path that errors name."""
 
     def save(self, value: dict[str, Any]) -> None:
-        """Write it, durably."""
+        """Write the table durably."""
 
 
 class Saver:
-    """Writes what ``content`` gives to a file whenever it was changed.
+    """Writes the table that ``content`` returns to a file after it has changed.
 
-    The content is taken in the event loop and written in a thread; a body is made JSON there, too,
-    and must not change. Changes during a write are written together in the next one, which begins
-    when nobody is in a hurry only after ten times what the last one took, or five seconds: a large
-    table that changes all the time does not take all the time there is.
+    ``content`` is called in the event loop. The result is written, and a body is encoded, in a
+    thread, so it must not change. Changes during a write go into the next write together. Unless a
+    caller waits for it, the next write begins after a pause of ten times the duration of the last
+    one, at most five seconds, so that a large table that changes constantly does not take all of
+    the processor's time.
     """
 
     def __init__(self, file: SavedFile, content: Callable[[], dict[str, Any] | Body]) -> None:
@@ -57,7 +58,7 @@ class Saver:
         self._is_due = True
 
     def save_changes(self) -> None:
-        """Begin to save, if anything has changed."""
+        """Start saving if anything has changed."""
         if self._is_due:
             self.changed()
 
@@ -71,7 +72,7 @@ class Saver:
     async def saved(self) -> None:
         """Return when everything changed so far is in the file.
 
-        RequestError if it cannot be written now; it is tried again all the same.
+        RequestError is raised if it cannot be written now; the save is retried nevertheless.
         """
         self.save_changes()
         if self.is_dirty or self._writing:
@@ -85,40 +86,40 @@ class Saver:
         while self.is_dirty:
             self.is_dirty = False
             began = loop.time()
-            before = len(self._waiting)  # whose changes are in this content
+            included = len(self._waiting)  # callers whose changes are in this content
             self._writing = True
             try:
                 await asyncio.to_thread(self._write, self._content())
-            except Exception as error:  # of the disk, or want of memory: what is changed stays so
+            except Exception as error:  # a disk error, or out of memory: the changes are kept
                 self.is_dirty = True
-                self._tell(len(self._waiting), error)  # all: who stops does not try again
+                self._finish(len(self._waiting), error)  # all, because a stop does not retry
                 if self._stopping:
                     raise
-                _log.error("%s: cannot be saved, tried again soon: %r", self._file.path, error)
+                _log.error("%s cannot be saved, will retry soon: %r", self._file.path, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             finally:
                 self._writing = False
-            self._tell(before if self.is_dirty else len(self._waiting))
-            await self._rest(min(REST * (loop.time() - began), REST_MAX_S))
+            self._finish(included if self.is_dirty else len(self._waiting))
+            await self._pause(min(PAUSE_FACTOR * (loop.time() - began), PAUSE_MAX_S))
 
-    def _tell(self, count: int, error: Exception | None = None) -> None:
-        """Let the first go on of those who wait."""
+    def _finish(self, count: int, error: Exception | None = None) -> None:
+        """Let the first ``count`` waiting callers continue, or fail with the error."""
         waiting, self._waiting = self._waiting[:count], self._waiting[count:]
         for each in waiting:
-            if each.done():  # given up
+            if each.done():  # the caller was cancelled
                 continue
             if error is None:
                 each.set_result(None)
             else:
-                what = f"{self._file.path}: cannot be saved, tried again soon: {error!r}"
-                each.set_exception(RequestError(ResponseCode.SYSTEM_ERROR, what))
+                text = f"{self._file.path} cannot be saved, will retry soon: {error!r}"
+                each.set_exception(RequestError(ResponseCode.SYSTEM_ERROR, text))
 
     def _write(self, content: dict[str, Any] | Body) -> None:
         self._file.save(content.to_json() if isinstance(content, Body) else content)
 
-    async def _rest(self, seconds: float) -> None:
-        """Let others have their turn, unless somebody waits for what was changed."""
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the next save, unless a caller waits for its changes to be saved."""
         if self._stopping or self._waiting:
             return
         self._hurry.clear()
@@ -127,7 +128,7 @@ class Saver:
                 await self._hurry.wait()
 
     async def stop(self) -> None:
-        """Save what is not saved; OSError or StoreError if that is not possible."""
+        """Save unsaved changes; raise OSError or StoreError if that is not possible."""
         self._stopping = True
         self._hurry.set()
         self.save_changes()

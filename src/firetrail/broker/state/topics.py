@@ -28,10 +28,10 @@ CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-"""Where Java brokers keep what their timer is to deliver."""
+"""The topic in which Java brokers keep the messages that their timer will deliver."""
 BENCHMARK_TOPIC = "BenchmarkTest"
 SYSTEM_PREFIX = "rmq_sys_"
-"""How topics begin that brokers of 5.x have for themselves."""
+"""Prefix of the internal topics of RocketMQ 5.x."""
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 QUEUES_MAX = 10_000
 
@@ -54,10 +54,10 @@ READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class TopicTable:
-    """Topics by name.
+    """The table of topics by name.
 
-    ``on_change`` is called after each change, for the routes: with the topics that are new or
-    different, None if some are gone.
+    ``on_change`` is called after each change, to update the routes: with the new or changed topics,
+    or with None if a topic was deleted.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class TopicTable:
         self._topics = dict(kept.topic_config_table)
         self.version = kept.data_version
         self.revive = f"{REVIVE_PREFIX}{config.cluster}"
-        """Where the broker keeps what was popped and acknowledged."""
+        """The internal topic that records pops and acknowledgements."""
         self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
         self._saver = Saver(file, self.content)
         self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
         self.has_light_queues = False
-        """Whether light queues can be read, as topics of one queue each."""
+        """Whether light queues can be read, each as a topic with one queue."""
         self._delay_levels = delay_levels
-        self._make_system_topics()
+        self._create_system_topics()
 
-    def _make_system_topics(self) -> None:
+    def _create_system_topics(self) -> None:
         reply = reply_topic(self._config.cluster)
         inherited = READ_WRITE | Permission.INHERIT
         queues = self._config.default_topic_queues
@@ -101,7 +101,7 @@ class TopicTable:
         if self._config.auto_create_topics:
             wanted[AUTO_CREATE_TOPIC] = (queues, inherited)
         elif AUTO_CREATE_TOPIC in self._topics:
-            # From a time when topics were made: it is kept, as RocketMQ does, but nothing inherits.
+            # Left over from a time when auto-creation was on. RocketMQ keeps it, without INHERIT.
             self._topics[AUTO_CREATE_TOPIC] = replace(
                 self._topics[AUTO_CREATE_TOPIC], perm=int(READ_WRITE)
             )
@@ -112,22 +112,24 @@ class TopicTable:
                 self._topics[name] = TopicConfig(name, count, count, int(perm))
 
     def reconfigured(self) -> None:
-        """The settings have changed."""
+        """Adapt the system topics to changed settings."""
         self._topics.pop(AUTO_CREATE_TOPIC, None)
-        self._make_system_topics()
+        self._create_system_topics()
         self._changed()
 
-    # -- what is there ------------------------------------------------------------------------
+    # -- lookups ------------------------------------------------------------------------------
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic, None if there is none."""
+        """Return the topic, None if it does not exist."""
         return self._topics.get(name)
 
     def require(self, name: str) -> TopicConfig:
-        """The topic; RequestError if there is none."""
+        """Return the topic; raise RequestError if it does not exist."""
         topic = self._topics.get(name)
         if topic is None and self.has_light_queues and is_light(name):
-            return TopicConfig(name, 1, 1, int(Permission.READ))  # never among the topics
+            return TopicConfig(
+                name, 1, 1, int(Permission.READ)
+            )  # light queues are not in the table
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name:.255}] not exist, apply first please!"
@@ -135,15 +137,18 @@ class TopicTable:
         return topic
 
     def names(self) -> list[str]:
-        """The names of all topics, in order."""
+        """Return the sorted names of all topics."""
         return sorted(self._topics)
 
     def content(self) -> TopicConfigTable:
-        """All of it."""
+        """Return the whole table."""
         return TopicConfigTable(dict(sorted(self._topics.items())), self.version)
 
     def offered(self, topics: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
-        """All of it, or some, as name servers are told: with what the whole broker permits."""
+        """Return all topics, or some, with permissions limited to those of the broker.
+
+        This is the table that is registered with name servers.
+        """
         if topics is None:
             chosen = self.content().topic_config_table
         else:
@@ -158,7 +163,7 @@ class TopicTable:
     # -- changes ------------------------------------------------------------------------------
 
     def for_send(self, header: SendHeader) -> TopicConfig:
-        """The topic of a message, made as the client's default topic says if there is none."""
+        """Return the topic of a message; create it after the client's default topic if missing."""
         name = header.topic
         check_topic_name(name)
         if name.startswith(RETRY_PREFIX):
@@ -178,7 +183,7 @@ class TopicTable:
         return topic
 
     def ensure(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The topic, a new one with so many queues if there is none."""
+        """Return the topic; create it with this many queues if it does not exist."""
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
@@ -187,9 +192,9 @@ class TopicTable:
         return topic
 
     def put(self, topics: Iterable[TopicConfig]) -> None:
-        """Take topics as an administrator gives them; RequestError if one cannot be.
+        """Add or change topics for an administrator; raise RequestError if one is invalid.
 
-        Their attributes are changes to those that a topic has.
+        Their attributes are changes to the attributes that a topic already has.
         """
         topics = list(topics)
         for number, topic in enumerate(topics):
@@ -205,7 +210,7 @@ class TopicTable:
                 raise RequestError(
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {name}: {queues[0]} and {queues[1]} queues and perm {topic.perm}; "
-                    f"0 to {QUEUES_MAX} queues and a perm of 0 to 7 are allowed",
+                    f"allowed are 0 to {QUEUES_MAX} queues and a perm from 0 to 7",
                 )
             known = self._topics.get(name)
             attributes = altered(
@@ -217,7 +222,7 @@ class TopicTable:
         self._change(topics)
 
     def remove(self, name: str) -> None:
-        """Forget the topic."""
+        """Delete the topic."""
         if self._topics.pop(name, None) is not None:
             self._changed()
 
@@ -227,11 +232,14 @@ class TopicTable:
         newest_time: Callable[[str], int | None],
         destinations: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Take back topics that have messages and whose making was not saved before a crash.
+        """Create the topics again that have messages and were not saved before a crash.
 
-        ``newest_time`` says when the newest message of a topic was stored: one that is older than
-        the file belongs to a topic that was deleted. ``destinations`` are queues that messages
-        are waiting to go to which were stored after that.
+        Args:
+            queues: Topic and queue id of all queues of the store.
+            newest_time: Returns when the newest message of a topic was stored. A topic whose newest
+                message is older than the file was deleted.
+            destinations: Topic and queue id that delayed and half messages will be delivered to.
+                They were stored after the file was saved.
         """
         counts: dict[str, int] = {}
         for name, queue_id in queues:
@@ -265,12 +273,12 @@ class TopicTable:
         await self._saver.saved()
 
     async def stop(self) -> None:
-        """Save what is not saved."""
+        """Save unsaved changes."""
         await self._saver.stop()
 
 
 def check_topic_name(name: str) -> None:
-    """RequestError unless ``name`` may be a topic."""
+    """Raise RequestError unless ``name`` is a valid name of a topic."""
     try:
         check_topic(name)
     except IllegalMessageError as error:

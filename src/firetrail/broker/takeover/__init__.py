@@ -1,1 +1,1 @@
-"""What a Java broker left in a folder that Firetrail takes over."""
+"""Data that a Java broker left in a folder that Firetrail takes over."""

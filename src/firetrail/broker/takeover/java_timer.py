@@ -1,8 +1,8 @@
-"""Notes of pops that a Java broker has given to its timer, which has not delivered them yet.
+"""Records of pops that are waiting in the timer of a Java broker.
 
-Java stores a check-point or acknowledgement in the topic ``rmq_sys_wheel_timer`` first; its timer
-puts it into the topic it is for when it is due. Firetrail has no such timer. A store that was
-Java's is read once for what is still to be delivered, which then is noted as Firetrail does it.
+Java stores a checkpoint or an acknowledgement in the topic ``rmq_sys_wheel_timer`` first. When it
+is due, the timer puts it into its real topic. Firetrail has no such timer. It reads the timer topic
+of a Java store once, and records what is not delivered yet in its own way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from firetrail.system import Files
 
 QUEUE = 0
 DELAY_MAX_MS = 3 * 24 * 3600 * 1000
-"""The longest delay that Java's timer takes: what is older is delivered."""
+"""The longest delay that Java's timer accepts: older records are delivered."""
 
 
 def take_over(
@@ -33,7 +33,7 @@ def take_over(
     files: Files,
     folder: Path,
 ) -> None:
-    """Let the check-points know what Java's timer would have told them."""
+    """Add the records that Java's timer has not delivered to the checkpoints."""
     end = store.max_offset(TOPIC, QUEUE)
     done = offsets.get(GROUP, TOPIC, QUEUE)
     if end <= (done or 0):

@@ -1,8 +1,8 @@
-"""What a ``broker.conf`` or the folder of a Java broker asks for and this broker does not do.
+"""Features that a ``broker.conf`` or the folder of a Java broker asks for and Firetrail lacks.
 
-Some of it would only look as if it worked: a broker that replicates nothing, lets everybody in, or
-shows an empty log where the messages are in other files. With that the broker refuses to start,
-unless it is told by name that this is known. The rest is said at the start.
+Some of them would only seem to work: the broker would replicate nothing, admit every client, or
+show an empty log because the messages are in other files. The broker refuses to start with such a
+feature, unless the user names it to be ignored. The others are logged at the start.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from firetrail.system import Files
 FLAG = "--ignore-unsupported"
 TOPICS_SHOWN = 5
 _ON = ("true",)
-_REPLICATES = "no message is copied to or from another broker: it is lost with this machine"
+_REPLICATES = "messages are not replicated: they are lost with this machine"
 _LETS_IN = (
-    "nobody is asked who they are: whoever reaches the port may read, send, change and delete"
+    "clients are not authenticated: every client that reaches the port may read, send, change "
+    "and delete"
 )
 _CONTROLLER = "no controller and no replica takes over when this broker fails"
-_ROCKSDB = "queues, topics or progress in RocksDB are not read: the broker would not know them"
+_ROCKSDB = "queues, topics and offsets in RocksDB are not read: the broker would not know them"
 
 REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "brokerRole": (("SYNC_MASTER", "SLAVE"), _REPLICATES),
@@ -40,26 +41,28 @@ REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "enableSlaveActingMaster": (_ON, _CONTROLLER),
     "storeType": (("defaultRocksDB",), _ROCKSDB),
 }
-"""Settings by key: the values that are refused, and what would happen instead."""
+"""Settings by key: the refused values, and what would happen if they were ignored."""
 
 SEVERAL_FOLDERS, ROCKSDB, DLEDGER = "storePathCommitLog", "rocksdb", "dledger"
 NAMES = (*REFUSED_SETTINGS, SEVERAL_FOLDERS, ROCKSDB, DLEDGER)
-"""All that the flag takes."""
+"""All values of the flag."""
 
 _log = logging.getLogger(__name__)
 
 
 class Unsupported(NamedTuple):
-    """Something that the broker does not start with, unless it is told to."""
+    """A feature with which the broker does not start unless it is ignored by the flag."""
 
     name: str
-    """That the flag takes."""
+    """The value of the flag that ignores it."""
     found: str
+    """The setting or file that asks for it."""
     meaning: str
+    """What happens if it is ignored."""
 
 
 def refused_settings(entries: Mapping[str, Entry]) -> list[Unsupported]:
-    """Settings of a ``broker.conf`` that ask for what nobody would do."""
+    """Return the settings of a ``broker.conf`` that ask for an unsupported feature."""
     found = []
     for key, (values, meaning) in REFUSED_SETTINGS.items():
         value = entries[key].text.strip() if key in entries else ""
@@ -67,35 +70,35 @@ def refused_settings(entries: Mapping[str, Entry]) -> list[Unsupported]:
             found.append(Unsupported(key, f"{entries[key].place}{key}={value}", meaning))
     paths = entries.get(SEVERAL_FOLDERS)
     if paths is not None and "," in paths.text:
-        what = f"{paths.place}{SEVERAL_FOLDERS} has several folders"
-        meaning = "a log over several folders is not read: only what is in the store's own is there"
-        found.append(Unsupported(SEVERAL_FOLDERS, what, meaning))
+        setting = f"{paths.place}{SEVERAL_FOLDERS} has several folders"
+        meaning = "a log in several folders is not read: the broker has only the store's own folder"
+        found.append(Unsupported(SEVERAL_FOLDERS, setting, meaning))
     return found
 
 
 def refused_files(files: Files, root: Path) -> list[Unsupported]:
-    """Files of a Java broker that hold messages, queues or settings which are not read."""
+    """Return the files of a Java broker with messages, queues or settings that are not read."""
     found = []
     settings = (f"{CONFIG}/{name}" for name in ("topics", "subscriptionGroups", "consumerOffsets"))
     for folder in (CONSUME_QUEUE, *settings):
         if "CURRENT" in files.names(root / folder):
             found.append(Unsupported(ROCKSDB, f"{root / folder} is a RocksDB", _ROCKSDB))
     if dledger := [name for name in files.names(root) if name.startswith("dledger-")]:
-        what = f"{root / dledger[0]} is a log of DLedger"
-        meaning = f"messages in it are not read: only those of {COMMIT_LOG}/ are there"
-        found.append(Unsupported(DLEDGER, what, meaning))
+        log = f"{root / dledger[0]} is a log of DLedger"
+        meaning = f"messages in it are not read: the broker has only those in {COMMIT_LOG}/"
+        found.append(Unsupported(DLEDGER, log, meaning))
     return found
 
 
 def unread_topics(files: Files, root: Path) -> Callable[[str], bool]:
-    """Tells of a topic whether its queues may be in files of a Java broker that are not read."""
+    """Return a function: whether the queues of a topic may be in files that are not read."""
     everything = bool(refused_files(files, root))
     batches = frozenset(files.names(root / BATCH_CONSUME_QUEUE))
     return lambda topic: everything or topic in batches
 
 
 def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
-    """Raise UnsupportedError for what is not ignored, and say loudly what is."""
+    """Raise UnsupportedError for features that are not ignored; log those that are."""
     found = list(found)
     if refused := [each for each in found if each.name not in ignored]:
         lines = [
@@ -105,7 +108,7 @@ def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
         raise UnsupportedError("\n  ".join([*lines, f"to start without it: {flags}"]))
     for each in found:
         _log.warning(
-            "WARNING: %s is IGNORED, as %s %s demands: %s",
+            "WARNING: %s is IGNORED because of %s %s: %s",
             each.found,
             FLAG,
             each.name,
@@ -114,7 +117,7 @@ def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
 
 
 def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator[str]:
-    """What else stands in the folder of a Java broker, and what becomes of it here."""
+    """Yield remarks about other unsupported data in the folder of a Java broker."""
     names = set(files.names(root))
     closed: dict[str, list[str]] = {}
     for topic in topics:
@@ -125,12 +128,12 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         more = f" and {len(owners) - TOPICS_SHOWN} more" if len(owners) > TOPICS_SHOWN else ""
         yield f"topics with {value} ({shown}{more}): sends to them are refused"
     if "compaction" in names:
-        yield "compaction/: what RocketMQ has compacted is left alone, and not read"
+        yield "compaction/: compacted topics of RocketMQ are neither read nor changed"
     if BATCH_CONSUME_QUEUE in names:
-        yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are left alone, and not read"
+        yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are neither read nor changed"
     if "consumequeue_ext" in names:
-        yield "consumequeue_ext/: extended units are left alone; messages are filtered without them"
+        yield "consumequeue_ext/: extended units are not used; messages are filtered without them"
     if "kvStore" in names:
         yield "kvStore/: pops that RocketMQ keeps in RocksDB are not read; they are redelivered"
     if names & {"epochFileCheckpoint", "brokerIdentity"}:
-        yield "epochFileCheckpoint: the broker was one of a controller; here it is alone"
+        yield "epochFileCheckpoint: the broker belonged to a controller; Firetrail has none"

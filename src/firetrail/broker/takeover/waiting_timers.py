@@ -1,7 +1,8 @@
 """Messages that wait in the timer of a Java broker whose folder was taken over.
 
-Firetrail has no timer and does not deliver them: it says how many there are. They are counted in
-the wheel and in what the wheel does not know yet, which costs what waits, not what the store holds.
+Firetrail has no timer and does not deliver them; it reports how many there are. They are counted in
+the wheel, and in the records that are not in the wheel yet. The cost grows with the number of
+waiting messages, not with the size of the store.
 """
 
 from __future__ import annotations
@@ -37,24 +38,25 @@ from firetrail.system import Files
 from firetrail.text import counted, human_time
 
 QUEUE = 0
-LOOKS_MAX = 100_000
-"""So many units and records are looked at one by one; beyond, the figures are estimates."""
+READS_MAX = 100_000
+"""Maximum number of units and records that are read one by one. If there are more, the figures are
+estimates."""
 _CHUNK = SLOT.size * 4096
 
 
 @dataclass(slots=True)
 class WaitingTimers:
-    """What waits in the timer, and up to when it has delivered."""
+    """The number of messages in the timer, and the time up to which it has delivered."""
 
     count: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
     not_in_wheel: int = 0
-    """Records of the topic that the wheel does not know yet, with notes of pops."""
+    """Records of the topic that are not in the wheel yet, including records of pops."""
     delivered_ms: int = 0
 
     def add(self, count: int, due_ms: int) -> None:
-        """So many wait for this time."""
+        """Add messages that are due at this time."""
         if count > 0:
             self.count += count
             self.first_ms = due_ms if self.first_ms is None else min(self.first_ms, due_ms)
@@ -64,12 +66,12 @@ class WaitingTimers:
         return (
             f"{counted(self.count, 'message')} in RocketMQ's timer ({TIMER_TOPIC}), due from "
             f"{human_time(self.first_ms)} to {human_time(self.last_ms)}: Firetrail has no timer "
-            "and does not deliver them; a Java broker that gets the folder back does"
+            "and does not deliver them; a Java broker that takes the folder over does"
         )
 
 
 def count_waiting(store: BrokerStore, files: Files, root: Path, revive: str) -> WaitingTimers:
-    """Count what waits; notes of pops, which are for the topic ``revive``, are left out."""
+    """Count the waiting messages, without records of pops, whose topic is ``revive``."""
     found = WaitingTimers()
     end = store.max_offset(TIMER_TOPIC, QUEUE)
     if end == 0:
@@ -83,7 +85,7 @@ def count_waiting(store: BrokerStore, files: Files, root: Path, revive: str) -> 
         _count_wheel(found, files, root, java_hash(revive))
     offset = max(check.queue_offset, store.min_offset(TIMER_TOPIC, QUEUE))
     found.not_in_wheel = max(end - offset, 0)
-    for record in islice(internal_records(store, TIMER_TOPIC, QUEUE, offset), LOOKS_MAX):
+    for record in islice(internal_records(store, TIMER_TOPIC, QUEUE, offset), READS_MAX):
         due = number_property(record, TIMER_OUT_MS)
         if record.properties.get(REAL_TOPIC) != revive and due is not None:
             found.add(1, due)
@@ -98,7 +100,7 @@ def _count_wheel(found: WaitingTimers, files: Files, root: Path, revive: int) ->
 
 
 def _slots(files: Files, path: Path) -> Iterator[Slot]:
-    """The slots that were ever used."""
+    """Yield the slots that were ever used."""
     descriptor = files.open(path, writable=False)
     try:
         for start, end in files.data_ranges(descriptor, 0, files.size(path)):
@@ -111,7 +113,7 @@ def _slots(files: Files, path: Path) -> Iterator[Slot]:
 
 
 class _TimerLog:
-    """The files of ``timerlog/``, opened as they are needed."""
+    """The files of ``timerlog/``, opened on demand."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
@@ -119,7 +121,7 @@ class _TimerLog:
         starts = map(parse_segment_name, files.names(folder))
         self._starts = sorted(start for start in starts if start is not None)
         self._descriptors: dict[int, int] = {}
-        self._looks = 0
+        self._reads = 0
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -129,16 +131,16 @@ class _TimerLog:
         self._resources.close()
 
     def count(self, slot: Slot, revive: int) -> int:
-        """How many messages wait in a slot, without those for the topic with a hash.
+        """Return how many messages wait in a slot, without those for the topic with a hash.
 
-        Its chain is walked from the newest unit to the oldest; after too many of them it counts as
-        it says of itself.
+        The chain of the slot is followed from the newest unit to the oldest. After too many reads,
+        the count in the slot itself is returned.
         """
         waiting = 0
         position = slot.last
         while (unit := self._unit(position)) is not None and unit.size == UNIT.size:
-            self._looks += 1
-            if self._looks > LOOKS_MAX:
+            self._reads += 1
+            if self._reads > READS_MAX:
                 return slot.waiting
             if unit.magic & DELETES:
                 waiting -= 1
