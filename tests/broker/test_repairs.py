@@ -347,7 +347,7 @@ def test_what_is_advised_works(
     text = " ".join([told["advice"], *(problem["detail"] for problem in problems)])
     commands = ["".join(found) for found in COMMAND.findall(text)]
     if not commands:
-        assert re.search("put .*back from a copy", told["advice"])
+        assert re.search("restore .*from a copy", told["advice"])
         commands = ["put back"]
     for number, command in enumerate(commands):
         root = shutil.copytree(damaged, tmp_path / f"copy-{number}")

@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Store, Any], object]] = {
 
 @pytest.mark.parametrize("bad", NOT_WHOLE, ids=repr)
 @pytest.mark.parametrize("field", FIELDS)
-def test_fields_of_a_message(field: str, bad: object) -> None:
+def test_message_fields_must_be_whole_numbers(field: str, bad: object) -> None:
     with pytest.raises(TypeError, match=f"^{field} = .*: expected a whole number$"):
         Message("T", b"", **{field: bad})  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_integers_of_other_kinds(field: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_calls_of_a_store(call: str, store: Store) -> None:
+def test_store_arguments_must_be_whole_numbers(call: str, store: Store) -> None:
     store.put(Message("T", b"x", keys=["k"]))
     name = call.split()[-1]
     for bad in NOT_WHOLE:
@@ -102,11 +102,13 @@ class TestQueryLimits:
     @pytest.mark.parametrize(
         ("asked", "found"), [(None, 32), (0, 0), (1, 1), (33, 33), (64, 64), (65, 64), (1000, 64)]
     )
-    def test_as_documented(self, many: Store, asked: int | None, found: int) -> None:
+    def test_query_limits_are_as_documented(
+        self, many: Store, asked: int | None, found: int
+    ) -> None:
         messages = many.query("T", "k", max_count=asked)
         assert [m.body for m in messages] == [b"%d" % n for n in range(99, 99 - found, -1)]
 
-    def test_less_than_nothing(self, many: Store) -> None:
+    def test_negative_counts_are_refused(self, many: Store) -> None:
         with pytest.raises(ValueError, match=r"^max_count = -1: expected 0 or more$"):
             many.query("T", "k", max_count=-1)
         for count in (0, -1):
@@ -165,7 +167,7 @@ GOOD: dict[str, Any] = {"topic": "T", "key": "k", "queue_id": 0, "time_ms": 0}
 ALIASES = {"batch": ("batch", "messages", "body"), "message_id": ("message id", "message_id")}
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_of_arguments_is_complete() -> None:
     found = {
         (name, parameter)
         for name, method in inspect.getmembers(Store, callable)
@@ -179,7 +181,9 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"), [(name, each) for name, given in WRONG.items() for each in given]
 )
-def test_wrong_arguments(name: str, wrong: str, store: Store, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_by_name(
+    name: str, wrong: str, store: Store, tmp_path: Path
+) -> None:
     """They are refused by the call itself, with an error that names the argument."""
     method = getattr(store, name)
     needed = {
@@ -212,7 +216,9 @@ def test_wrong_arguments(name: str, wrong: str, store: Store, tmp_path: Path) ->
         ("wait_for_flush", (None, 0, "no")),
     ],
 )
-def test_messages(field: str, values: tuple[Any, ...], store: Store) -> None:
+def test_wrong_message_fields_are_refused(
+    field: str, values: tuple[Any, ...], store: Store
+) -> None:
     """What a message cannot have is refused when it is made, or when it is put."""
     named = field.removesuffix("ies").removesuffix("s")
     for value in values:
@@ -236,7 +242,7 @@ def test_messages(field: str, values: tuple[Any, ...], store: Store) -> None:
         *(("shared_properties", "a"), ("wait_for_flush", 1)),
     ],
 )
-def test_batches(field: str, value: object) -> None:
+def test_wrong_batch_fields_are_refused(field: str, value: object) -> None:
     with pytest.raises((ConfigError, IllegalMessageError), match=f"^{field}"):
         Batch(**({"topic": "T", "body": b""} | {field: value}))  # type: ignore[arg-type]
 
@@ -252,7 +258,7 @@ class TestDropped:
         assert str(tmp_path) in str(caught[0].message)
         engine.stop()
 
-    def test_one_that_is_closed(self, tmp_path: Path) -> None:
+    def test_a_closed_store_gives_no_warning(self, tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with Store.open(tmp_path):
@@ -305,7 +311,7 @@ class TestClockSetBack:
         found = store.query("T", "k", began, began + 2000)
         assert [m.body for m in found] == [b"a2", b"a1", b"a0"]
 
-    def test_by_more(self, store: Store, machine: Machine) -> None:
+    def test_by_more_than_a_minute(self, store: Store, machine: Machine) -> None:
         self.put(store, machine, b"a")
         machine.clock.advance(-3_600_000)
         self.put(store, machine, b"b")

@@ -79,7 +79,7 @@ def check(root: Path) -> None:
 MANY = [b"%03d" % number + b"." * 200 for number in range(60)]
 
 
-def test_a_new_store(root: Path) -> None:
+def test_a_bulk_append_creates_a_store(root: Path) -> None:
     assert append(root, MANY) == 60
     assert bodies_in(root) == MANY
     check(root)
@@ -89,7 +89,7 @@ def test_a_new_store(root: Path) -> None:
 
 
 @pytest.mark.parametrize("before", range(0, 24, 3))
-def test_behind_what_is_there(root: Path, before: int) -> None:
+def test_a_bulk_append_continues_an_existing_log(root: Path, before: int) -> None:
     """Wherever in a file the log ends."""
     with Store.open(root, small_config()) as store:
         for number in range(before):
@@ -106,7 +106,7 @@ def test_behind_what_is_there(root: Path, before: int) -> None:
         assert store.max_offset("T", 1) == before + 20
 
 
-def test_sealed_records(root: Path) -> None:
+def test_bulk_records_have_property_checksums(root: Path) -> None:
     assert append(root, MANY, config=small_config(property_crc=True)) == 60
     assert all(b"__CRC32#" in record.raw_properties for record in records(root))
     check(root)
@@ -143,7 +143,7 @@ class TestRefused:
         with Store.open(root, small_config()), pytest.raises(StoreLockedError):
             append(root, MANY)
 
-    def test_what_no_record_can_be(self, root: Path) -> None:
+    def test_messages_that_cannot_be_stored_are_refused(self, root: Path) -> None:
         with BulkAppend(root, small_config()) as bulk:
             with pytest.raises(IllegalMessageError, match="topic: 'a b' has a character"):
                 bulk.add("a b", 0, batch(b"x"))
@@ -170,7 +170,7 @@ class TestRefused:
 
 
 class TestNumbers:
-    def test_no_number_twice(self, root: Path) -> None:
+    def test_no_number_is_committed_twice(self, root: Path) -> None:
         for number in (0, 1, 1, 0, 2):
             append(root, MANY[number * 10 : number * 10 + 10], Ticket("q", number))
         assert bodies_in(root) == MANY[:30]
@@ -179,7 +179,7 @@ class TestNumbers:
         assert append(root, [], Ticket("q", 3)) == 0
         assert committed_numbers(root, small_config())["q"] == 3
 
-    def test_who_cannot_be_told(self, root: Path) -> None:
+    def test_a_killed_commit_whose_records_are_deleted(self, root: Path) -> None:
         """A killed commit whose place retention has deleted meanwhile."""
         append(root, MANY[:20], Ticket("q", 0))
         journal = root / "firetrail.sink"
@@ -245,7 +245,7 @@ QUICK = System(Unsynced())
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("before", [0, 7])
-def test_killed_anywhere(
+def test_a_bulk_append_that_is_killed_anywhere(
     root: Path, tmp_path: Path, before: int, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each, the store has all or nothing; with the same number again, all of it once."""

@@ -44,7 +44,7 @@ def ours(tmp_path: Path) -> Path:
 
 class TestGoodStores:
     @pytest.mark.parametrize("name", NAMES)
-    def test_golden(self, name: str, tmp_path: Path) -> None:
+    def test_golden_stores_are_good(self, name: str, tmp_path: Path) -> None:
         root = copy_of(name, tmp_path)
         before = state(root)
         report = checked(root)
@@ -56,13 +56,13 @@ class TestGoodStores:
         assert report.state == ("crashed" if "crashed" in name else "closed")
         assert state(root) == before
 
-    def test_ours(self, ours: Path) -> None:
+    def test_a_closed_store_is_good(self, ours: Path) -> None:
         report = checked(ours)
         assert report.ok and not report.warnings
         assert (report.messages, report.units, report.index_entries) == (40, 40, 120)
         assert (report.log_files, report.index_files) == (3, 2)
 
-    def test_in_use(self, tmp_path: Path) -> None:
+    def test_a_live_store_is_good(self, tmp_path: Path) -> None:
         with Store.open(tmp_path / "s", small_config(log=2048)) as store:
             put_all(store, [b"x"] * 50, keys=["k"])
             before = state(tmp_path / "s")
@@ -72,7 +72,7 @@ class TestGoodStores:
             assert state(tmp_path / "s") == before
             store.put(Message("T", b"more"))
 
-    def test_killed(self, tmp_path: Path) -> None:
+    def test_a_killed_store_is_good(self, tmp_path: Path) -> None:
         with Store.open(tmp_path / "s", small_config()) as store:
             put_all(store, [b"x"] * 20, keys=["k"])
             end = store.log_range[1]
@@ -96,12 +96,12 @@ class TestGoodStores:
             (LOG, offsets[10], offsets[10], ProblemKind.RECORDS_DROPPED)
         ]
 
-    def test_empty(self, tmp_path: Path) -> None:
+    def test_an_empty_store_is_good(self, tmp_path: Path) -> None:
         (tmp_path / "commitlog").mkdir()
         report = checked(tmp_path)
         assert report.ok and report.messages == 0
 
-    def test_retention(self, tmp_path: Path) -> None:
+    def test_a_store_after_retention_is_good(self, tmp_path: Path) -> None:
         with Store.open(tmp_path, small_config(log=1024)) as store:
             put_all(store, [b"x" * 100] * 60, keys=["a", "b"])
         with Store.open(tmp_path, small_config(log=1024)) as store:
@@ -110,7 +110,7 @@ class TestGoodStores:
         assert report.ok and not report.warnings
         assert report.begin_offset > 0
 
-    def test_other_delay_levels(self, v4: Path) -> None:
+    def test_other_delay_levels_show_as_wrong_units(self, v4: Path) -> None:
         assert checked(v4).ok
         report = checked(v4, delays=DelayLevels.parse("1s 2s 3s"))
         assert found(report) == [
@@ -118,7 +118,7 @@ class TestGoodStores:
         ]
         assert "tags code" in report.problems[0].detail
 
-    def test_extended_queues(self, v4: Path) -> None:
+    def test_units_with_extensions_are_good(self, v4: Path) -> None:
         (v4 / "consumequeue_ext").mkdir()
         unit = v4 / "consumequeue" / "T1" / "0" / FIRST
         overwrite(unit, 12, UNIT.struct.pack(0, 0, -(2**63))[12:])
@@ -138,7 +138,9 @@ class TestTheLog:
     )
 
     @pytest.mark.parametrize(("field", "bit", "kinds"), HEAD)
-    def test_head(self, field: str, bit: int, kinds: list[ProblemKind], v4: Path) -> None:
+    def test_a_flipped_bit_in_the_head_is_found(
+        self, field: str, bit: int, kinds: list[ProblemKind], v4: Path
+    ) -> None:
         at = RECORD_HEAD.offsets[field] + layout_size(field) - 1
         flip(v4 / LOG, 332 + at, bit)
         report = checked(v4)
@@ -156,7 +158,9 @@ class TestTheLog:
             (0, bytes(166), ProblemKind.LOG_HOLE),
         ],
     )
-    def test_lengths(self, position: int, content: bytes, kind: ProblemKind, v4: Path) -> None:
+    def test_wrong_lengths_are_found(
+        self, position: int, content: bytes, kind: ProblemKind, v4: Path
+    ) -> None:
         overwrite(v4 / LOG, 332 + position, content)
         report = checked(v4)
         assert found(report) == [(LOG, 332, 332, kind)]
@@ -172,7 +176,9 @@ class TestTheLog:
             ("unique_key", {ProblemKind.INDEX_ENTRY}),
         ],
     )
-    def test_content(self, field: str, kinds: set[ProblemKind], v4: Path) -> None:
+    def test_flipped_bits_in_the_content_are_found(
+        self, field: str, kinds: set[ProblemKind], v4: Path
+    ) -> None:
         at = field_position((v4 / LOG).read_bytes(), 0, 332, field)
         flip(v4 / LOG, at)
         report = checked(v4)
@@ -180,7 +186,7 @@ class TestTheLog:
         assert {problem.physical_offset for problem in report.problems} == {332}
 
     @pytest.mark.parametrize("field", ["topic", "queue id"])
-    def test_another_queue(self, field: str, v4: Path) -> None:
+    def test_a_record_of_another_queue_is_found(self, field: str, v4: Path) -> None:
         """The record is in a queue that has no unit for it, and a unit has no record."""
         at = field_position((v4 / LOG).read_bytes(), 0, 332, "topic")
         flip(v4 / LOG, at if field == "topic" else 332 + 15, 2)
@@ -190,7 +196,7 @@ class TestTheLog:
         assert 332 in {problem.physical_offset for problem in report.problems}
 
     @pytest.mark.parametrize("field", ["queue id", "topic"])
-    def test_no_queue_at_all(self, field: str, v4: Path) -> None:
+    def test_a_record_of_an_impossible_queue_is_found(self, field: str, v4: Path) -> None:
         at = field_position((v4 / LOG).read_bytes(), 0, 332, "topic")
         overwrite(v4 / LOG, at, b"./") if field == "topic" else flip(v4 / LOG, 332 + 12, 7)
         assert (LOG, 332, 332, ProblemKind.RECORD_QUEUE) in found(checked(v4))
@@ -202,7 +208,7 @@ class TestTheLog:
         flip(root / LOG, third + position)
         assert found(checked(root)) == [(LOG, third, third, ProblemKind.PROPERTY_CRC)]
 
-    def test_several_at_once(self, tmp_path: Path) -> None:
+    def test_several_damaged_records_are_found(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         offsets = [record.physical_offset for record in records(root)]
         for number in (3, 40, 41, 200):
@@ -214,7 +220,7 @@ class TestTheLog:
         ]
         assert report.messages == 259 - 4
 
-    def test_the_last_record(self, v4: Path) -> None:
+    def test_a_damaged_last_record_is_found(self, v4: Path) -> None:
         last = records(v4)[-1].physical_offset
         flip(v4 / LOG, last + 4)
         assert found(checked(v4)) == [(LOG, last, last, ProblemKind.RECORD_MAGIC)]
@@ -249,7 +255,7 @@ class TestTheLog:
         assert report.ok
         assert [w[:4] for w in report.warnings] == [(LOG, 3137, None, ProblemKind.STALE_TAIL)]
 
-    def test_a_lost_end(self, ours: Path) -> None:
+    def test_a_lost_end_is_found(self, ours: Path) -> None:
         last = sorted((ours / "commitlog").iterdir())[-1]
         overwrite(last, 0, bytes(2048))
         base = int(last.name)
@@ -374,7 +380,7 @@ def test_findings_are_bounded() -> None:
     assert (len(findings.problems), findings.omitted) == (FINDINGS_MAX, 5)
 
 
-def test_damaged_ranges() -> None:
+def test_damaged_ranges_contain_their_offsets() -> None:
     ranges = DamagedRanges()
     ranges.add(100, 200)
     ranges.add(50, 60)

@@ -111,7 +111,7 @@ class TestTheIndex:
         return next((v4 / "index").iterdir())
 
     @pytest.mark.parametrize("field", list(INDEX_HEADER.offsets))
-    def test_the_header(self, field: str, v4: Path, index: Path) -> None:
+    def test_a_wrong_header_is_found(self, field: str, v4: Path, index: Path) -> None:
         at = INDEX_HEADER.offsets[field]
         flip(index, at + (3 if field.endswith("count") else 7))
         (problem,) = checked(v4).problems
@@ -122,7 +122,7 @@ class TestTheIndex:
         flip(index, 0, 7)
         assert (f"index/{index.name}", 0, None, ProblemKind.INDEX_FILE) in found(checked(v4))
 
-    def test_a_slot(self, v4: Path, index: Path) -> None:
+    def test_a_wrong_slot_is_found(self, v4: Path, index: Path) -> None:
         content = index.read_bytes()
         slot = next(n for n in range(100) if any(content[slot_at(n) : slot_at(n) + 4]))
         flip(index, slot_at(slot) + 3)
@@ -139,7 +139,7 @@ class TestTheIndex:
         ],
     )
     @pytest.mark.parametrize("number", [2, 17, 38])
-    def test_an_entry(
+    def test_a_wrong_entry_is_found(
         self, field: str, kind: ProblemKind, number: int, v4: Path, index: Path
     ) -> None:
         at = entry_at(100, number)

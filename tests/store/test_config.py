@@ -107,7 +107,7 @@ def test_each_setting_is_read_by_its_name_and_keys(name: str) -> None:
         assert StoreConfig.from_mapping({key: text}).config == by_name
 
 
-def test_typed_values() -> None:
+def test_values_of_a_broker_conf_are_typed() -> None:
     config = StoreConfig.from_mapping(
         {
             "brokerIP1": "fe80:0::1",
@@ -221,7 +221,7 @@ def test_values_from_python_are_checked(changes: dict[str, Any], message: str) -
         assert message in str(raised.value)
 
 
-def test_replace() -> None:
+def test_replace_checks_the_settings() -> None:
     config = StoreConfig(role=BrokerRole.SLAVE).replace(consume_queue_file_size=1_999)
     assert config == StoreConfig(role=BrokerRole.SLAVE, consume_queue_file_size=2_000)
     with pytest.raises(ConfigError, match=r"flush_intervall_ms = 5: no such setting; did you mean"):

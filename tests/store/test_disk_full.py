@@ -112,7 +112,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("shape", ["log", "queues", "index"])
-def test_a_full_disk(tmpfs: Path, mode: str, shape: str) -> None:
+def test_a_program_survives_a_full_disk(tmpfs: Path, mode: str, shape: str) -> None:
     program = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmpfs), mode, shape],
         cwd=ROOT,

@@ -168,7 +168,9 @@ class TestBytes:
         late.join(PATIENCE_S)
         assert not late.is_alive()
 
-    def test_but_not_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_batch_waits_for_dispatch_only_for_a_while(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
         with nothing_dispatched(store):
             for number in range(5):

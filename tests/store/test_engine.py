@@ -88,7 +88,7 @@ class TestFailedOpen:
 
 
 class TestClose:
-    def test_twice(self, store: Store) -> None:
+    def test_a_second_close_does_nothing(self, store: Store) -> None:
         put_all(store, [b"a"])
         store.close()
         store.close()
@@ -122,7 +122,9 @@ class TestClose:
         assert all(len(buffer) == 95 for buffer in slices)
 
     @pytest.mark.parametrize("mode", list(FlushMode))
-    def test_while_others_put(self, open_store: OpenStore, mode: FlushMode) -> None:
+    def test_puts_during_close_are_stored_or_refused(
+        self, open_store: OpenStore, mode: FlushMode
+    ) -> None:
         """Each put is either stored or refused, and nothing else happens."""
         stored: list[int] = []
         statuses: set[PutStatus] = set()
@@ -190,7 +192,7 @@ class TestClose:
 
 
 class TestUseAfterClose:
-    def test_puts(self, store: Store) -> None:
+    def test_puts_are_refused(self, store: Store) -> None:
         put_all(store, [b"a"])
         store.close()
         result = store.try_put(Message("T", b"b"))
@@ -201,7 +203,7 @@ class TestUseAfterClose:
         with pytest.raises(StoreReadOnlyError):
             store.put(Message("new", b"b"))
 
-    def test_reads(self, store: Store, machine: Machine) -> None:
+    def test_reads_raise(self, store: Store, machine: Machine) -> None:
         put_all(store, [b"a"], keys=["k"])
         put_all(store, [b"a"], topic="U")
         store.get("T")
@@ -219,7 +221,7 @@ class TestUseAfterClose:
                 read()
         assert not machine.files.open_files
 
-    def test_the_rest_does_no_harm(self, store: Store) -> None:
+    def test_other_calls_do_no_harm(self, store: Store) -> None:
         put_all(store, [b"a"])
         end = store.log_range
         store.close()

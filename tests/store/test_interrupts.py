@@ -57,7 +57,7 @@ def put_batch(store: Store, body: bytes) -> None:
 @pytest.mark.parametrize("pool", [True, False])
 @pytest.mark.parametrize("action", [put, put_batch])
 @pytest.mark.parametrize("size", [3000, 300])  # with and without the end of a file
-def test_an_interrupted_put(
+def test_a_put_after_an_interrupted_one_succeeds(
     open_store: OpenStore, action: Callable[[Store, bytes], None], size: int, pool: bool
 ) -> None:
     store = open_store(write_buffer_pool=pool, write_buffer_count=2, log=4096, units=1000)

@@ -64,7 +64,7 @@ class TestStoresOfJava:
         assert queues(java_store) == queues(GOLDEN / NAME)
         assert checked(java_store).ok
 
-    def test_a_second_crash(self, java_store: Path, tmp_path: Path) -> None:
+    def test_a_second_crash_keeps_the_light_queues(self, java_store: Path, tmp_path: Path) -> None:
         with Store.open(java_store) as store:
             store.put(naming(A))
             assert store.wait_dispatched()
@@ -74,7 +74,7 @@ class TestStoresOfJava:
             assert bodies(store, A) == [*IN_A, 99]
         assert checked(tmp_path / "copy").ok
 
-    def test_rebuilt_from_the_log(self, tmp_path: Path) -> None:
+    def test_light_queues_are_rebuilt_from_the_log(self, tmp_path: Path) -> None:
         with StoreView.open(GOLDEN / NAME) as view:
             rebuild(view, tmp_path / "new", DELAYS, lambda done: None)
         assert derived(tmp_path / "new") == derived(GOLDEN / NAME)
@@ -145,7 +145,7 @@ class TestPuts:
         with Store.open(tmp_path / "store", small_config(light_queues=True)) as store:
             yield store
 
-    def test_numbers_go_on(self, java_store: Path) -> None:
+    def test_numbers_continue_those_of_java(self, java_store: Path) -> None:
         with Store.open(java_store) as store:
             assert store.max_offset(A) == len(IN_A)
             place = store.put(naming(B, A, B, INNER_MULTI_QUEUE_OFFSET="5"))
@@ -176,26 +176,28 @@ class TestPuts:
         assert store.topics() == ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "mqtt"]
 
     @pytest.mark.parametrize("name", ["other", "%LMQ%a/b", ""])
-    def test_a_name_that_is_none(self, store: Store, name: str) -> None:
+    def test_a_name_that_is_not_a_light_queue_is_refused(self, store: Store, name: str) -> None:
         with pytest.raises(IllegalMessageError) as raised:
             store.put(naming(A, name, B))
         assert str(raised.value) == (
             f"INNER_MULTI_DISPATCH: {name!r} is not a light queue; its name must begin with %LMQ%"
         )
 
-    def test_too_many(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_light_queues_are_refused(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(putting, "LIGHT_QUEUES_MAX", 1)
         store.put(naming(A))
         store.put(naming(A))
         with pytest.raises(IllegalMessageError, match="%LMQ%b: there are 1 light queues already"):
             store.put(naming(B))
 
-    def test_not_in_batches(self, store: Store) -> None:
+    def test_batches_cannot_name_light_queues(self, store: Store) -> None:
         with pytest.raises(IllegalMessageError, match="messages of a batch cannot name light"):
             store.put_batch([naming(A), naming(A)])
 
 
-def test_broker_conf() -> None:
+def test_light_queues_are_enabled_in_broker_conf() -> None:
     loaded = StoreConfig.from_properties("enableLmq=true\nenableMultiDispatch=true\n")
     assert loaded.config.light_queues
     assert [str(remark.key) for remark in loaded.ignored] == ["enableMultiDispatch"]
@@ -215,11 +217,13 @@ class TestNames:
             ("%LMQ%../../etc,%LMQ%b", "1,2", [(B, 2)]),
         ],
     )
-    def test_numbered(self, names: str, numbers: str, found: list[tuple[str, int]]) -> None:
+    def test_numbered_queues_are_parsed(
+        self, names: str, numbers: str, found: list[tuple[str, int]]
+    ) -> None:
         properties = f"INNER_MULTI_DISPATCH\x01{names}\x02INNER_MULTI_QUEUE_OFFSET\x01{numbers}\x02"
         assert light.numbered_queues(properties.encode()) == found
 
-    def test_none(self) -> None:
+    def test_names_without_numbers_give_no_queues(self) -> None:
         assert light.numbered_queues(b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02") == []
 
 

@@ -25,7 +25,7 @@ class TestByPlace:
             assert record is not None and record.queue_offset == number
 
     @pytest.mark.parametrize("offset", [-1, 1, 5, 4095, 4096, 10**9, 2**62])
-    def test_nothing_begins_there(self, store: Store, offset: int) -> None:
+    def test_an_offset_without_a_record(self, store: Store, offset: int) -> None:
         put_all(store, [b"x"])
         assert store.at(offset) is None
 
@@ -48,7 +48,7 @@ class TestByPlace:
         assert store.by_id(encode_message_id(store.config.store_host, 4000)) is None
 
     @pytest.mark.parametrize("message_id", ["", "xyz", "0" * 31, "0" * 33, "g" * 32])
-    def test_by_what_is_no_id(self, store: Store, message_id: str) -> None:
+    def test_an_invalid_id_is_refused(self, store: Store, message_id: str) -> None:
         with pytest.raises(FormatError):
             store.by_id(message_id)
 
@@ -115,14 +115,14 @@ class TestByKey:
         assert store.query("A#b", "c") == []
         assert len(store.query("A", "b#c")) == 1
 
-    def test_number(self, open_store: OpenStore) -> None:
+    def test_the_number_of_results_is_limited(self, open_store: OpenStore) -> None:
         store = open_store(default_query_count=3, max_query_count=5)
         put_all(store, numbered(9), keys=["k"])
         assert len(store.query("T", "k")) == 3
         assert len(store.query("T", "k", max_count=4)) == 4
         assert len(store.query("T", "k", max_count=100)) == 5
 
-    def test_over_many_files(self, open_store: OpenStore, root: Path) -> None:
+    def test_a_query_spans_many_files(self, open_store: OpenStore, root: Path) -> None:
         store = open_store(slots=4, entries=8, max_query_count=100)
         put_all(store, numbered(50), keys=["k", "other"])
         assert len(list((root / "index").iterdir())) > 10
@@ -162,7 +162,9 @@ class TestByKey:
         found = [m.queue_offset for m in store.query("T", "k", max_count=64)]
         assert found == list(range(99, store.min_offset("T") - 1, -1))[:64]
 
-    def test_without_an_index(self, open_store: OpenStore, root: Path) -> None:
+    def test_a_store_without_an_index_finds_nothing(
+        self, open_store: OpenStore, root: Path
+    ) -> None:
         store = open_store(index_enabled=False)
         put_all(store, [b"x"], keys=["k"])
         assert store.query("T", "k") == []
@@ -199,7 +201,7 @@ class TestByTime:
             (10**6, 12, 11, 11),
         ],
     )
-    def test_boundaries(
+    def test_boundaries_select_messages(
         self, timed: Store, time: int, lower: int, upper: int, nearest: int
     ) -> None:
         found = [

@@ -54,7 +54,9 @@ def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("mode", FlushMode)
-def test_in_the_background(root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode) -> None:
+def test_background_threads_survive_a_memory_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode
+) -> None:
     """Neither who syncs nor who keeps house gives up: no sync has failed."""
     monkeypatch.setattr(flusher, "OUT_OF_MEMORY_PAUSE_MS", 1)
     failures = []
@@ -104,7 +106,7 @@ def test_between_a_unit_and_the_note_that_it_is_not_synced(root: Path) -> None:
         assert dirty.refused and dirty == {queues.open("T", 0)}
 
 
-def test_at_a_clean_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_error_at_a_clean_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(root, small_config())
     put_all(store, [b"x"])
 

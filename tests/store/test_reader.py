@@ -35,18 +35,18 @@ class TestStatuses:
         assert answer(store, offset) == ("NO_MESSAGE_IN_QUEUE", 0)
 
     @pytest.mark.parametrize("offset", [-1, 0, 11])
-    def test_before_the_first(self, open_store: OpenStore, offset: int) -> None:
+    def test_an_offset_before_the_first_message(self, open_store: OpenStore, offset: int) -> None:
         store = beheaded(open_store)
         low = store.min_offset("T")
         assert low > 11
         assert answer(store, offset) == ("OFFSET_TOO_SMALL", low)
 
-    def test_at_the_end(self, store: Store) -> None:
+    def test_an_offset_at_the_end(self, store: Store) -> None:
         put_all(store, numbered(3))
         assert answer(store, 3) == ("OFFSET_OVERFLOW_ONE", 3)
 
     @pytest.mark.parametrize("offset", [4, 1000, 2**60])
-    def test_behind_the_end(self, store: Store, offset: int) -> None:
+    def test_an_offset_after_the_end(self, store: Store, offset: int) -> None:
         put_all(store, numbered(3))
         assert answer(store, offset) == ("OFFSET_OVERFLOW_BADLY", 3)
 
@@ -68,13 +68,13 @@ class TestStatuses:
         assert result.size == sum(len(buffer) for buffer in result.buffers)
         assert not result.suggest_slave
 
-    def test_no_match(self, store: Store) -> None:
+    def test_no_message_matches_the_tags(self, store: Store) -> None:
         put_all(store, numbered(5), tags="A")
         result = store.get("T", 0, 1, tags="B")
         assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 5)
         assert result.buffers == []
 
-    def test_the_record_is_gone(
+    def test_a_record_whose_file_was_deleted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its file went after the queue's beginning was looked up."""
@@ -154,7 +154,7 @@ class TestStatuses:
 
 
 class TestCaps:
-    def test_count(self, store: Store) -> None:
+    def test_the_requested_count_is_respected(self, store: Store) -> None:
         put_all(store, numbered(9))
         assert [answer(store, 0, count=n)[1] for n in (1, 2, 8)] == [1, 2, 8]
 
@@ -216,13 +216,13 @@ class TestCaps:
         with Store.open(tmp_path / "data", config, system=machine.system) as cold:
             assert answer(cold, 0) == ("FOUND", 3)
 
-    def test_one_queue_file_a_call(self, store: Store) -> None:
+    def test_a_call_reads_one_queue_file(self, store: Store) -> None:
         put_all(store, numbered(25))
         assert answer(store, 8) == ("FOUND", 10)
         assert answer(store, 10) == ("FOUND", 20)
         assert bodies(store) == numbered(25)
 
-    def test_units_looked_at(self, open_store: OpenStore) -> None:
+    def test_the_number_of_examined_units_is_limited(self, open_store: OpenStore) -> None:
         store = open_store(units=1000, max_filter_bytes=20 * 16)
         put_all(store, numbered(40), tags="A")
         result = store.get("T", tags="B", max_count=8)
@@ -264,7 +264,7 @@ class TestTags:
         self.fill(store)
         assert b"".join(bytes(m.body) for m in store.read("T", tags=tags)) == expected
 
-    def test_found_among_others(self, store: Store) -> None:
+    def test_a_matching_message_is_found_among_others(self, store: Store) -> None:
         put_all(store, numbered(8), tags="A")
         put_all(store, [b"wanted"], tags="B")
         result = store.get("T", tags="B")
@@ -277,7 +277,7 @@ class TestTags:
         put_all(store, [b"x"], tags=tag)
         assert store.get("T", tags=tag).count == 1
 
-    def test_hashes(self) -> None:
+    def test_tag_expressions_are_hashed(self) -> None:
         assert tag_hashes(None) is None
         assert tag_hashes("*") is None
         assert tag_hashes("") == frozenset()

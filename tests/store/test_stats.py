@@ -41,7 +41,7 @@ class TestStore:
         assert snapshot.get_bytes == 2 * size + batch.size // 2
         assert snapshot.put_refused == 0
 
-    def test_refused_puts(self, store: Store) -> None:
+    def test_refused_puts_are_counted(self, store: Store) -> None:
         store.try_put(Message("no/topic", b""))
         store.try_put(Message("T", b"x" * 10_000))
         snapshot = store.statistics()
@@ -53,7 +53,7 @@ class TestStore:
             store.put(Message("T", b"x"))
         assert sum(store.statistics().put_latency) == 3
 
-    def test_rates(self, store: Store, machine: Machine) -> None:
+    def test_rates_are_per_second(self, store: Store, machine: Machine) -> None:
         before = store.statistics()
         put_all(store, [b"x"] * 10)
         machine.clock.advance(100_000)

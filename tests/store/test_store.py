@@ -12,7 +12,7 @@ from firetrail.errors import SegmentSizeError
 from firetrail.format.names import segment_name
 
 
-def test_a_first_look(tmp_path: Path) -> None:
+def test_messages_are_put_and_read_back(tmp_path: Path) -> None:
     with Store.open(tmp_path / "data") as store:
         paid = store.put(Message("orders", b"1", tags="paid", keys=["o-1"]))
         store.put(Message("orders", b"2", tags="open", keys=["o-2"]))
@@ -28,7 +28,7 @@ def test_a_first_look(tmp_path: Path) -> None:
         assert store.put(Message("orders", b"3")).queue_offset == 2
 
 
-def test_what_is_there(store: Store) -> None:
+def test_topics_queues_and_offsets_are_listed(store: Store) -> None:
     put_all(store, [b"a"], topic="B", queue_id=2)
     put_all(store, [b"a", b"b"], topic="B", queue_id=10)
     put_all(store, [b"a"], topic="A")
@@ -51,7 +51,7 @@ def test_a_refused_put_leaves_no_topic_behind(open_store: OpenStore, machine: Ma
     assert open_store().topics() == []
 
 
-def test_a_store_of_all_sizes(open_store: OpenStore) -> None:
+def test_bodies_of_all_sizes_are_read_back(open_store: OpenStore) -> None:
     """Bodies of every length around the ends of files, read back as they were."""
     store = open_store(log=2048, units=3, slots=2, entries=5)
     expected = [bytes([n % 251]) * (n * 13 % 1700) for n in range(300)]
@@ -119,7 +119,7 @@ def test_many_topics_opened_at_once(open_store: OpenStore) -> None:
 
 
 class TestForeignFiles:
-    def test_beside_the_stores_own(self, open_store: OpenStore, root: Path) -> None:
+    def test_foreign_files_are_left_alone(self, open_store: OpenStore, root: Path) -> None:
         store = open_store()
         put_all(store, [b"a"], keys=["k"])
         store.close()

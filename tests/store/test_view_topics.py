@@ -58,7 +58,7 @@ class TestSomeTopics:
         listed = {call.path for call in files.calls if call.operation == "folders"}
         assert len(listed) <= 2 + 2 * 16
 
-    def test_no_queue_at_all(self, root: Path) -> None:
+    def test_a_view_without_topics_reads_no_queue(self, root: Path) -> None:
         machine = Machine()
         with StoreView.open(root, system=machine.system, topics=()) as view:
             assert not view.tails

@@ -12,7 +12,21 @@ PUT_LATENCY_BOUNDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5
 
 
 class Snapshot(NamedTuple):
-    """The counters at one moment; the difference of two snapshots is a rate."""
+    """The counters of a store at one moment; the difference of two snapshots is a rate.
+
+    Attributes:
+        time_s: The monotonic time, in seconds.
+        put_calls: Puts that stored something; a batch is one put.
+        put_messages: Messages that were stored.
+        put_bytes: Their bytes in the log.
+        put_refused: Puts that stored nothing.
+        put_latency: Timed puts per latency class of ``PUT_LATENCY_BOUNDS_MS``.
+        put_latency_max_ms: The longest put.
+        get_calls: Gets.
+        get_messages: Messages that gets have returned.
+        get_bytes: Their bytes.
+        get_found: Gets that found at least one message.
+    """
 
     time_s: float
     put_calls: int
@@ -25,7 +39,6 @@ class Snapshot(NamedTuple):
     get_messages: int
     get_bytes: int
     get_found: int
-    """Gets that found at least one message."""
 
     def put_times_since(self, earlier: Snapshot) -> list[int]:
         """Return the puts of each latency class since ``earlier``.

@@ -88,7 +88,7 @@ class TestFollow:
             stop.set()
             busy.join()
 
-    def test_many_at_once(self, open_store: OpenStore) -> None:
+    def test_every_follower_sees_all_messages(self, open_store: OpenStore) -> None:
         store = open_store(log=1 << 16)
         followers = [Follower(store.follow("T")) for _ in range(4)]
         put_all(store, [b"%d" % n for n in range(50)])
@@ -104,7 +104,7 @@ class TestFollow:
         following.close()  # type: ignore[attr-defined]
         assert store._engine.arrivals._waiting == 0
 
-    def test_close_while_one_reads(self, open_store: OpenStore) -> None:
+    def test_close_ends_a_follower_at_any_moment(self, open_store: OpenStore) -> None:
         """Whatever moment it is caught in, it ends; what it has seen is in order."""
         for _ in range(5):
             store = open_store(log=1 << 16, units=1000)
@@ -132,7 +132,7 @@ class TestArrivals:
             assert arrivals.wait(mark, PATIENCE_S)
             assert not arrivals.wait(arrivals.mark, 0)
 
-    def test_the_end(self) -> None:
+    def test_a_wait_ends_when_arrivals_are_closed(self) -> None:
         arrivals = Arrivals()
         with arrivals.watched():
             arrivals.notice([Arrival("T", 0, 1, 1)])
@@ -142,7 +142,7 @@ class TestArrivals:
 
 
 class TestWaitDispatched:
-    def test_of_nothing(self, store: Store) -> None:
+    def test_returns_at_once_without_messages(self, store: Store) -> None:
         assert store.wait_dispatched(0)
 
     def test_of_what_is_in_no_queue(self, store: Store) -> None:
@@ -150,7 +150,9 @@ class TestWaitDispatched:
         assert store.wait_dispatched(PATIENCE_S)
 
     @pytest.mark.parametrize("close", [True, False])
-    def test_that_does_not_come(self, store: Store, machine: Machine, close: bool) -> None:
+    def test_times_out_or_ends_with_the_store(
+        self, store: Store, machine: Machine, close: bool
+    ) -> None:
         with machine.files.stalled("map", "consumequeue"):
             store.put(Message("T", b"a"))
             if close:

@@ -37,12 +37,12 @@ class TestWaking:
             assert store.wait_dispatched(PATIENCE_S)
         assert len(bodies(store)) == 5
 
-    def test_so_does_a_batch(self, store: Store) -> None:
+    def test_a_batch_wakes_the_dispatcher(self, store: Store) -> None:
         eventually(lambda: is_waiting(store))
         store.put_batch([Message("T", b"a")])
         assert store.wait_dispatched(PATIENCE_S)
 
-    def test_and_a_sync(self, open_store: OpenStore) -> None:
+    def test_a_sync_wakes_the_dispatcher(self, open_store: OpenStore) -> None:
         store = open_store(flush=FlushMode.SYNC)
         for _ in range(3):
             eventually(lambda: is_waiting(store))
@@ -81,7 +81,7 @@ class TestWaking:
         eventually(lambda: store.max_offset("T") == 1)
         dispatcher.__class__ = Sleepy.__mro__[1]
 
-    def test_behind_in_bytes(self, store: Store, machine: Machine) -> None:
+    def test_dispatch_behind_counts_bytes(self, store: Store, machine: Machine) -> None:
         size = store.put(Message("T", b"a")).size
         assert store.wait_dispatched(PATIENCE_S)
         with machine.files.stalled("map", "consumequeue/U"):
@@ -219,7 +219,7 @@ class TestDiskFull:
         eventually(lambda: {heard.topic: heard.max_offset for heard in told} == expected)
 
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
-    def test_closed_meanwhile(
+    def test_a_store_closed_on_a_full_disk_is_derived_later(
         self, open_store: OpenStore, machine: Machine, root: Path, kind: str
     ) -> None:
         """The log is whole; the rest is derived when the store is opened again."""
@@ -285,7 +285,7 @@ class TestFailure:
         with pytest.raises(FlushFailedError, match="Input/output error"):
             store.close()
 
-    def test_garbage_in_the_log(self, store: Store) -> None:
+    def test_garbage_in_the_log_stops_dispatch(self, store: Store) -> None:
         put_all(store, [b"a"])
         segment = store._engine.log.queue.segments[0]
         with store._engine.log._lock:

@@ -51,7 +51,7 @@ class TestAppend:
         assert [found(file, n) for n in range(399)] == [[100 * n + 100] for n in range(399)]
         assert found(file, 399) == []
 
-    def test_header(self, file: IndexFile) -> None:
+    def test_the_header_covers_the_entries(self, file: IndexFile) -> None:
         fill(file, 3)
         header = file.header
         assert (header.begin_offset, header.end_offset) == (100, 300)
@@ -157,7 +157,9 @@ class TestLoad:
         again.segment.close()
 
     @pytest.mark.parametrize("content", [b"x", b"rubbish" * 5, bytes(41), b"\xff" * 4096])
-    def test_what_is_no_index_file(self, machine: Machine, tmp_path: Path, content: bytes) -> None:
+    def test_a_file_that_is_not_an_index_file_is_refused(
+        self, machine: Machine, tmp_path: Path, content: bytes
+    ) -> None:
         path = tmp_path / "20260101000000000"
         path.write_bytes(content)
         with pytest.raises(StoreDamagedError, match="not an index file") as caught:
@@ -193,7 +195,7 @@ class TestCut:
         file.cut(10, START_MS)
         assert found(file, 7, 20) == list(range(19, 9, -1))
 
-    def test_of_everything(self, file: IndexFile) -> None:
+    def test_a_cut_of_all_entries_clears_the_file(self, file: IndexFile) -> None:
         fill(file, 5)
         file.cut(0, None)
         assert file.header.next_entry == 1
@@ -202,6 +204,8 @@ class TestCut:
         assert file.header.begin_offset == 100
 
     @pytest.mark.parametrize(("log_end", "kept"), [(0, 0), (100, 0), (101, 1), (250, 2), (9999, 5)])
-    def test_kept_before(self, file: IndexFile, log_end: int, kept: int) -> None:
+    def test_entries_before_the_log_end_are_kept(
+        self, file: IndexFile, log_end: int, kept: int
+    ) -> None:
         fill(file, 5)
         assert file.kept_before(log_end) == kept

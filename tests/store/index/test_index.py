@@ -75,14 +75,14 @@ class TestFiles:
         assert bench.query() == []
         assert not bench.folder.exists()
 
-    def test_roll(self, bench: Bench) -> None:
+    def test_full_files_roll_over(self, bench: Bench) -> None:
         bench.put(1, 13)
         assert len(bench.index.files) == len(os.listdir(bench.folder)) == 3
         assert bench.query() == [100 * n for n in range(12, 0, -1)]
         assert bench.index.end_offset == 1200
         assert bench.index.end[0] == START_MS + 12_000
 
-    def test_are_found_again(self, bench: Bench) -> None:
+    def test_files_are_loaded_and_continued(self, bench: Bench) -> None:
         bench.put(1, 13)
         bench.index = bench.load()
         assert bench.query() == [100 * n for n in range(12, 0, -1)]
@@ -135,7 +135,7 @@ class TestQuery:
         bench.put(1, 20)
         assert bench.query(limit=2) == [1900, 1800]
 
-    def test_while_files_expire(self, bench: Bench) -> None:
+    def test_a_query_sees_what_is_left_while_files_expire(self, bench: Bench) -> None:
         """A query that began before sees what is left."""
         bench.put(1, 13)
         files = bench.index.files
@@ -151,7 +151,7 @@ class TestQuery:
 
 
 class TestDiskFull:
-    def test_at_the_roll(self, bench: Bench, machine: Machine) -> None:
+    def test_a_full_disk_at_a_roll_leaves_no_files(self, bench: Bench, machine: Machine) -> None:
         bench.put(1, 6)
         machine.files.fill_disk()
         for _ in range(5):
@@ -197,7 +197,7 @@ class TestExpiry:
         assert bench.query() == [1700, 1600]
         assert len(os.listdir(bench.folder)) == 1
 
-    def test_wait_for_readers(self, bench: Bench) -> None:
+    def test_expired_files_wait_for_readers(self, bench: Bench) -> None:
         bench.put(1, 13)
         held = bench.index.files[0].segment.view[:40]
         assert bench.index.delete_expired(600, 60_000) == 1
@@ -231,7 +231,9 @@ class TestCut:
     @pytest.mark.parametrize(
         ("log_end", "files", "kept"), [(1250, 3, 12), (1150, 3, 11), (1100, 2, 10), (350, 1, 3)]
     )
-    def test_of_what_was_synced(self, bench: Bench, log_end: int, files: int, kept: int) -> None:
+    def test_a_trusted_cut_keeps_what_was_synced(
+        self, bench: Bench, log_end: int, files: int, kept: int
+    ) -> None:
         bench.put(1, 13)
         assert self.cut(bench, log_end, trusted=True) == log_end
         assert len(bench.index.files) == len(os.listdir(bench.folder)) == files
@@ -257,7 +259,7 @@ class TestCut:
         assert (plan.files, plan.keep) == (1, 2)
 
     @pytest.mark.parametrize("trusted", [True, False])
-    def test_of_everything(self, bench: Bench, trusted: bool) -> None:
+    def test_a_cut_before_all_entries_keeps_one_file(self, bench: Bench, trusted: bool) -> None:
         bench.put(1, 13)
         assert self.cut(bench, 50, trusted=trusted) == (50 if trusted else 0)
         assert bench.query() == []
@@ -265,6 +267,6 @@ class TestCut:
         bench.put(1, 3)
         assert bench.query() == [200, 100]
 
-    def test_of_nothing(self, bench: Bench) -> None:
+    def test_a_cut_of_an_empty_index(self, bench: Bench) -> None:
         assert self.cut(bench, 1000, trusted=True) == 1000
         assert self.cut(bench, 1000, trusted=False) == 0

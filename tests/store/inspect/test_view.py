@@ -37,7 +37,7 @@ def walked(view: StoreView) -> tuple[list[int], list[Damage]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_stores(name: str) -> None:
+def test_golden_stores_are_read_completely(name: str) -> None:
     expected = records(GOLDEN / name)
     with StoreView.open(GOLDEN / name) as view:
         assert view.state is (StoreState.CRASHED if name in CRASHED else StoreState.CLOSED)
@@ -94,7 +94,7 @@ def test_no_file_is_left_open() -> None:
 
 
 class TestInUse:
-    def test_by_this_process(self, tmp_path: Path) -> None:
+    def test_a_store_that_this_process_has_open(self, tmp_path: Path) -> None:
         with Store.open(tmp_path / "s", small_config()) as store:
             offsets = put_all(store, [b"%d" % n for n in range(40)], keys=["k"])
             before = state(tmp_path)
@@ -116,7 +116,7 @@ class TestInUse:
             )
             assert "StoreLockedError" in told.stderr
 
-    def test_by_another_process(self, tmp_path: Path) -> None:
+    def test_a_store_that_another_process_has_open(self, tmp_path: Path) -> None:
         with subprocess.Popen(
             [sys.executable, "-c", _WRITES, tmp_path / "s"],
             stdin=subprocess.PIPE,
@@ -338,7 +338,7 @@ class TestWhatDoesNotFit:
 
 
 @pytest.mark.parametrize("make", ["missing", "file", "empty", "foreign"])
-def test_not_a_store(make: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(make: str, tmp_path: Path) -> None:
     path = tmp_path / "s"
     if make == "file":
         path.touch()

@@ -41,7 +41,7 @@ def test_a_range_of_units() -> None:
     assert [bytes(buffer) for buffer in answer.buffers] == [LOG[20:30], LOG[30:40], LOG[40:50]]
 
 
-def test_caps() -> None:
+def test_results_respect_the_limits() -> None:
     answer = cursor(UNITS, count_max=2).get(FIRST, 5)
     assert answer is not None and answer.count == 2
     answer = cursor(UNITS, bytes_max=35).get(FIRST, 5)
@@ -59,7 +59,7 @@ def test_offsets_outside_of_the_file(offset: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**62)])
-def test_nothing_asked_for(count: int) -> None:
+def test_a_count_below_one_is_left_to_the_caller(count: int) -> None:
     assert cursor(UNITS).get(FIRST, count) is None
 
 
@@ -85,7 +85,7 @@ def test_units_that_point_elsewhere(offset: int, size: int) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(0, 40))
-def test_answers_stay_inside(offset: int, size: int, count: int) -> None:
+def test_results_stay_inside_the_log(offset: int, size: int, count: int) -> None:
     answer = cursor([ConsumeQueueUnit(offset, size, 0)]).get(FIRST, count)
     if answer is not None:
         assert offset >= BASE and offset + size <= BASE + 150
@@ -116,7 +116,7 @@ class TestFirstBad:
 
     @pytest.mark.parametrize("number", [0, 1, 2])
     @pytest.mark.parametrize("bad", ["magic", "size", "zeros"])
-    def test_one(self, bad: str, number: int) -> None:
+    def test_the_first_bad_record_is_found(self, bad: str, number: int) -> None:
         records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)] * 2
         records[number] = {
             "magic": self.head(self.SIZE, layout.MAGIC_BLANK),
@@ -125,7 +125,7 @@ class TestFirstBad:
         }[bad]
         assert [answer.first_bad() for answer in self.answers(records)] == [number] * 2
 
-    def test_none(self) -> None:
+    def test_good_records_give_minus_one(self) -> None:
         records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)]
         assert [answer.first_bad() for answer in self.answers(records)] == [-1, -1]
         assert GetResult(GetStatus.NO_MATCHED_MESSAGE, 9, 0, 9).first_bad() == -1

@@ -94,7 +94,7 @@ def raw(queue: list[ConsumeQueueUnit]) -> bytes:
     st.integers(BASE, READABLE),
     tag_sets,
 )
-def test_as_the_model(
+def test_selects_as_the_model_does(
     first: list[ConsumeQueueUnit],
     second: list[ConsumeQueueUnit],
     count_max: int,

@@ -36,14 +36,14 @@ except StoreLockedError as error:
 
 
 class TestNotAStore:
-    def test_a_file(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_file_is_not_a_store(self, machine: Machine, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x")
         with pytest.raises(NotAStoreError, match="file: not a folder"):
             Store.open(tmp_path / "file", system=machine.system)
         with pytest.raises(NotAStoreError, match="file: not a folder"):
             check_is_store(machine.system, tmp_path / "file")
 
-    def test_below_a_file(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_path_below_a_file_is_refused(self, machine: Machine, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x")
         with pytest.raises(StoreError, match="file"):
             Store.open(tmp_path / "file" / "data", system=machine.system)
@@ -82,21 +82,23 @@ class TestNotAStore:
 
 class TestNoPermission:
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-    def test_to_make_the_folder(self, machine: Machine, root: Path, code: int) -> None:
+    def test_a_folder_that_cannot_be_created(self, machine: Machine, root: Path, code: int) -> None:
         machine.files.fail("begin_folder", code)
         with pytest.raises(
             StoreError, match=rf"data: cannot be used as a store: {os.strerror(code)}"
         ):
             Store.open(root, small_config(), system=machine.system)
 
-    def test_to_read_it(self, machine: Machine, store: Store, root: Path) -> None:
+    def test_a_folder_that_cannot_be_read(self, machine: Machine, store: Store, root: Path) -> None:
         store.close()
         machine.files.fail("names", errno.EACCES)
         with pytest.raises(StoreError, match="data: cannot be used as a store: Permission denied"):
             Store.open(root, small_config(), system=machine.system)
 
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-    def test_to_write_to_it(self, machine: Machine, store: Store, root: Path, code: int) -> None:
+    def test_a_lock_file_that_cannot_be_written(
+        self, machine: Machine, store: Store, root: Path, code: int
+    ) -> None:
         put_all(store, [b"a"])
         store.close()
         before = tree(root)
@@ -111,7 +113,7 @@ class TestNoPermission:
 
     @pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "checkpoint", "abort"])
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EMFILE])
-    def test_for_some_of_the_files(
+    def test_a_file_that_cannot_be_opened(
         self, machine: Machine, open_store: OpenStore, root: Path, name: str, code: int
     ) -> None:
         store = open_store()
@@ -133,7 +135,9 @@ class TestNoPermission:
 
 
 class TestLock:
-    def test_against_this_process(self, open_store: OpenStore, root: Path) -> None:
+    def test_a_second_open_in_this_process_is_refused(
+        self, open_store: OpenStore, root: Path
+    ) -> None:
         store = open_store()
         put_all(store, [b"a"])
         for path in (root, root / ".." / root.name, Path(os.path.relpath(root))):
@@ -155,7 +159,9 @@ class TestLock:
         assert lock_owner(machine.system, root) == os.getpid()
         put_all(store, [b"b"])
 
-    def test_of_another_process(self, open_store: OpenStore, root: Path, machine: Machine) -> None:
+    def test_the_owner_in_another_process_is_named(
+        self, open_store: OpenStore, root: Path, machine: Machine
+    ) -> None:
         with subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(root)],
             stdin=subprocess.PIPE,
@@ -198,7 +204,9 @@ class TestLock:
         taken[0].release()
         FolderLock(machine.system, tmp_path).release()
 
-    def test_who_held_it_last(self, machine: Machine, tmp_path: Path) -> None:
+    def test_the_lock_shows_whether_java_held_it_last(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
         for content, javas in ((b"", False), (b"lock", True)):
             (tmp_path / "lock").write_bytes(content)
             for expected in (javas, False):
@@ -220,7 +228,9 @@ class TestAbort:
         store.close()
         assert not (root / "abort").exists()
 
-    def test_whose_it_is(self, machine: Machine, tmp_path: Path) -> None:
+    def test_the_abort_file_shows_whether_firetrail_wrote_it(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
         abort = AbortFile(machine.system, tmp_path)
         assert not abort.exists and not abort.is_ours
         for java in (b"", b"12345"):

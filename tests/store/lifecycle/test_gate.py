@@ -27,7 +27,7 @@ def test_the_newest_detail_counts() -> None:
     assert gate.refusal == "the disk is nearly full: 95% used"
 
 
-def test_for_good() -> None:
+def test_shut_for_good_takes_no_lock() -> None:
     gate = Gate()
     with gate._guard:  # which a thread that is gone may hold
         gate.shut_for_good("not here")

@@ -181,7 +181,7 @@ def test_without_a_readable_list(closed: Path, spoil: Callable[[Path], None]) ->
 
 class TestStoresOfJava:
     @pytest.mark.parametrize("name", ["v4-clean", "v5-clean"])
-    def test_a_missing_queue(
+    def test_a_missing_queue_is_rebuilt(
         self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         root = copy_of(name, tmp_path)
@@ -278,7 +278,9 @@ class TestStoresOfJava:
         with Store.open(closed) as store:
             assert store.max_offset("t1", 0) == end > 0
 
-    def test_little_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_a_sample_of_the_log_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(evidence, "SAMPLED_FILES", 1)
         monkeypatch.setattr(evidence, "SAMPLED_BYTES", 200)
         root = copy_of("v5-clean", tmp_path)
@@ -287,7 +289,7 @@ class TestStoresOfJava:
             assert "T6" not in store.topics()
 
 
-def test_no_space_for_the_list(
+def test_a_full_disk_removes_the_inventory(
     closed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -157,7 +157,7 @@ class TestUnclean:
         check_whole(again, numbered(count + 1))
 
     @pytest.mark.parametrize("mode", list(FlushMode))
-    def test_synced_as_it_goes(
+    def test_recovery_after_several_watermarks(
         self, open_store: OpenStore, root: Path, tmp_path: Path, mode: FlushMode
     ) -> None:
         store = open_store(flush=mode)
@@ -213,7 +213,9 @@ class TestUnclean:
         check_whole(again, numbered(5))
         assert len(again.query("T", "b4")) == len(again.query("T", "a4")) == 1
 
-    def test_is_idempotent(self, open_store: OpenStore, root: Path, tmp_path: Path) -> None:
+    def test_a_repeated_recovery_ends_the_same(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
         store = open_store()
         offsets = put_all(store, numbered(30), keys=["k"])
         image = crash_image(root, tmp_path / "image")
@@ -381,7 +383,9 @@ class TestNumbering:
         machine.clock.ms -= 5000
         assert open_store(image).put(Message("T", b"x")).store_time == START_MS
 
-    def test_queue_offsets_go_on(self, open_store: OpenStore, root: Path, tmp_path: Path) -> None:
+    def test_queue_offsets_continue_after_a_crash(
+        self, open_store: OpenStore, root: Path, tmp_path: Path
+    ) -> None:
         store = open_store()
         for topic in "AB":
             for queue in range(3):

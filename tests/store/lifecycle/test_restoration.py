@@ -110,7 +110,7 @@ def test_what_is_lost_is_rebuilt(killed: Path, loss: str, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_index_files(tmp_path: Path, number: int) -> None:
+def test_missing_or_short_index_files_are_rebuilt(tmp_path: Path, number: int) -> None:
     """Each one, missing or short, in a store that was closed and in one that was killed."""
     root = tmp_path / "store"
     with BrokerStore.open(root, CONFIG) as store:
@@ -301,7 +301,9 @@ class TestRemovedTopics:
 class TestStoresOfJava:
     @pytest.mark.parametrize("name", ["v4-clean", "v5-clean"])
     @pytest.mark.parametrize("loss", ["consumequeue/T1", "consumequeue/T1/0", "consumequeue"])
-    def test_killed(self, name: str, loss: str, tmp_path: Path) -> None:
+    def test_lost_queues_of_a_killed_java_store_are_rebuilt(
+        self, name: str, loss: str, tmp_path: Path
+    ) -> None:
         root = copy_of(name, tmp_path)
         before = units_of(root)
         (root / "abort").write_bytes(b"")

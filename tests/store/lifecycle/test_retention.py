@@ -129,7 +129,7 @@ class TestByDisk:
         round_of(full)
         assert not full.refusal
 
-    def test_other_levels(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_configured_disk_ratios_are_used(self, open_store: OpenStore, machine: Machine) -> None:
         store = filled(
             open_store,
             disk_max_used_ratio=0.2,
@@ -146,7 +146,9 @@ class TestByDisk:
 class TestLog:
     """Nothing is deleted in silence."""
 
-    def test_expired_files(self, full: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_removal_of_expired_files_is_logged(
+        self, full: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.INFO)
         age(full, 80 * HOUR_MS, 0)
         path = full._engine.log.queue.segments[0].path
@@ -193,7 +195,7 @@ class TestNever:
         assert store.wait_dispatched()
         assert store.max_offset("U") == 1
 
-    def test_what_is_not_on_disk(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_unsynced_files_are_not_deleted(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store()
         put_all(store, [b"x" * 1000] * 12)
         assert store.flushed_offset == 0
@@ -202,7 +204,7 @@ class TestNever:
         assert store.delete_expired(forced=True) > 0
         store.flush()
 
-    def test_two_at_once(self, open_store: OpenStore) -> None:
+    def test_two_rounds_at_once_keep_the_active_file(self, open_store: OpenStore) -> None:
         """The housekeeper's round and a call from outside do not add up to the active file."""
         store = filled(open_store, delete_interval_ms=0)
         threads = [
@@ -323,7 +325,9 @@ class TestWhatFollows:
 
 
 class TestReaders:
-    def test_keep_what_they_hold(self, open_store: OpenStore, machine: Machine, root: Path) -> None:
+    def test_readers_keep_the_slices_they_hold(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
         store = filled(open_store, destroy_forcibly_after_ms=60_000)
         held = store.get("T", 0, 0, 2)
         slices = held.buffers
@@ -373,7 +377,7 @@ class TestClock:
 
 
 class TestHousekeeper:
-    def test_runs_the_rounds(self, machine: Machine, tmp_path: Path) -> None:
+    def test_the_housekeeper_runs_retention(self, machine: Machine, tmp_path: Path) -> None:
         from tests.helpers import eventually
 
         config = small_config(
@@ -411,7 +415,9 @@ class TestArchivedOnly:
         assert round_of(waiting) == 0, "not even from a full disk"
         assert waiting.refusal
 
-    def test_what_is_archived(self, waiting: Store, machine: Machine, root: Path) -> None:
+    def test_only_archived_files_are_deleted(
+        self, waiting: Store, machine: Machine, root: Path
+    ) -> None:
         self.mark(machine, root, "a", 2 * 4096 - 1)
         assert waiting.delete_expired() == 1
         self.mark(machine, root, "a", 3 * 4096)

@@ -70,19 +70,19 @@ class TestSlot:
             assert decode_watermark(bytes(damaged), checkpoint) is None
 
     @pytest.mark.parametrize("length", [0, 1, 50, 79])
-    def test_cut_short(self, length: int) -> None:
+    def test_a_truncated_slot_is_not_valid(self, length: int) -> None:
         slot = encode_watermark(mark(100), Checkpoint(), 9)
         assert decode_watermark(slot[:length], Checkpoint()) is None
 
     @pytest.mark.parametrize("other", [Checkpoint(9, 2, 3), Checkpoint(1, 9, 3), Checkpoint(1, 2)])
-    def test_of_another_checkpoint(self, other: Checkpoint) -> None:
+    def test_a_slot_of_another_checkpoint_is_not_valid(self, other: Checkpoint) -> None:
         """The Java store has written since: what the watermark says may no longer hold."""
         slot = encode_watermark(mark(100), Checkpoint(1, 2, 3), 9)
         assert decode_watermark(slot, other) is None
 
 
 class TestFile:
-    def test_nothing_there(self, bench: Bench) -> None:
+    def test_missing_files_give_no_watermark(self, bench: Bench) -> None:
         assert bench.read() is None
         assert bench.checkpoint() == Checkpoint()
 
@@ -94,7 +94,7 @@ class TestFile:
         file.close()
         assert (bench.root / CHECKPOINT).stat().st_size == CHECKPOINT_SIZE
 
-    def test_the_newest_counts(self, bench: Bench) -> None:
+    def test_the_newest_watermark_is_read(self, bench: Bench) -> None:
         for number in range(100, 105):
             file = bench.open()
             file.write(mark(number), **MARKS)

@@ -84,7 +84,9 @@ class TestEndOfFile:
 
 
 class TestDiskFull:
-    def test_at_the_first_file(self, store: Store, machine: Machine, root: Path) -> None:
+    def test_a_full_disk_at_the_first_file(
+        self, store: Store, machine: Machine, root: Path
+    ) -> None:
         machine.files.fill_disk("commitlog")
         result = store.try_put(Message("T", b"x"))
         assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
@@ -95,7 +97,7 @@ class TestDiskFull:
         machine.files.heal()
         assert store.put(Message("T", b"x")).queue_offset == 0
 
-    def test_at_the_roll(self, store: Store, machine: Machine, root: Path) -> None:
+    def test_a_full_disk_at_a_roll(self, store: Store, machine: Machine, root: Path) -> None:
         machine.files.fill_disk(segment_name(4096))
         put_all(store, [b"a" * 3000])
         before = store.log_range, segment_bytes(root)
@@ -110,7 +112,7 @@ class TestDiskFull:
         put_all(store, [b"b" * 3000])
         assert bodies(store) == [b"a" * 3000, b"small", b"b" * 3000]
 
-    def test_while_a_file_grows(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_full_disk_while_a_file_grows(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(log=4 << 20)
         put_all(store, [b"a"])
         segment = store._engine.log.queue.segments[0]
@@ -164,7 +166,7 @@ class TestLock:
         put_all(store, [b"b"])
         assert bodies(store) == [b"a", b"b"]
 
-    def test_waits_a_little(self, store: Store) -> None:
+    def test_a_put_waits_briefly_for_the_lock(self, store: Store) -> None:
         put_all(store, [b"a"])
         lock = store._engine.log._lock
         lock.acquire()
@@ -206,7 +208,7 @@ class TestThreads:
         physical = [m.physical_offset for m in store.read("T")]
         assert physical == sorted(set(physical))
 
-    def test_many_queues(self, open_store: OpenStore) -> None:
+    def test_threads_put_to_many_queues(self, open_store: OpenStore) -> None:
         store = open_store(log=1 << 16)
 
         def produce(number: int) -> None:
@@ -247,7 +249,7 @@ class TestPool:
         assert bodies(again) == [b"%d" % number for number in range(100)]
 
     @pytest.mark.parametrize("count", [1, 2, 5])
-    def test_rolls_over(self, open_store: OpenStore, count: int) -> None:
+    def test_buffered_messages_roll_over(self, open_store: OpenStore, count: int) -> None:
         store = open_store(write_buffer_pool=True, write_buffer_count=count)
         expected = [b"%d" % n * 300 for n in range(30)]
         for body in expected:
@@ -269,7 +271,7 @@ class TestPool:
         assert store.wait_dispatched()
         assert len(bodies(store)) == 8
 
-    def test_or_fails_fast(self, open_store: OpenStore) -> None:
+    def test_a_put_without_a_buffer_fails_fast(self, open_store: OpenStore) -> None:
         store = open_store(
             write_buffer_pool=True,
             write_buffer_count=1,
@@ -353,7 +355,9 @@ class TestFlush:
         store.flush()
         assert store.flushed_offset == store.log_range[1]
 
-    def test_least_pages(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_flush_waits_for_the_least_pages(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(log=1 << 20)
         log = store._engine.log
         put_all(store, [b"x" * 10_000])

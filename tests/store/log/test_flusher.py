@@ -87,14 +87,16 @@ class TestSync:
         assert store.wait_dispatched()
         assert len(bodies(store)) == 20
 
-    def test_batches(self, open_store: OpenStore) -> None:
+    def test_a_batch_waits_for_the_sync(self, open_store: OpenStore) -> None:
         store = open_store(**SYNC)
         result = store.put_batch([Message("T", b"a"), Message("T", b"b")])
         assert store.flushed_offset == result.physical_offset + result.size
 
 
 class TestTimeout:
-    def test_a_slow_disk(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_slow_disk_gives_a_timeout_status(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC, sync_flush_timeout_ms=20)
         size = store.put(Message("T", b"a", wait_for_flush=False)).size
         store.flush()
@@ -113,7 +115,7 @@ class TestTimeout:
         assert store.wait_dispatched()
         assert bodies(store) == [b"a", b"x", b"y", b"z"]
 
-    def test_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_slow_disk_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC, sync_flush_timeout_ms=20)
         store.put(Message("T", b"a", wait_for_flush=False))
         store.flush()
@@ -169,7 +171,9 @@ class TestEventLoop:
 
         assert asyncio.run(put()) == 0
 
-    def test_a_cancelled_put(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_cancelled_put_does_not_block_others(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC)
         store.put(Message("T", b"a"))
 
@@ -212,7 +216,9 @@ class TestFailedSync:
             store.put(Message("T", b"after"))
         assert "Input/output error" in store.refusal
 
-    def test_all_who_wait_are_told(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_all_waiting_producers_get_the_failure(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC)
         put_all(store, [b"good"])
         with machine.files.stalled("sync", LOG) as reached:
@@ -223,7 +229,9 @@ class TestFailedSync:
         assert PutStatus.PUT_OK not in statuses
         assert set(statuses) <= {PutStatus.UNKNOWN_ERROR, PutStatus.SERVICE_NOT_AVAILABLE}
 
-    def test_reads_go_on(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_reads_continue_after_a_failed_sync(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC)
         put_all(store, [b"good"], keys=["k"])
         self.fail(machine)
@@ -249,7 +257,7 @@ class TestFailedSync:
         assert bodies(again)[0] == b"good"
         assert bodies(again)[-1] == b"new"
 
-    def test_in_the_background(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_background_sync_fails(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(flush_interval_ms=1, flush_least_pages=0)
         put_all(store, [b"a"])
         eventually(lambda: store.flushed_offset == store.log_range[1])
@@ -262,7 +270,9 @@ class TestFailedSync:
         with pytest.raises(FlushFailedError):
             store.close()
 
-    def test_at_close(self, open_store: OpenStore, machine: Machine, root: Path) -> None:
+    def test_a_sync_that_fails_at_close_is_not_retried(
+        self, open_store: OpenStore, machine: Machine, root: Path
+    ) -> None:
         store = open_store()
         put_all(store, [b"a"])
         self.fail(machine)
@@ -287,7 +297,7 @@ class TestFailedSync:
         assert bodies(again) == [b"a"]
         assert len(again.query("T", "k")) == 1
 
-    def test_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_failed_sync_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC)
         put_all(store, [b"good"])
         self.fail(machine)
@@ -322,7 +332,7 @@ class TestAsync:
             assert store.flushed_offset == store.log_range[1]
         store.flush()
 
-    def test_at_the_interval(self, open_store: OpenStore) -> None:
+    def test_the_log_is_synced_at_the_interval(self, open_store: OpenStore) -> None:
         store = open_store(flush_interval_ms=1, flush_least_pages=0)
         put_all(store, [b"x"])
         eventually(lambda: store.flushed_offset == store.log_range[1])

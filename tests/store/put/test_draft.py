@@ -79,7 +79,9 @@ class TestFields:
         assert bytes(stored(store, Message("T", body)).body) == b"abc"
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
+    def test_hosts_of_both_address_families_are_stored(
+        self, open_store: OpenStore, born: Host, at: Host
+    ) -> None:
         store = open_store(store_host=at)
         result = store.put(Message("T", b"x", born_host=born))
         record = store.at(result.physical_offset)
@@ -102,7 +104,7 @@ class TestFields:
         record = stored(store, Message(topic, b"x"))
         assert (record.magic, record.topic) == (layout.MAGIC_V2, topic)
 
-    def test_message_id_of_nothing(self, store: Store) -> None:
+    def test_a_refused_message_has_no_id(self, store: Store) -> None:
         assert store.try_put(Message("", b"x")).message_id is None
 
 
@@ -191,7 +193,7 @@ class TestDelay:
     def test_of_transactions_only_the_committed(self, store: Store, kind: int, topic: str) -> None:
         assert stored(store, Message("T", b"x", delay_level=1, sys_flag=kind)).topic == topic
 
-    def test_with_other_levels(self, open_store: OpenStore) -> None:
+    def test_a_level_beyond_the_configured_ones_is_clamped(self, open_store: OpenStore) -> None:
         from firetrail.format.delay import DelayLevels
 
         store = open_store(delay_levels=DelayLevels.parse("2s 1m"))
@@ -264,7 +266,9 @@ class TestBatch:
         ]
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
+    def test_hosts_of_both_address_families_in_a_batch(
+        self, open_store: OpenStore, born: Host, at: Host
+    ) -> None:
         store = open_store(store_host=at)
         store.put_batch([Message("T", b"a", born_host=born), Message("T", b"b", born_host=born)])
         assert store.wait_dispatched()
@@ -293,7 +297,9 @@ class TestBatch:
             ([Message("A", b"x" * 3000), Message("A", b"x" * 3000)], "batch"),
         ],
     )
-    def test_what_is_refused(self, store: Store, messages: list[Message], field: str) -> None:
+    def test_invalid_batches_are_refused(
+        self, store: Store, messages: list[Message], field: str
+    ) -> None:
         with pytest.raises(IllegalMessageError) as caught:
             store.put_batch(messages)
         assert caught.value.field == field

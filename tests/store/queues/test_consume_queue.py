@@ -73,20 +73,20 @@ class TestAppend:
         assert queue.last_unit == unit(24)
 
     @pytest.mark.parametrize("offset", [-1, 25, 1000])
-    def test_none_outside(self, queue: ConsumeQueue, offset: int) -> None:
+    def test_there_are_no_units_outside(self, queue: ConsumeQueue, offset: int) -> None:
         queue.append(0, units(0, 25))
         assert queue.unit(offset) is None
 
     def test_an_empty_queue(self, queue: ConsumeQueue) -> None:
         assert (queue.max_offset, queue.min_offset(0), queue.last_unit) == (0, 0, None)
 
-    def test_rolls(self, queue: ConsumeQueue, queues: Queues) -> None:
+    def test_full_files_roll_over(self, queue: ConsumeQueue, queues: Queues) -> None:
         queue.append(0, units(0, 10))
         assert not queues.path(1).exists()
         queue.append(10, units(10, 15))
         assert [queues.path(n).stat().st_size for n in range(3)] == [FILE_SIZE] * 3
 
-    def test_again_is_passed_over(self, queue: ConsumeQueue) -> None:
+    def test_known_units_are_skipped(self, queue: ConsumeQueue) -> None:
         queue.append(0, units(0, 5))
         assert queue.append(0, units(0, 5)) == 0
         assert queue.append(3, units(3, 4)) == 2
@@ -104,7 +104,7 @@ class TestAppend:
         assert caught.value.physical_offset == 700
         assert queue.max_offset == 5
 
-    def test_nothing_of_it(self, queue: ConsumeQueue, machine: Machine) -> None:
+    def test_an_append_without_units(self, queue: ConsumeQueue, machine: Machine) -> None:
         queue.append(0, units(0, 1))
         assert queue.append(1, memoryview(b"")) == 0
 
@@ -173,7 +173,9 @@ class TestBeginning:
 
 
 class TestDiskFull:
-    def test_at_the_roll(self, queue: ConsumeQueue, queues: Queues, machine: Machine) -> None:
+    def test_a_full_disk_at_a_roll(
+        self, queue: ConsumeQueue, queues: Queues, machine: Machine
+    ) -> None:
         queue.append(0, units(0, 8))
         machine.files.fill_disk()
         for _ in range(2):
@@ -259,7 +261,7 @@ class TestCut:
 
 
 class TestFlush:
-    def test_by_pages(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_flush_waits_for_the_least_pages(self, machine: Machine, tmp_path: Path) -> None:
         queue = ConsumeQueue(machine.system, tmp_path, "T", 3, 1000 * UNIT_SIZE)
         queue.load()
         queue.append(0, units(0, 100))
@@ -297,7 +299,7 @@ class TestExpiry:
         assert queues.path(2).exists()
         assert (queue.min_offset(10**9), queue.max_offset) == (25, 25)
 
-    def test_while_they_are_read(self, queue: ConsumeQueue, queues: Queues) -> None:
+    def test_expired_files_wait_for_readers(self, queue: ConsumeQueue, queues: Queues) -> None:
         queue.append(0, units(0, 25))
         held = queue.files.read(0, UNIT_SIZE)
         queue.delete_expired(1000, 60_000)
@@ -347,7 +349,9 @@ class TestTheEndOfAFile:
 
     @pytest.mark.parametrize("count", [1, 203, 204, 205, 1000, 299_999, 300_000])
     @pytest.mark.parametrize("whole", [False, True])
-    def test_is_found(self, machine: Machine, queues: Queues, count: int, whole: bool) -> None:
+    def test_the_end_of_a_file_is_found(
+        self, machine: Machine, queues: Queues, count: int, whole: bool
+    ) -> None:
         self.make(queues, count, whole=whole)
         queue = queues.load(self.SIZE, writable=False)
         assert queue.max_offset == count

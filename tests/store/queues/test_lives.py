@@ -54,7 +54,7 @@ def test_only_number_0_behind_others_begins_anew() -> None:
     assert not begins_new_life(3, 9)
 
 
-def test_what_is_counted(tmp_path: Path) -> None:
+def test_former_and_repeated_messages_are_counted(tmp_path: Path) -> None:
     lives = Lives()
     assert not lives.note(("T", 0), 4, 3, 0, 2)  # retention has deleted what was before
     assert not lives.note(("T", 0), 6, 2, 3, 4)  # the first is one again
@@ -104,7 +104,7 @@ def test_a_life_whose_beginning_has_expired(tmp_path: Path) -> None:
     assert checked(shop.root).ok
 
 
-def test_a_light_queue(tmp_path: Path) -> None:
+def test_a_deleted_light_queue_is_rebuilt_without_former_messages(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "store")
     shop.put("U", 0, 4, LIGHT)
     shop.delete(LIGHT)
@@ -240,7 +240,9 @@ class TestDamage:
         assert "Gone" not in out and "T/1" not in out
 
     @pytest.mark.parametrize("body", [b"T/0: 2", b"U/0: 10", b"T/0: 12"])
-    def test_salvage(self, body: bytes, shop: Shop, tmp_path: Path) -> None:
+    def test_a_salvage_leaves_deleted_topics_out(
+        self, body: bytes, shop: Shop, tmp_path: Path
+    ) -> None:
         shop.put("Gone", 0, 3)
         shop.delete("Gone")
         shop.close()
@@ -270,7 +272,7 @@ class TestTakeOver:
         assert not_empty(seen_in(root)) == shop.seen
         assert checked(root).ok
 
-    def test_without_any_queue(self, shop: Shop) -> None:
+    def test_a_store_without_queues_derives_them_again(self, shop: Shop) -> None:
         """Who removes all queues wants them derived again."""
         shop.put("T", 1)
         shop.close()

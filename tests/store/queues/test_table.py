@@ -33,7 +33,7 @@ def fill(table: QueueTable, topic: str, queue_id: int, count: int = 1) -> None:
     table.dirty.add(queue)
 
 
-def test_finds_the_folders(table: QueueTable, machine: Machine, tmp_path: Path) -> None:
+def test_queue_folders_are_listed(table: QueueTable, machine: Machine, tmp_path: Path) -> None:
     for topic, queue_id in [("B", 10), ("A", 0), ("B", 2), ("%RETRY%g", 0)]:
         fill(table, topic, queue_id)
     again = QueueTable(machine.system, tmp_path, SIZE)
@@ -59,7 +59,7 @@ def test_looks_at_files_when_a_queue_is_used(
     again.close()
 
 
-def test_no_folder_at_all(table: QueueTable) -> None:
+def test_a_store_without_queue_folders(table: QueueTable) -> None:
     table.list_folders()
     assert table.pairs() == []
     assert table.find("A", 0) is None

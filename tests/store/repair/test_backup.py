@@ -39,7 +39,7 @@ def written(root: Path) -> set[bytes]:
         return {message.body for queue in store.queues("T") for message in store.read("T", queue)}
 
 
-def test_while_a_writer_runs(tmp_path: Path) -> None:
+def test_a_backup_while_a_writer_runs(tmp_path: Path) -> None:
     """Everything acknowledged before is there; the copy is a good store, again and again."""
     root = tmp_path / "store"
     acknowledged: list[bytes] = []
@@ -134,7 +134,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     assert log.stat().st_blocks * 512 < 64 << 20
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_targets_that_are_not_empty_or_outside_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "store"
     filled(root, 3)
     full = tmp_path / "full"
@@ -177,7 +177,7 @@ def test_without_help_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(os, "copy_file_range", refused)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_backup_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(tmp_path / "store")
     assert main(["backup", str(tmp_path / "store"), str(tmp_path / "copy")]) == 0
     first, second = capsys.readouterr().out.splitlines()

@@ -111,7 +111,9 @@ def test_a_rebuild_gives_up_nothing(root: Path, capsys: pytest.CaptureFixture[st
     assert not list(root.glob("repair-*"))
 
 
-def test_a_dry_run_of_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_needs_a_repair_and_damage(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fsck", str(root), "--dry-run"]) == 2
     assert "--dry-run needs --repair" in capsys.readouterr().err
     assert main(["fsck", str(root), "--repair", "truncate-log", "--dry-run"]) == 2

@@ -71,7 +71,7 @@ def lose_queues(root: Path) -> None:
 
 
 @pytest.mark.parametrize("queues", [True, False])
-def test_a_good_store(queues: bool, root: Path) -> None:
+def test_a_good_store_has_no_misplaced_records(queues: bool, root: Path) -> None:
     if not queues:
         lose_queues(root)
     assert found(root) == []
@@ -79,7 +79,9 @@ def test_a_good_store(queues: bool, root: Path) -> None:
 
 @pytest.mark.parametrize("queues", [True, False])
 @pytest.mark.parametrize("number", [2, 9, 11, 200])
-def test_the_number_alone(number: int, queues: bool, root: Path, stored: list[Record]) -> None:
+def test_a_wrong_number_is_corrected(
+    number: int, queues: bool, root: Path, stored: list[Record]
+) -> None:
     hit = stored[30]  # message 10 of queue 0
     change(root, hit, QUEUE_OFFSET, number)
     if not queues:
@@ -93,13 +95,13 @@ def test_the_number_alone(number: int, queues: bool, root: Path, stored: list[Re
     assert record.detail == f"is marked as message {number} of T/0, but is 10"
 
 
-def test_two_numbers_in_a_row(root: Path, stored: list[Record]) -> None:
+def test_two_wrong_numbers_in_a_row_are_corrected(root: Path, stored: list[Record]) -> None:
     for number in (30, 33):
         change(root, stored[number], QUEUE_OFFSET, 100 + number)
     assert places(root) == [(stored[30].physical_offset, 10), (stored[33].physical_offset, 11)]
 
 
-def test_the_queue(root: Path, stored: list[Record]) -> None:
+def test_a_record_of_another_queue_is_found(root: Path, stored: list[Record]) -> None:
     """Of message 10 of three queues, the first says that it is of the second queue."""
     change(root, stored[30], QUEUE_ID, 1)
     assert places(root) == [

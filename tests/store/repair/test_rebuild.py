@@ -137,6 +137,8 @@ def test_damage_is_refused_and_leaves_nothing(store: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new.building").exists()
 
 
-def test_command(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rebuild_command(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rebuild", str(store), "--into", str(tmp_path / "new")]) == 0
     assert "of 300 messages" in capsys.readouterr().out

@@ -130,7 +130,7 @@ def test_a_store_in_use_is_left_alone(root: Path) -> None:
         repaired(root, Repair.REBUILD_DERIVED)
 
 
-def test_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_repair_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(root / "commitlog" / f"{4096:020d}", 4)
     assert main(["fsck", str(root), "--repair", "truncate-log", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -186,14 +186,14 @@ class TestWhatIsCut:
             assert store.put(Message("T", b"more")).queue_offset == good
         assert main(["fsck", str(root)]) == 0
 
-    def test_again_is_refused(self, damaged: tuple[Path, int]) -> None:
+    def test_a_second_repair_is_refused(self, damaged: tuple[Path, int]) -> None:
         root, _ = damaged
         repaired(root, Repair.TRUNCATE_LOG)
         with pytest.raises(StoreError, match="nothing to cut"):
             repaired(root, Repair.TRUNCATE_LOG)
 
 
-def test_a_crashed_store(root: Path, tmp_path: Path) -> None:
+def test_a_crashed_store_is_repaired(root: Path, tmp_path: Path) -> None:
     with Store.open(root) as store:
         for number in range(5):
             store.put(Message("T", b"later %d" % number))
@@ -233,7 +233,7 @@ def test_a_wrong_body_does_not_keep_queues_from_being_rebuilt(root: Path) -> Non
         assert len(view.tails) == 1 and view.tails["T", 0].max_offset == MESSAGES
 
 
-def test_queue_offsets_go_on(root: Path) -> None:
+def test_queue_offsets_continue_after_a_repair(root: Path) -> None:
     """Also those of a queue whose messages have expired, or are given up."""
     with Store.open(root) as store:
         store.put(Message("old", b"first"))
@@ -264,7 +264,7 @@ def test_a_queue_that_cannot_be_read_begins_anew(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 4096, None])
-def test_the_checkpoint(content: bytes | None, root: Path) -> None:
+def test_a_bad_checkpoint_is_replaced(content: bytes | None, root: Path) -> None:
     if content is not None:
         (root / "checkpoint").write_bytes(content)
     flip(root / "commitlog" / f"{4096:020d}", 4)

@@ -88,7 +88,7 @@ def test_only_what_is_damaged_is_missing(sealed: bool, tmp_path: Path) -> None:
     assert not list(target.glob("repair-*"))
 
 
-def test_a_lost_file(tmp_path: Path) -> None:
+def test_a_store_that_lacks_a_file_is_salvaged(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "saved"
     stored = filled(root)
     (root / "commitlog" / f"{4096:020}").unlink()
@@ -99,7 +99,7 @@ def test_a_lost_file(tmp_path: Path) -> None:
         assert list(map(placeless, in_order(store))) == list(map(placeless, good))
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_a_good_or_open_store_is_refused(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "saved"
     stored = filled(root)
     with pytest.raises(StoreError, match="the log is good to its end"):
@@ -116,7 +116,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "store"]
 
 
-def test_numbering() -> None:
+def test_old_offsets_map_to_new_ones() -> None:
     numbering = Numbering()
     for old, new in ((12, 10), (13, 11), (20, 12)):
         numbering.note(("T", 0), old, new)
@@ -126,7 +126,7 @@ def test_numbering() -> None:
     assert numbering.is_changed("T", 0) and not numbering.is_changed("T", 1)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_salvage_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "store"
     stored = filled(root)
     spoil(root, stored[30], 4)

@@ -226,7 +226,7 @@ class InventoryFile:
     def note_new(
         self, queues: QueueTable, index: Index | None, log: SegmentQueue, settled: int
     ) -> None:
-        """Record new files if there are any and it is time. No topic may be removed meanwhile.
+        """Record new files if there are any and it is time. No topic may be removed in between.
 
         The list is written once ``settled``, the position up to which log, queues and index are on
         disk, has reached the end of the log at the time when the list was made.

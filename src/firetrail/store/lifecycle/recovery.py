@@ -59,13 +59,17 @@ class RecoveryReport:
     clean: bool
     """Whether the last stop was clean."""
     scanned_from: int
+    """Physical offset from which the log was scanned."""
     end: int
     """Physical offset after the last message."""
     messages_scanned: int
+    """How many messages the scan has read."""
     bytes_truncated: int
     """Length of the torn tail that was zeroed."""
     last_record_offset: int
+    """Physical offset of the last record; -1 if there is none."""
     last_store_time: int
+    """Store time (ms) of the last record; 0 if there is none."""
     restored_queues: int = 0
     """How many queues lacked files or units and were derived again from the whole log."""
     restored_index: bool = False
