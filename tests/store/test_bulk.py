@@ -56,7 +56,7 @@ def append(
 
 
 def bodies_in(root: Path) -> list[bytes]:
-    """What is in the log up to its end; behind it, files of a killed append may be left."""
+    """Return the content of the log up to its end, which files of a killed append may follow."""
     with StoreView.open(root) as view:
         return sorted(r.body for r in records(root) if r.physical_offset < view.end)
 
@@ -115,7 +115,7 @@ def test_bulk_records_have_property_checksums(root: Path) -> None:
 def test_a_store_that_another_takes_right_after_the_commit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are there, so the commit has not failed; whoever opened the store derives them."""
+    """The rows exist, so the commit succeeded; the process that opened the store derives them."""
 
     def taken(*args: object, **more: object) -> Store:
         raise StoreLockedError("process 1 has the store open")
@@ -180,7 +180,7 @@ class TestNumbers:
         assert committed_numbers(root, small_config())["q"] == 3
 
     def test_a_killed_commit_whose_records_are_deleted(self, root: Path) -> None:
-        """A killed commit whose place retention has deleted meanwhile."""
+        """Retention has deleted the records that would show whether the commit happened."""
         append(root, MANY[:20], Ticket("q", 0))
         journal = root / "firetrail.sink"
         pending = (
@@ -231,7 +231,7 @@ for _name in ("sync", "sync_folder", "rename", "give_name", "allocate", "remove"
 
 
 class Unsynced(Files):
-    """Quick: nobody cuts the power here."""
+    """Files that skip real syncs, because no power cut is simulated here."""
 
     def sync(self, descriptor: int) -> None:
         pass
@@ -280,7 +280,7 @@ def outcome(image: Path, before: int) -> int:
     shutil.copytree(image, again)
     Store.open(image, small_config(), system=QUICK).close()
     found = len(bodies_in(image))
-    for path in (image, again):  # whether somebody has opened it in between or not
+    for path in (image, again):  # whether the store was opened in between or not
         append(path, MANY[:20], Ticket("q", 1), QUICK)
         assert len(bodies_in(path)) == before + 20
         check(path)

@@ -231,7 +231,7 @@ class TestTheLog:
         at = last.physical_offset + last.size
         flip(root / LOG, at + 3)
         report = checked(root)
-        assert report.ok and report.advice is None  # nobody reads it
+        assert report.ok and report.advice is None  # it is never read
         assert [warning[:4] for warning in report.warnings] == [
             (LOG, at, at, ProblemKind.BLANK_SIZE)
         ]

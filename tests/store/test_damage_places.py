@@ -27,7 +27,7 @@ COUNT = 60
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """The location of a message."""
 
     number: int
     physical_offset: int
@@ -144,7 +144,7 @@ def test_a_damaged_unit(
 def test_a_zeroed_page_is_reported_once_by_a_server(
     store_of: tuple[Path, list[Place]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line for all of its messages, whoever asks and however often; the others are there."""
+    """One line covers all its messages, for any consumer; the other messages are delivered."""
     root, places = store_of
     size = CONFIG.commit_log_file_size
     with (root / "commitlog" / f"{size:020}").open("r+b") as file:

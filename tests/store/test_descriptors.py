@@ -43,7 +43,7 @@ def test_at_the_next_file_of_a_queue(machine: Machine, root: Path, operation: st
 
 
 def test_at_the_name_of_a_new_queue_while_files_are_deleted(machine: Machine, root: Path) -> None:
-    """It was a failed sync to who deletes: nothing more was taken."""
+    """Retention took it for a failed sync, and the store refused all further messages."""
     with Store.open(root, small_config(), system=machine.system) as store:
         put_all(store, [b"%d" % number * 500 for number in range(20)])
         store.flush()

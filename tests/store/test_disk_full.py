@@ -43,7 +43,7 @@ def fill_disk(leave):
             stat = os.statvfs(disk)
             try:
                 os.posix_fallocate(file.fileno(), 0, max(stat.f_bavail * stat.f_bsize - leave, 1))
-            except OSError:  # the store has taken some meanwhile
+            except OSError:  # the store has used some of the space
                 continue
             return
 

@@ -1,4 +1,4 @@
-"""How far dispatch may be behind, in new queues and in bytes, and what a put does then."""
+"""How far dispatch may lag, in new queues and in bytes, and what a put does then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening and closing: what fails leaves nothing behind, and nothing outlives its process."""
+"""Opening and closing: a failure leaves nothing open, and nothing outlives its process."""
 
 import errno
 import os

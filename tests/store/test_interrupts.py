@@ -15,12 +15,12 @@ from firetrail.storage import buffers
 from firetrail.store.log import commit_log
 
 FILES = (commit_log.__file__, buffers.__file__)
-# The interpreter looks for signals after calls: not between taking a lock and the `try` behind it.
+# The interpreter checks for signals after calls, not between taking a lock and the `try` after it.
 NOT_HERE = ("try:", "self._lock.release()")
 
 
 def interrupted_at(number: int, action: Callable[[], object]) -> bool:
-    """Do it, with an interrupt at the ``number``-th line of the log; whether it has so many."""
+    """Run an action, interrupted at its ``number``-th line; return whether it has that many."""
     lines = 0
 
     def on_line(frame: FrameType, event: str, arg: Any) -> Any:

@@ -57,7 +57,7 @@ def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch
 def test_background_threads_survive_a_memory_error(
     root: Path, monkeypatch: pytest.MonkeyPatch, mode: FlushMode
 ) -> None:
-    """Neither who syncs nor who keeps house gives up: no sync has failed."""
+    """Neither the flusher nor the housekeeper gives up, because no sync has failed."""
     monkeypatch.setattr(flusher, "OUT_OF_MEMORY_PAUSE_MS", 1)
     failures = []
 
@@ -84,7 +84,7 @@ def test_background_threads_survive_a_memory_error(
 
 
 def test_between_a_unit_and_the_note_that_it_is_not_synced(root: Path) -> None:
-    """It was there already the next time, and so nobody synced it."""
+    """The unit existed at the next attempt, so its queue was never synced."""
 
     class Hungry(set[ConsumeQueue]):
         def __init__(self) -> None:

@@ -92,7 +92,7 @@ class TestStatuses:
         result = store.get("T", 0, 0, 5)
         assert result.status is GetStatus.FOUND, "it goes on behind what is missing"
         assert result.next_offset > 5
-        # With nothing left behind it either, that is all there is to say.
+        # If nothing follows it either, the status says no more than that.
         while len(log.segments) > 1:
             log.retire_first(0)
         early.append(0)

@@ -1,4 +1,4 @@
-"""After a recovery that derives queues anew, messages are numbered on from what is there."""
+"""After a recovery that derives queues again, numbers continue after the existing messages."""
 
 import shutil
 from pathlib import Path

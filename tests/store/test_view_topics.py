@@ -94,7 +94,7 @@ class TestSomeTopics:
                 assert len(offsets(view)) == 41
 
     def test_behind_a_hole_that_only_others_reach_over(self, root: Path) -> None:
-        """Without a watermark zeros look like the end to those who ask for no later message."""
+        """Without a watermark, zeros look like the end if no later message is requested."""
         found = records(root)
         log = root / "commitlog" / ("0" * 20)
         content = bytearray(log.read_bytes())
@@ -108,7 +108,7 @@ class TestSomeTopics:
                 ends[topics] = view.end
         whole = found[-1].physical_offset + found[-1].size
         assert ends[None] == ends[()] == ends["T20",] == whole
-        assert ends["T05",] in (whole, hole.physical_offset)  # none of its messages is behind that
+        assert ends["T05",] in (whole, hole.physical_offset)  # it has no later message
 
     def test_much_log_that_nobody_asked_for_is_not_followed(
         self, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Dispatch: who wakes it, what listeners hear, a full disk on the way, and a log that is no log."""
+"""The dispatcher: what wakes it, what listeners get, a full disk, and garbage in the log."""
 
 import errno
 import os
@@ -58,7 +58,7 @@ class TestWaking:
             assert store.wait_dispatched(PATIENCE_S)
 
     def test_what_arrives_while_it_falls_asleep_is_seen(self, store: Store) -> None:
-        """A put between the last look and the announcement finds nobody to wake."""
+        """A put between the last check and the setting of ``idle`` finds no thread to wake."""
         dispatcher = store._engine.dispatcher
         wake = dispatcher.wake
         eventually(lambda: is_waiting(store))
@@ -71,7 +71,7 @@ class TestWaking:
             def behind(self) -> int:
                 if not done.is_set():
                     done.set()
-                    dispatcher.idle = False  # as the one who put has seen it
+                    dispatcher.idle = False  # as the putting thread has seen it
                     store.put(Message("T", b"in between"))
                     dispatcher.idle = True
                 return behind(self)
@@ -185,7 +185,7 @@ class TestDiskFull:
         assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
         assert f"/{kind}/" in result.detail and "no space for" in result.detail
         assert store.refusal == result.detail
-        # Reads go on meanwhile, and no files are piled up.
+        # Reads continue, and no files are piled up.
         assert bodies(store)[:8] == [b"%d" % n for n in range(8)]
         assert len(store.query("T", "k")) >= 8
         files = len(os.listdir(root / "index"))

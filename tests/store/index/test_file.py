@@ -123,7 +123,7 @@ class TestDiskFull:
     def test_a_file_with_holes_is_backed_before_the_first_write(
         self, machine: Machine, tmp_path: Path
     ) -> None:
-        """The Java store maps a sparse file; a full disk would kill who writes to it."""
+        """The Java store maps a sparse file; a full disk would kill a process that writes to it."""
         path = tmp_path / index_name(parse_index_name("20260101000000000"))
         size = index_file_size(*GEOMETRY)
         with path.open("wb") as sparse:

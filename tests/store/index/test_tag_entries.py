@@ -1,4 +1,4 @@
-"""An index with tags, as RocketMQ 5.5 has it, is recognized and gone on with."""
+"""An index with tags, as RocketMQ 5.5 writes it, is recognized and continued."""
 
 import shutil
 from pathlib import Path

@@ -106,7 +106,7 @@ class TestDamage:
         (root / "commitlog").mkdir()
         error = self.refused(open_store, root)
         assert "the log has no file, but queue T/0 has messages" in error.detail
-        # To begin anew all that belongs to it has to go.
+        # To start over, everything that belongs to the log has to be removed.
         for name in ("consumequeue", "index"):
             shutil.rmtree(root / name)
         assert open_store().put(Message("T", b"x")).queue_offset == 0
@@ -164,7 +164,7 @@ class TestDamage:
 
 class TestStaleTailOfJava:
     def stale(self, open_store: OpenStore, machine: Machine, root: Path) -> list[int]:
-        """What Java's recovery leaves: two messages, a third put since, old ones behind."""
+        """Return what Java's recovery leaves: two messages, a third put since, then old ones."""
         store = open_store()
         offsets = put_all(store, numbered(10), keys=["k"])
         store.close()

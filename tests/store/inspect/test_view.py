@@ -124,7 +124,7 @@ class TestInUse:
         ) as writer:
             assert writer.stdin is not None and writer.stdout is not None
             assert writer.stdout.readline() == b"30\n"
-            before = settled_state(tmp_path)  # the next file of the log is made meanwhile
+            before = settled_state(tmp_path)  # the next log file is created first
             with StoreView.open(tmp_path / "s") as view:
                 assert (view.state, view.owner) == (StoreState.OPEN, writer.pid)
                 assert len(walked(view)[0]) == 30

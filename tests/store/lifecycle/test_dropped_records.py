@@ -1,4 +1,4 @@
-"""Good records behind the place where recovery ends the log are copied, and the start says so."""
+"""Good records after the position where recovery ends the log are copied and reported."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_without_space_for_them_the_log_is_not_changed(root: Path, stored: list[
 
 
 def test_a_start_that_fails_copies_them_once(root: Path, stored: list[Record]) -> None:
-    """Whoever starts it again and again does not fill the disk."""
+    """Repeated starts do not fill the disk."""
     zero(root, stored[HIT])
     path, at = log_file(root, stored[HIT - 4].physical_offset)
     overwrite(path, at + 15, b"\1")  # the queue id: the next message of queue 0 does not fit

@@ -1,4 +1,4 @@
-"""Who may open a folder: what is a store, the lock, the abort file."""
+"""Opening a folder: whether it is a store, the lock, and the abort file."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Queue and index files that are missing are noticed when a store is opened, and derived again."""
+"""Missing queue and index files are noticed when a store is opened, and derived again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def flipped_magic(log: Path) -> None:
 
 
 def zeroed_page(log: Path) -> None:
-    """What stands there looks like the end of the log."""
+    """Overwrite bytes so that they look like the end of the log."""
     second = int.from_bytes(log.read_bytes()[:4], "big")
     overwrite(log, second, bytes(500))
 
@@ -160,7 +160,7 @@ def test_a_rebuild_that_was_interrupted_begins_again(
 
 @pytest.mark.parametrize("spoil", [flipped_magic, zeroed_page])
 def test_a_log_that_cannot_be_followed(closed: Path, spoil: Loss) -> None:
-    """Then nothing is changed: queue files that are left lead to messages behind the damage."""
+    """Then nothing is changed: the remaining queue files point to messages after the damage."""
     (closed / "consumequeue" / "t1" / "0" / FIRST).unlink()
     spoil(closed / "commitlog" / FIRST)
     before, noted = derived(closed), (closed / "firetrail.inventory").read_bytes()
@@ -208,7 +208,7 @@ class TestStoresOfJava:
     def test_the_last_messages_of_a_topic_that_java_deleted_do_not_come_back(
         self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """They stand behind all that the queues know of, and Java itself derives them again."""
+        """They follow all messages in the queues, and Java itself derives them again."""
         root = copy_of(name, tmp_path)
         newest = records(root)[-1].topic
         others = {path.name for path in (root / "consumequeue").iterdir()} - {newest}

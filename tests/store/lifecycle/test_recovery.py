@@ -349,7 +349,7 @@ class TestTornTail:
         store = open_store(log=1 << 16)
         put_all(store, numbered(3), keys=["k"])
         start = store.log_range[1]
-        # The length of the properties, zero, stands on a page of its own.
+        # The length of the properties, zero, is on a page of its own.
         body = b"x" * (8192 - start - 88 - 2)
         result = store.put(Message("T", body))
         assert result.physical_offset + result.size == 8194

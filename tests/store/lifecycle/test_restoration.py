@@ -1,4 +1,4 @@
-"""After an unclean stop, too, queue and index files that are missing are noticed and rebuilt."""
+"""Missing queue and index files are noticed and rebuilt after an unclean stop as well."""
 
 from __future__ import annotations
 

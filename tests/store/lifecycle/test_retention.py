@@ -1,4 +1,4 @@
-"""Retention: what expires when, what never does, and what those who still read see of it."""
+"""Retention: which files expire when, which never do, and what readers see of it."""
 
 import logging
 import os

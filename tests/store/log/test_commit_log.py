@@ -106,7 +106,7 @@ class TestDiskFull:
             assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
         assert (store.log_range, segment_bytes(root)) == before
         assert bodies(store) == [b"a" * 3000]
-        # What still fits goes on meanwhile, and the rest when there is space again.
+        # Messages that still fit are stored, and the others when there is space again.
         put_all(store, [b"small"])
         machine.files.heal()
         put_all(store, [b"b" * 3000])

@@ -126,7 +126,7 @@ class TestTimeout:
 
         with machine.files.stalled("sync", LOG):
             asyncio.run(put())
-        # The loop is gone when the sync ends: nobody is told, and the flusher goes on.
+        # The loop is closed when the sync ends: no waiter is notified, and the flusher continues.
         assert store.put(Message("T", b"y", wait_for_flush=False)).ok
         store.flush()
         assert store.flushed_offset == store.log_range[1]

@@ -21,7 +21,7 @@ V6 = Host("2001:db8::1", 50002)
 
 
 def stored(store: Store, message: Message) -> Record:
-    """The message as it stands in the log."""
+    """Return the message as it is stored in the log."""
     record = store.at(store.put(message).physical_offset)
     assert record is not None
     return record
@@ -79,9 +79,7 @@ class TestFields:
         assert bytes(stored(store, Message("T", body)).body) == b"abc"
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_hosts_of_both_address_families_are_stored(
-        self, open_store: OpenStore, born: Host, at: Host
-    ) -> None:
+    def test_ipv4_and_ipv6_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
         store = open_store(store_host=at)
         result = store.put(Message("T", b"x", born_host=born))
         record = store.at(result.physical_offset)
@@ -193,7 +191,7 @@ class TestDelay:
     def test_of_transactions_only_the_committed(self, store: Store, kind: int, topic: str) -> None:
         assert stored(store, Message("T", b"x", delay_level=1, sys_flag=kind)).topic == topic
 
-    def test_a_level_beyond_the_configured_ones_is_clamped(self, open_store: OpenStore) -> None:
+    def test_a_level_beyond_the_last_is_clamped(self, open_store: OpenStore) -> None:
         from firetrail.format.delay import DelayLevels
 
         store = open_store(delay_levels=DelayLevels.parse("2s 1m"))
@@ -266,9 +264,7 @@ class TestBatch:
         ]
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_hosts_of_both_address_families_in_a_batch(
-        self, open_store: OpenStore, born: Host, at: Host
-    ) -> None:
+    def test_hosts_of_a_batch(self, open_store: OpenStore, born: Host, at: Host) -> None:
         store = open_store(store_host=at)
         store.put_batch([Message("T", b"a", born_host=born), Message("T", b"b", born_host=born)])
         assert store.wait_dispatched()

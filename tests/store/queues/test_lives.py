@@ -25,7 +25,7 @@ LIGHT = "%LMQ%L"
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """T/0 has 6 old messages and 2 new ones, T/1 only old ones; U goes on meanwhile."""
+    """T/0 has 6 old messages and 2 new ones, T/1 only old ones; U is never deleted."""
     shop = Shop(tmp_path / "store")
     shop.put("T", 0, 6)
     shop.put("T", 1, 2)
@@ -273,7 +273,7 @@ class TestTakeOver:
         assert checked(root).ok
 
     def test_a_store_without_queues_derives_them_again(self, shop: Shop) -> None:
-        """Who removes all queues wants them derived again."""
+        """An operator who removes all queues wants them derived again."""
         shop.put("T", 1)
         shop.close()
         for path in sorted((shop.root / "consumequeue").rglob("*"), reverse=True):

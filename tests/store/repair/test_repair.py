@@ -146,7 +146,7 @@ def test_a_repair_must_be_chosen(root: Path, capsys: pytest.CaptureFixture[str])
 class TestWhatIsCut:
     @pytest.fixture(params=["missing", "short", "empty", "last", "hole", "unreadable"])
     def damaged(self, request: pytest.FixtureRequest, root: Path) -> tuple[Path, int]:
-        """A store with one kind of damage, and how many messages stand before it."""
+        """Return a store with one kind of damage, and the number of messages before it."""
         files = sorted((root / "commitlog").iterdir())
         with StoreView.open(root) as view:
             offsets = [

@@ -55,7 +55,7 @@ def salvaged(root: Path, target: Path) -> Salvaged:
 
 
 def placeless(message: Record) -> Record:
-    """All of a message but where it stands, and its checksum, which depends on that."""
+    """Return all fields of a message except its position and the checksum that depends on it."""
     raw = message.raw_properties.partition(b"__CRC32#")[0]
     return message._replace(physical_offset=0, queue_offset=0, raw_properties=raw)
 
