@@ -45,7 +45,7 @@ def error_classes() -> list[type[FiretrailError]]:
 
 
 @pytest.mark.parametrize(("error", "message"), SAMPLES)
-def test_message(error: FiretrailError, message: str) -> None:
+def test_messages_of_errors(error: FiretrailError, message: str) -> None:
     assert str(error) == message
 
 
@@ -57,12 +57,12 @@ def test_pickling_keeps_message_and_attributes(error: FiretrailError) -> None:
     assert vars(copy) == vars(error)
 
 
-def test_attributes() -> None:
+def test_errors_keep_their_arguments() -> None:
     assert (DAMAGED.file, DAMAGED.offset, DAMAGED.physical_offset) == ("commitlog/0", 332, 332)
     assert (DAMAGED.detail, DAMAGED.remedy) == ("body CRC differs", "run firetrail fsck")
 
 
-def test_one_tree() -> None:
+def test_all_errors_have_one_base_class() -> None:
     for error in error_classes():
         assert issubclass(error, FiretrailError)
     assert issubclass(FormatError, ValueError)
@@ -82,6 +82,6 @@ def test_the_drawing_marks_the_errors_that_are_retriable() -> None:
     assert retriable == marked
 
 
-def test_a_refused_request_is_retriable_by_its_code() -> None:
+def test_a_request_error_is_retriable_by_its_code() -> None:
     names = {"SYSTEM_ERROR", "SYSTEM_BUSY", "SERVICE_NOT_AVAILABLE", "FLOW_CONTROL"}
     assert {code.name for code in ResponseCode if RequestError(code, "").retriable} == names

@@ -1,4 +1,4 @@
-"""Cancels a coroutine at its n-th suspension, and looks what it leaves behind."""
+"""Cancels a coroutine at its n-th suspension, and checks what it leaves."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.client.clusters import until
 
 T = TypeVar("T")
 SUSPENSIONS_MAX = 200
-"""No call of a client has so many; one that has would never end."""
+"""More suspensions than any call of a client has; a test with more would never end."""
 
 
 class Moment(Enum):
-    """When a task is cancelled that waits for something."""
+    """The moment at which a waiting task is cancelled."""
 
     EARLY = "before it has come"
     LATE = "when it has come, and the task has not seen it yet"
 
 
 class Interrupted(Generic[T]):
-    """Awaits something, and cancels the task that does so at one of the suspensions."""
+    """Awaits something, and cancels the current task at one of the suspensions."""
 
     def __init__(self, work: Coroutine[Any, Any, T], at: int, moment: Moment) -> None:
         self._work = work
@@ -65,7 +65,7 @@ class Cancelled(Exception):
 
 
 async def interrupted(work: Coroutine[Any, Any, T], at: int, moment: Moment) -> tuple[bool, T]:
-    """Whether the work has that many suspensions, and its result; Cancelled if it had none."""
+    """Return whether the work was interrupted, and its result; raise Cancelled without one."""
     interruption = Interrupted(work, at, moment)
 
     async def run() -> T:
@@ -74,15 +74,15 @@ async def interrupted(work: Coroutine[Any, Any, T], at: int, moment: Moment) -> 
     task = asyncio.ensure_future(run())
     await asyncio.wait({task})
     if task.cancelled():
-        assert interruption.was_interrupted, "it was cancelled by somebody else"
+        assert interruption.was_interrupted, "another task cancelled it"
         raise Cancelled
     return interruption.was_interrupted, task.result()
 
 
 async def at_every_await(attempt: Callable[[int, Moment], Awaitable[bool]]) -> int:
-    """Make attempts with a cancellation at await 1, 2, … until one has fewer; how many it has.
+    """Cancel attempts at await 1, 2, … until one has no more awaits; return how many it has.
 
-    An attempt says whether it was interrupted.
+    An attempt returns whether it was interrupted.
     """
     most = 0
     for moment in Moment:
@@ -97,7 +97,7 @@ async def at_every_await(attempt: Callable[[int, Moment], Awaitable[bool]]) -> i
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
-    """Tasks and connections are as before in the end, or a moment later."""
+    """Check that no task or connection is left at the end, or a moment later."""
     tasks, sockets = asyncio.all_tasks(), _sockets()
     yield
     try:
@@ -109,9 +109,9 @@ async def nothing_left() -> AsyncIterator[None]:
 
 
 def _sockets() -> int:
-    """How many are open, at both ends: the broker is in the same process."""
+    """Return the number of open sockets, of both ends: the broker is in the same process."""
     count = 0
     for file in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the listing itself, or one just closed
+        with suppress(FileNotFoundError):  # the listing itself, or a socket that was just closed
             count += os.readlink(f"/proc/self/fd/{file}").startswith("socket:")
     return count

@@ -16,7 +16,7 @@ from firetrail.format.hosts import Host
 from firetrail.format.record import Record
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
-"""Messages that are tried again come again at once."""
+"""A store whose retries are redelivered almost at once."""
 
 
 def clustered(test: Callable[[str], Awaitable[None]], **settings: Any) -> None:
@@ -38,7 +38,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def fill(namesrv: str, topic: str, count: int, **more: Any) -> None:
     """Send messages ``0``, ``1``, … and wait until they can be read.
 
-    The topic is made by the first one; queues are filled a little behind the log.
+    The first message creates the topic. Queues are filled a little later than the log.
     """
     async with Producer(namesrv, "filling") as producer, PullConsumer(namesrv) as consumer:
         ends = {}
@@ -52,7 +52,7 @@ async def fill(namesrv: str, topic: str, count: int, **more: Any) -> None:
 
 
 async def read_all(namesrv: str, topic: str, count: int) -> list[Received]:
-    """All messages of a topic, as soon as there are so many, by queue and offset."""
+    """Return all messages of a topic, by queue and offset, once there are ``count``."""
     async with PullConsumer(namesrv) as consumer:
         queues = await consumer.queues(topic)
         while sum([await consumer.offsets.end(queue) for queue in queues]) < count:
@@ -61,7 +61,7 @@ async def read_all(namesrv: str, topic: str, count: int) -> list[Received]:
 
 
 async def buried(namesrv: str) -> list[bytes]:
-    """What is in the dead-letter topic of the group, as soon as it is there."""
+    """Return the messages in the dead-letter topic of a group, once it exists."""
     while True:
         try:
             return [m.body for m in await read_all(namesrv, "%DLQ%G", 1)]
@@ -70,7 +70,7 @@ async def buried(namesrv: str) -> list[bytes]:
 
 
 class Heard:
-    """What listeners were given."""
+    """Records the messages that listeners get."""
 
     def __init__(self) -> None:
         self.messages: list[Received] = []
@@ -84,7 +84,7 @@ class Heard:
 
 
 def received(queue_id: int = 0) -> Received:
-    """A message that no broker has sent."""
+    """Return a message that was not sent by a broker."""
     host = Host("127.0.0.1", 1)
     numbers = {name: 0 for name in Record._fields}
     record = Record(**numbers)._replace(  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Administration: against Firetrail's broker, and against brokers that only note what is asked."""
+"""Administration, against Firetrail's broker and against brokers that only record requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)}, DataVersion(1, 1))
 
 
 class TestFiretrail:
-    def test_brokers(self) -> None:
+    def test_the_cluster_and_its_masters_are_listed(self) -> None:
         async def test(namesrv: str) -> None:
             async with Admin(namesrv) as admin:
                 info = await admin.cluster()
@@ -100,7 +100,7 @@ class TestFiretrail:
 
         asyncio.run(test())
 
-    def test_topics(self) -> None:
+    def test_topics_are_listed_and_a_broker_is_made_read_only(self) -> None:
         async def test(namesrv: str) -> None:
             async with Admin(namesrv) as admin:
                 await fill(namesrv, "T", 1)
@@ -116,7 +116,7 @@ class TestFiretrail:
 
         clustered(test)
 
-    def test_messages(self) -> None:
+    def test_messages_are_found_by_key_and_by_id(self) -> None:
         async def test(namesrv: str) -> None:
             async with Admin(namesrv) as admin, Producer(namesrv) as producer:
                 result = await producer.send(Message("T", b"one", keys=["k", "l"]))
@@ -131,7 +131,7 @@ class TestFiretrail:
 
         clustered(test)
 
-    def test_topics_and_groups_come_and_go(self) -> None:
+    def test_topics_and_groups_are_created_and_deleted(self) -> None:
         async def test(namesrv: str) -> None:
             async with Admin(namesrv) as admin:
                 await admin.create_topic("T", 2)
@@ -153,7 +153,7 @@ class TestFiretrail:
 
         clustered(test)
 
-    def test_a_group_at_work(self) -> None:
+    def test_members_and_progress_of_a_group_are_shown(self) -> None:
         async def test(namesrv: str) -> None:
             heard: list[bytes] = []
             await fill(namesrv, "T", 8)
@@ -183,8 +183,8 @@ class TestFiretrail:
 
         clustered(test)
 
-    def test_a_reset_counts_at_once(self) -> None:
-        """Also for a member that has not done with what was before it."""
+    def test_a_reset_takes_effect_while_a_listener_runs(self) -> None:
+        """It also works for a member whose listener still consumes an earlier message."""
 
         async def test(namesrv: str) -> None:
             heard: list[bytes] = []
@@ -208,7 +208,7 @@ class TestFiretrail:
 
         clustered(test)
 
-    def test_settings(self) -> None:
+    def test_settings_of_name_servers_are_stored_and_deleted(self) -> None:
         async def test(namesrv: str) -> None:
             async with Admin(namesrv) as admin:
                 await admin.put_kv("n", "k", "v")
@@ -261,7 +261,7 @@ class Brokers:
         return handle
 
 
-def test_a_topic_is_made_everywhere() -> None:
+def test_a_topic_is_created_on_every_master() -> None:
     brokers = Brokers({RequestCode.UPDATE_AND_CREATE_TOPIC: lambda name: {}})
 
     async def test(admin: Admin) -> None:
@@ -282,7 +282,7 @@ def test_a_topic_is_made_everywhere() -> None:
     assert (fields["topic"], fields["writeQueueNums"], fields["perm"]) == ("U", "3", "4")
 
 
-def test_a_topic_is_deleted_everywhere() -> None:
+def test_a_topic_is_deleted_on_every_broker_and_name_server() -> None:
     brokers = Brokers({RequestCode.DELETE_TOPIC_IN_BROKER: lambda name: {}})
 
     async def test(admin: Admin) -> None:
@@ -293,7 +293,7 @@ def test_a_topic_is_deleted_everywhere() -> None:
     assert len(brokers.asked) == 2
 
 
-def test_changes_that_nobody_makes_are_not_made() -> None:
+def test_changes_without_a_master_are_errors() -> None:
     """A name server that has just started knows no broker yet."""
 
     async def test() -> None:
@@ -315,7 +315,7 @@ def test_changes_that_nobody_makes_are_not_made() -> None:
     asyncio.run(test())
 
 
-def test_stats_of_all_brokers_are_one() -> None:
+def test_stats_of_all_brokers_are_merged() -> None:
     queues = {"a": A, "b": B}
     brokers = Brokers(
         {
@@ -337,7 +337,7 @@ def test_stats_of_all_brokers_are_one() -> None:
     brokers.run(test)
 
 
-def test_groups() -> None:
+def test_groups_are_created_listed_and_deleted_on_all_brokers() -> None:
     brokers = Brokers(
         {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda name: {},
@@ -363,7 +363,7 @@ def test_groups() -> None:
     assert deleted.fields == {"groupName": "G", "cleanOffset": "true"}, "its offsets are deleted"
 
 
-def test_connections_and_settings() -> None:
+def test_connections_and_settings_of_one_broker_are_returned() -> None:
     client = ClientConnection("c@1", "10.0.0.1:5", "JAVA", 409)
     brokers = Brokers(
         {
@@ -398,7 +398,7 @@ KNOWN: dict[int, Callable[[str], Command | Body | dict[str, str]]] = {
 
 
 class TestReset:
-    def test_members_are_told(self) -> None:
+    def test_a_reset_returns_the_offsets_of_all_brokers(self) -> None:
         queues = {"a": A, "b": B}
         brokers = Brokers(
             {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: ResetOffsets({queues[n]: 9})}
@@ -409,7 +409,7 @@ class TestReset:
 
         brokers.run(test)
 
-    def test_nobody_is_there(self) -> None:
+    def test_offsets_of_a_group_without_members_are_committed(self) -> None:
         offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(
             KNOWN
@@ -428,7 +428,7 @@ class TestReset:
         brokers.run(test)
         assert brokers.asked[-1][1].fields["commitOffset"] == "6"
 
-    def test_it_cannot_be(self) -> None:
+    def test_a_broker_that_rejects_a_reset_is_an_error(self) -> None:
         wrong = Command(ResponseCode.SYSTEM_ERROR, remark="not now")
         brokers = Brokers({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: wrong})
 
@@ -438,7 +438,7 @@ class TestReset:
 
         brokers.run(test)
 
-    def test_a_group_that_nobody_knows(self) -> None:
+    def test_a_reset_of_an_unknown_group_is_an_error(self) -> None:
         offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(KNOWN | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline})
 

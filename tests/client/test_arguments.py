@@ -1,4 +1,4 @@
-"""Arguments that are checked when a client is made."""
+"""Arguments that are checked when a client is created."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def simple(**more: Any) -> SimpleConsumer:
     return SimpleConsumer(NAMESRV, "G", TOPICS, **more)
 
 
-def test_values_stand_for_members_of_enumerations() -> None:
-    """Or they would be taken for something else, as members are compared by identity."""
+def test_values_are_accepted_for_members_of_enumerations() -> None:
+    """Members are compared by identity, so values must be converted to members."""
     consumer = push(model="BROADCASTING", start="CONSUME_FROM_TIMESTAMP", start_time_ms=1)
     assert consumer._model is MessageModel.BROADCASTING
     assert consumer._start.where is ConsumeFromWhere.TIMESTAMP
@@ -47,7 +47,7 @@ def test_values_stand_for_members_of_enumerations() -> None:
         (simple, {"start": "FIRST"}, "start = 'FIRST': expected one of ConsumeFromWhere.LAST_OFF"),
     ],
 )
-def test_anything_else_is_refused(
+def test_other_values_are_rejected(
     make: Callable[..., object], more: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""What brokers ask a push consumer."""
+"""Requests that brokers send to a push consumer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = cast(Connection, None)
 
 
 class Consumer:
-    """A consumer that notes what it is told."""
+    """A consumer that records the calls of its handlers."""
 
     def __init__(self) -> None:
         self.group = "G"
@@ -40,17 +40,17 @@ class Consumer:
         self.assigned: dict[MessageQueue, ProcessQueue] = {}
         self.in_order = False
         self.opened_ms = 1600
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.fails = False
 
     def notice_change(self) -> None:
-        self.told.append("change")
+        self.calls.append("change")
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        self.told.append(offsets)
+        self.calls.append(offsets)
 
     async def consume_now(self, message: Received) -> BaseException | None:
-        self.told.append(message.body)
+        self.calls.append(message.body)
         if self.fails:
             return ValueError()
         return None
@@ -68,12 +68,14 @@ def ask(consumer: Consumer, code: int, body: bytes = b"", **fields: str) -> Comm
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(("group", "told"), [("G", ["change"]), ("other", [])])
-def test_members_change(group: str, told: list[str]) -> None:
+@pytest.mark.parametrize(("group", "calls"), [("G", ["change"]), ("other", [])])
+def test_a_change_of_members_is_passed_on_for_the_own_group_only(
+    group: str, calls: list[str]
+) -> None:
     consumer = Consumer()
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert ask(consumer, code, consumerGroup=group) is None
-    assert consumer.told == told
+    assert consumer.calls == calls
 
 
 @pytest.mark.parametrize(
@@ -85,16 +87,16 @@ def test_offsets_are_reset(body: ResetOffsets | ResetOffsetList) -> None:
     consumer = Consumer()
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     assert ask(consumer, code, body.encode(), topic="T", group="G") is None
-    assert consumer.told == [{QUEUE: 3}]
+    assert consumer.calls == [{QUEUE: 3}]
 
 
-def test_status() -> None:
+def test_status_contains_the_offsets() -> None:
     answer = ask(Consumer(), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="T", group="G")
     assert answer is not None
     assert ConsumerStatus.decode(answer.content).message_queue_table == {QUEUE: 7}
 
 
-def test_running_info() -> None:
+def test_running_info_contains_queues_and_subscriptions() -> None:
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     answer = ask(Consumer(), code, consumerGroup="G", clientId="x")
     assert answer is not None
@@ -105,20 +107,20 @@ def test_running_info() -> None:
     assert [wanted.topic for wanted in info.subscription_set] == ["T"]
 
 
-def test_another_group() -> None:
+def test_running_info_of_another_group_is_an_error() -> None:
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     answer = ask(Consumer(), code, consumerGroup="other", clientId="x")
     assert answer is not None and answer.remark == "this client is a member of G, not of other"
 
 
 def first_message() -> bytes:
-    """A record as Java has stored it."""
+    """Return a record that Java has stored."""
     raw = (GOLDEN / "v4-clean" / "commitlog" / ("0" * 20)).read_bytes()
     return raw[: int.from_bytes(raw[:4], "big")]
 
 
 @pytest.mark.parametrize(("fails", "result"), [(False, "CR_SUCCESS"), (True, "CR_THROW_EXCEPTION")])
-def test_a_message_is_consumed_at_once(fails: bool, result: str) -> None:
+def test_a_message_is_consumed_directly(fails: bool, result: str) -> None:
     consumer = Consumer()
     consumer.fails = fails
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
@@ -126,4 +128,4 @@ def test_a_message_is_consumed_at_once(fails: bool, result: str) -> None:
     assert answer is not None
     done = DirectlyConsumed.decode(answer.content)
     assert (done.consume_result, done.remark) == (result, "ValueError()" if fails else None)
-    assert [type(told) for told in consumer.told] == [bytes]
+    assert [type(calls) for calls in consumer.calls] == [bytes]

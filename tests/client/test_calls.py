@@ -1,4 +1,4 @@
-"""A close finishes the calls that run, or lets them fail: no caller waits for ever."""
+"""A close finishes running calls or lets them fail, so that no caller waits forever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAILED = r"^Producer was closed before this call ended; it may have taken effect
 
 
 class SlowBroker:
-    """A broker that stores nothing until it is told to."""
+    """A broker that stores no message until it is released."""
 
     def __init__(self, broker: Broker) -> None:
         self.namesrv = broker.namesrv
@@ -54,7 +54,7 @@ class SlowBroker:
         self._go.set()
 
     def hold(self) -> None:
-        """What comes from now on waits again."""
+        """Hold back messages that arrive from now on."""
         self._go.clear()
 
 
@@ -72,7 +72,7 @@ async def slow_broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowBrok
 
 
 async def begin_sends(producer: Producer, slow: SlowBroker) -> list[asyncio.Future[Any]]:
-    """Two with one key, of which the second waits for the first, and one without."""
+    """Start two sends with one key, of which the second waits for the first, and one without."""
     sends: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(producer.send(Message("T", b"1"), order_key="k")),
         asyncio.ensure_future(producer.send(Message("T", b"2"), order_key="k")),
@@ -82,7 +82,7 @@ async def begin_sends(producer: Producer, slow: SlowBroker) -> list[asyncio.Futu
     return sends
 
 
-def test_sends_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_finishes_running_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with slow_broker(monkeypatch) as slow:
             producer = Producer(slow.namesrv, timeout_s=60)
@@ -119,8 +119,10 @@ def test_sends_that_take_too_long_fail(
     assert "Producer: 3 calls did not end within 0.05 s after the close and raise" in caplog.text
 
 
-def test_leaving_by_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is that of the block, and the sends of other tasks are finished."""
+def test_an_exception_in_the_block_is_kept_and_other_sends_finish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error of the block is raised, and the sends of other tasks are finished."""
 
     async def test() -> None:
         async with slow_broker(monkeypatch) as slow:
@@ -136,8 +138,10 @@ def test_leaving_by_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_leaving_by_a_cancellation(monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
-    """It still waits for the sends of other tasks; a second one ends that at once."""
+def test_a_cancelled_block_still_waits_for_other_sends(
+    monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
+    """The first cancellation waits for the sends of other tasks; a second one ends the wait."""
 
     async def test() -> None:
         sends: list[asyncio.Future[Any]] = []
@@ -179,7 +183,9 @@ async def wait_for_a_decision(producer: Producer) -> object:
 
 
 @pytest.mark.parametrize("call", [wait_for_a_reply, wait_for_a_decision])
-def test_waits_for_others_fail(call: Callable[[Producer], Awaitable[object]]) -> None:
+def test_calls_that_wait_for_others_fail_after_a_close(
+    call: Callable[[Producer], Awaitable[object]],
+) -> None:
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
             await fill(broker.namesrv, "T", 1)
@@ -195,7 +201,7 @@ def test_waits_for_others_fail(call: Callable[[Producer], Awaitable[object]]) ->
     asyncio.run(test())
 
 
-def test_a_pause_before_a_retry_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
             await fill(broker.namesrv, "T", 1)
@@ -234,7 +240,7 @@ def test_a_close_within_a_call_does_not_wait_for_it() -> None:
     asyncio.run(test())
 
 
-def test_acknowledgements_are_finished() -> None:
+def test_a_close_finishes_acknowledgements() -> None:
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
             await fill(broker.namesrv, "T", 1)
@@ -250,8 +256,8 @@ def test_acknowledgements_are_finished() -> None:
     asyncio.run(test())
 
 
-def test_a_close_that_is_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every send ends; what was said to be stored is, and nothing is left."""
+def test_a_close_can_be_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every send ends, acknowledged messages are stored, and no task is left."""
 
     async def test() -> None:
         async with slow_broker(monkeypatch) as slow:
@@ -284,7 +290,7 @@ def test_a_close_that_is_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatc
     asyncio.run(test())
 
 
-def test_a_call_that_is_cancelled_and_fails_at_once_is_cancelled() -> None:
+def test_a_call_that_is_cancelled_while_it_fails_is_cancelled() -> None:
     async def test() -> None:
         calls = Calls("Producer")
 
@@ -304,7 +310,7 @@ def test_a_call_that_is_cancelled_and_fails_at_once_is_cancelled() -> None:
     asyncio.run(test())
 
 
-def test_a_timeout_of_the_call_itself_stays_one() -> None:
+def test_a_timeout_around_a_call_is_still_a_timeout() -> None:
     async def test() -> None:
         calls = Calls("Producer")
         with pytest.raises(TimeoutError, match=r"^slow$"), calls.one():

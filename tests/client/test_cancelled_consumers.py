@@ -1,4 +1,4 @@
-"""The calls of consumers, cancelled at every await: every message comes, in order."""
+"""The calls of consumers, cancelled at every await: every message is delivered, in order."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from firetrail.client import (
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
-"""Beyond the end of every test: a message that is swallowed does not come again."""
+"""Longer than every test, so that a lost message is not redelivered during the test."""
 
 
-def test_receiving_and_acknowledging() -> None:
-    """Every message comes, and none that was acknowledged comes again."""
+def test_cancelled_receives_and_acks_lose_no_message() -> None:
+    """Every message is delivered, and no acknowledged message is redelivered."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
@@ -84,7 +84,7 @@ def test_receiving_and_acknowledging() -> None:
     clustered(test)
 
 
-def test_changing_the_invisible_time() -> None:
+def test_a_cancelled_change_of_the_invisible_time_loses_no_message() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
@@ -108,8 +108,8 @@ def test_changing_the_invisible_time() -> None:
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
 @pytest.mark.parametrize("call", ["commit", "rebalance", "go_on_at", "open", "close"])
-def test_consuming(call: str, in_order: bool) -> None:
-    """No message is skipped; in order, none before those that came first."""
+def test_cancelled_calls_of_a_push_consumer_skip_no_message(call: str, in_order: bool) -> None:
+    """No message is skipped and, with ``in_order``, none is consumed before an earlier one."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
@@ -132,7 +132,7 @@ def test_consuming(call: str, in_order: bool) -> None:
             return all(len(set(heard[queue])) == end for queue, end in ends.items())
 
         def work(consumer: PushConsumer) -> Coroutine[Any, Any, None]:
-            if call == "go_on_at":  # from where it is, which may bring some again
+            if call == "go_on_at":  # at the current offset, so some messages may be redelivered
                 return consumer.go_on_at({q: t.offset for q, t in consumer.assigned.items()})
             method: Callable[[], Coroutine[Any, Any, None]] = getattr(consumer, call)
             return method()
@@ -171,7 +171,9 @@ def test_consuming(call: str, in_order: bool) -> None:
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
 @pytest.mark.parametrize("call", ["open", "rebalance", "close"])
-def test_handing_over(call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
+    call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Queues go to a member that joins, and back: no message is skipped, and none comes twice.
 
     ``rebalance`` is that of the old member, when it has to give up queues.
@@ -210,7 +212,7 @@ def test_handing_over(call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
             except Cancelled:
                 return True
             finally:
-                old.notice_change()  # as it would have been told
+                old.notice_change()  # as a notification of the broker would do
                 await consume(producer)
                 await joining.close()
 
@@ -224,8 +226,10 @@ def test_handing_over(call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
     clustered(test)
 
 
-def test_receiving_from_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cancelled before and after it has come: it is received from its first message on."""
+def test_cancelled_receives_from_a_topic_that_is_created_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it is cancelled before or after the creation, the first message is received."""
     monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.01)
 
     async def test(namesrv: str) -> None:
@@ -246,7 +250,7 @@ def test_receiving_from_a_topic_that_comes_later(monkeypatch: pytest.MonkeyPatch
                 while not messages:
                     messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
                 assert [message.body for message in messages] == [b"first"]
-            return was_interrupted and at < 12  # it looks again and again until the topic is there
+            return was_interrupted and at < 12  # it polls until the topic exists
 
         async with Producer(namesrv) as producer:
             assert await at_every_await(attempt) > 3

@@ -1,7 +1,7 @@
 """Every call of every client, cancelled at every await, against Firetrail's broker.
 
-What was acknowledged is there, once; order holds; clients work on, or are closed; nothing is left.
-The calls of consumers are in ``test_cancelled_consumers.py``.
+Acknowledged messages are stored once and in order. The client stays usable or is closed, and no
+task or connection is left. The calls of consumers are in ``test_cancelled_consumers.py``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ QUEUE = MessageQueue("T", "broker-a", 1)
 
 
 class TestHarness:
-    """It does what the tests below rely on."""
+    """The helper works as the tests below expect."""
 
     @pytest.mark.parametrize("moment", Moment)
-    def test_it_cancels_where_it_should(self, moment: Moment) -> None:
+    def test_it_cancels_at_the_given_moment(self, moment: Moment) -> None:
         reached: list[int] = []
 
         async def work() -> None:
@@ -68,7 +68,7 @@ class TestHarness:
 
         asyncio.run(test())
 
-    def test_a_late_cancellation_comes_behind_the_result(self) -> None:
+    def test_a_late_cancellation_comes_after_the_result(self) -> None:
         async def test() -> None:
             future = asyncio.get_running_loop().create_future()
 
@@ -90,7 +90,7 @@ class TestHarness:
 
 
 def clients(namesrv: str, folder: Path) -> dict[str, Callable[[], ClusterClient]]:
-    """One of each kind, of topic T and group G."""
+    """Return a client of each kind, for topic T and group G."""
 
     def push(**more: Any) -> Callable[[], ClusterClient]:
         return lambda: PushConsumer(namesrv, "G", Heard(), {"T": "*"}, start=FIRST, **more)
@@ -110,8 +110,8 @@ def clients(namesrv: str, folder: Path) -> dict[str, Callable[[], ClusterClient]
 @pytest.mark.parametrize(
     "kind", ["producer", "pull", "simple", "admin", "push", "in order", "broadcasting"]
 )
-def test_opening_and_closing(kind: str, tmp_path: Path) -> None:
-    """No task, connection, registration or lock is left, and opening works the next time."""
+def test_cancelled_opens_and_closes_leave_nothing(kind: str, tmp_path: Path) -> None:
+    """No task, connection, registration or lock is left, and the next open succeeds."""
 
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
@@ -156,8 +156,8 @@ def test_opening_and_closing(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["order_key", "queue", "batch", "one way"])
-def test_sending(how: str) -> None:
-    """What returned is stored once and in order; what was cancelled, at most once, in its place."""
+def test_cancelled_sends_store_a_message_at_most_once(how: str) -> None:
+    """Messages of completed sends are stored once; of cancelled ones, at most once, in order."""
 
     def send(producer: Producer, body: bytes) -> Coroutine[Any, Any, object]:
         message = Message("T", body)
@@ -201,7 +201,7 @@ def test_sending(how: str) -> None:
     clustered(test)
 
 
-def test_transactions() -> None:
+def test_cancelled_transactions_end_as_decided() -> None:
     """A message is seen if, and only if, its transaction was committed."""
 
     async def test(namesrv: str) -> None:
@@ -234,7 +234,7 @@ def test_transactions() -> None:
     clustered(test, config=BrokerConfig(transaction_check_interval_ms=1000))
 
 
-def test_requests_and_replies() -> None:
+def test_cancelled_requests_and_replies() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with Producer(namesrv, "G") as replying:
@@ -258,12 +258,12 @@ def test_requests_and_replies() -> None:
                 await at_every_await(attempt)
 
     async def producer_knows(producer: Producer) -> None:
-        await producer.queues("T")  # so that it has its connections before they are counted
+        await producer.queues("T")  # it opens its connections before they are counted
 
     clustered(test)
 
 
-def test_pulling() -> None:
+def test_cancelled_pulls_have_no_effect() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             for number in range(40):
@@ -317,8 +317,8 @@ ADMIN: dict[str, Callable[[Admin], Coroutine[Any, Any, object]]] = {
 
 
 @pytest.mark.parametrize("call", ADMIN)
-def test_administering(call: str) -> None:
-    """A change can be made again, whatever became of the first attempt."""
+def test_cancelled_changes_can_be_repeated(call: str) -> None:
+    """A change can be repeated, whatever the effect of the first attempt was."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)

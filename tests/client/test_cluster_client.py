@@ -1,4 +1,4 @@
-"""Clients that are not open, not yet or no more, and what opening and closing leave behind."""
+"""Clients that are not open yet or already closed, and the effects of opening and closing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, Any] = {
     "body": b"",
 }
 LIFE = ("open", "close", "consume_now")
-"""What needs no connection; the last gives the listener a message."""
+"""Methods that need no connection; the last one calls the listener with a message."""
 POPPED = Popped(QUEUE, received().record, Receipt(0, 0, 0, 0, "0", "broker-a", 0, 0))
 MAKERS: dict[type[ClusterClient], Callable[[str], ClusterClient]] = {
     Admin: Admin,
@@ -65,7 +65,7 @@ MAKERS: dict[type[ClusterClient], Callable[[str], ClusterClient]] = {
 
 
 def methods() -> Iterator[tuple[type[ClusterClient], str]]:
-    """All that users may await, and iterate over, of every client."""
+    """Return all public coroutines and async iterators of every client."""
     for kind in MAKERS:
         for name, member in inspect.getmembers(kind):
             is_async = inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
@@ -74,7 +74,7 @@ def methods() -> Iterator[tuple[type[ClusterClient], str]]:
 
 
 async def use(client: ClusterClient, name: str) -> None:
-    """Call a method with arguments that are good enough."""
+    """Call a method with valid arguments."""
     method = getattr(client, name)
     if name in ("ack", "change_invisible"):
         found = {"ack": (POPPED,), "change_invisible": (POPPED, 1.0)}[name]
@@ -97,7 +97,7 @@ async def use(client: ClusterClient, name: str) -> None:
     list(methods()),
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
-def test_a_client_that_is_not_open_says_so(kind: type[ClusterClient], name: str) -> None:
+def test_calls_of_a_client_that_is_not_open_raise(kind: type[ClusterClient], name: str) -> None:
     async def test() -> None:
         client = MAKERS[kind]("127.0.0.1:1")
         with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is not open; use 'async"):
@@ -110,7 +110,7 @@ def test_a_client_that_is_not_open_says_so(kind: type[ClusterClient], name: str)
 
 
 @pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
-def test_once_open_and_once_closed(kind: type[ClusterClient]) -> None:
+def test_a_client_is_opened_once_and_closed_once(kind: type[ClusterClient]) -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         client = MAKERS[kind](namesrv)
@@ -127,7 +127,7 @@ def test_once_open_and_once_closed(kind: type[ClusterClient]) -> None:
     clustered(test)
 
 
-def test_an_open_that_failed_can_be_tried_again() -> None:
+def test_a_failed_open_can_be_retried() -> None:
     async def test(namesrv: str) -> None:
         consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
         async with Admin(namesrv) as admin:
@@ -145,8 +145,8 @@ def test_an_open_that_failed_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("moment", ["connecting", "waiting"])
-def test_who_waits_is_told_of_the_close(moment: str) -> None:
-    """And not cancelled, which would end a task that nobody has cancelled."""
+def test_waiting_calls_raise_when_the_client_is_closed(moment: str) -> None:
+    """They are not cancelled, because that would end a task that its owner did not cancel."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)

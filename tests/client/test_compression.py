@@ -1,4 +1,4 @@
-"""Compressed bodies. Those of LZ4 and zstd are made by other libraries than they are read with."""
+"""Compressed bodies. The LZ4 and zstd ones are created with other libraries than they are read."""
 
 from __future__ import annotations
 
@@ -29,29 +29,31 @@ def compressed(body: bytes, kind: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [0x000, 0x100, 0x200, 0x300])
 class TestMethods:
-    def test_inflated(self, kind: int) -> None:
+    def test_compressed_bodies_are_decompressed(self, kind: int) -> None:
         assert inflated(compressed(TEXT, kind), kind | 1) == TEXT
         assert inflated(compressed(b"", kind), kind | 1) == b""
 
     @pytest.mark.parametrize("raw", [b"", b"no stream at all"])
-    def test_not_compressed_at_all(self, kind: int, raw: bytes) -> None:
+    def test_a_body_that_is_not_compressed_is_an_error(self, kind: int, raw: bytes) -> None:
         compressed(b"", kind)
         with pytest.raises(FormatError, match=r"record\.body is the compressed"):
             inflated(raw, kind | 1)
 
-    def test_cut_off(self, kind: int) -> None:
+    def test_a_truncated_body_is_an_error(self, kind: int) -> None:
         raw = compressed(TEXT, kind)
         for end in (5, len(raw) // 2, len(raw) - 1):
             with pytest.raises(FormatError, match="compressed body"):
                 inflated(raw[:end], kind | 1)
 
-    def test_a_bomb(self, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_body_that_expands_beyond_the_limit_is_an_error(
+        self, kind: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(compression, "INFLATED_MAX", 100_000)
         with pytest.raises(FormatError, match="more than 100000 bytes"):
             inflated(compressed(bytes(50_000_000), kind), kind | 1)
 
     @given(raw=st.binary(max_size=200))
-    def test_nothing_else_comes_out(self, kind: int, raw: bytes) -> None:
+    def test_random_bytes_raise_only_format_errors(self, kind: int, raw: bytes) -> None:
         compressed(b"", kind)
         try:
             inflated(raw, kind | 1)
@@ -60,7 +62,7 @@ class TestMethods:
 
 
 @pytest.mark.parametrize("kind", [0x100, 0x200])
-def test_what_is_not_installed_is_named(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ModuleType:
         if name == MODULES[kind]:
             raise ImportError(name)
@@ -71,6 +73,6 @@ def test_what_is_not_installed_is_named(kind: int, monkeypatch: pytest.MonkeyPat
         inflated(b"", kind | 1)
 
 
-def test_methods_of_the_future() -> None:
+def test_an_unknown_method_is_an_error() -> None:
     with pytest.raises(FormatError, match="method 5 is unknown"):
         inflated(b"", 0x501)

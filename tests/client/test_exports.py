@@ -1,4 +1,4 @@
-"""What a program needs of the client is exported from ``firetrail.client``."""
+"""Everything that a program needs of the client is exported from ``firetrail.client``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "client.md"
 EXPORTED = {getattr(client, name) for name in client.__all__}
 
 
-def test_the_list_is_complete() -> None:
+def test_all_is_sorted_and_has_no_duplicates() -> None:
     assert client.__all__ == sorted(set(client.__all__), key=lambda name: (name.islower(), name))
 
 
-def test_what_the_guide_names() -> None:
+def test_names_in_the_guide_are_exported() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     named = set(re.findall(r"`(?:[a-z_]+=)?([A-Z][a-z]+\w*)\b", text))
     assert {"MessageModel", "ClientClosedError", "Producer"} <= named
@@ -32,7 +32,7 @@ def test_what_the_guide_names() -> None:
 
 
 def types_in(hint: Any) -> Iterator[type]:
-    """The classes that a type is made of."""
+    """Yield the classes in a type."""
     if isinstance(hint, type) and not typing.get_args(hint):
         yield hint
     for part in typing.get_args(hint):
@@ -44,7 +44,7 @@ def types_in(hint: Any) -> Iterator[type]:
 
 
 @pytest.mark.parametrize("kind", [Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer])
-def test_what_is_given_to_methods(kind: type) -> None:
+def test_types_of_arguments_are_exported(kind: type) -> None:
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         if name.startswith("_") and name != "__init__":
             continue

@@ -25,7 +25,7 @@ from firetrail.client import (
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
-def test_in_order() -> None:
+def test_messages_of_a_queue_are_consumed_in_order() -> None:
     async def test(namesrv: str) -> None:
         heard: list[tuple[int, bytes]] = []
         failed: Counter[bytes] = Counter()
@@ -51,7 +51,7 @@ def test_in_order() -> None:
 
 
 class TestRetriesInOrder:
-    """A message that fails again and again, with another behind it in the same queue."""
+    """A message that always fails, followed by another one in the same queue."""
 
     @staticmethod
     def consume(namesrv: str, tries: list[bytes], fails: int, **more: Any) -> PushConsumer:
@@ -68,7 +68,7 @@ class TestRetriesInOrder:
             for body in (b"0", b"1"):
                 await producer.send(Message("T", body), queue=MessageQueue("T", "broker-a", 1))
 
-    def test_without_limit(self) -> None:
+    def test_retries_have_no_limit_by_default(self) -> None:
         async def test(namesrv: str) -> None:
             tries: list[bytes] = []
             await self.send_two(namesrv)
@@ -78,7 +78,7 @@ class TestRetriesInOrder:
 
         clustered(test)
 
-    def test_with_a_limit_it_is_buried(self) -> None:
+    def test_after_max_retries_the_message_is_a_dead_letter(self) -> None:
         async def test(namesrv: str) -> None:
             tries: list[bytes] = []
             await self.send_two(namesrv)
@@ -89,7 +89,7 @@ class TestRetriesInOrder:
 
         clustered(test)
 
-    def test_while_broadcasting_it_is_skipped(
+    def test_after_max_retries_a_broadcast_message_is_skipped(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test(namesrv: str) -> None:
@@ -105,7 +105,7 @@ class TestRetriesInOrder:
 
 
 def test_in_order_a_queue_is_kept_while_a_message_of_it_is_consumed() -> None:
-    """A slow listener must not let another member begin with the same message."""
+    """While a listener is slow, no other member may start with the same message."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)
@@ -125,7 +125,7 @@ def test_in_order_a_queue_is_kept_while_a_message_of_it_is_consumed() -> None:
         async with member():
             await until(lambda: len(at_work) == 4)
             async with member() as b:
-                await asyncio.sleep(0.3)  # many times what queues are given up after
+                await asyncio.sleep(0.3)  # many times the grace period of a handover
                 assert not any(queue.topic == "T" for queue in b.assigned)
                 go_on.set()
                 await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 2)
@@ -164,7 +164,7 @@ def test_in_order_a_queue_has_one_consumer() -> None:
 
 
 def test_in_order_a_reset_frees_a_queue_from_a_message_that_always_fails() -> None:
-    """An administrator skips it; nothing is pulled while it is retried, so that is looked for."""
+    """The consumer checks for a reset during retries, because it does not pull then."""
 
     async def test(namesrv: str) -> None:
         heard: list[bytes] = []

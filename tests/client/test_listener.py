@@ -1,4 +1,4 @@
-"""What listeners do to their messages, alone and against Firetrail's broker."""
+"""The outcomes of listeners, alone and against Firetrail's broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 class TestOutcomesOfListeners:
-    """Whatever a listener does, its message is consumed in the end, and all before the last."""
+    """Whatever a listener does, its message is consumed in the end, and earlier ones, too."""
 
     @staticmethod
     async def cancel_something_else() -> None:
@@ -60,7 +60,9 @@ class TestOutcomesOfListeners:
         "trouble",
         ["cancel_something_else", "cancel_itself", "raise_cancelled", "raise_something_else"],
     )
-    def test_it_comes_again(self, trouble: str, in_order: bool) -> None:
+    def test_a_message_whose_listener_fails_is_redelivered(
+        self, trouble: str, in_order: bool
+    ) -> None:
         async def test(namesrv: str) -> None:
             tries: list[bytes] = []
 
@@ -86,10 +88,10 @@ class TestOutcomesOfListeners:
         clustered(test)
 
     @pytest.mark.parametrize("in_order", [False, True])
-    def test_one_that_ignores_its_cancellation_is_ended(
+    def test_a_listener_that_ignores_its_cancellation_is_ended(
         self, in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """So that a close, and Ctrl-C with it, come to an end. Its message is redelivered."""
+        """So a close, for example after Ctrl-C, always ends. The message is redelivered."""
         monkeypatch.setattr("firetrail.client.cluster_client.END_S", 0.05)
         said: list[str] = []
 
@@ -120,11 +122,13 @@ class TestOutcomesOfListeners:
                 assert await puller.committed(queue) == 1
 
         clustered(test)
-        what = "test_one_that_ignores_its_cancellation_is_ended.<locals>.stubborn ignores its"
+        what = (
+            "test_a_listener_that_ignores_its_cancellation_is_ended.<locals>.stubborn ignores its"
+        )
         assert what in caplog.text
         assert "(T queue 0 on broker-a, offset 1) will be redelivered" in caplog.text
 
-    def test_one_that_ignores_even_that_ends_alone(
+    def test_a_listener_that_ignores_its_forced_end_is_logged(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test() -> None:
@@ -145,7 +149,7 @@ class TestOutcomesOfListeners:
             in caplog.text
         )
 
-    def test_what_ends_the_event_loop_consumes_nothing(self) -> None:
+    def test_an_exit_from_a_listener_does_not_consume_its_message(self) -> None:
         tries: list[bytes] = []
 
         def listener(message: Received) -> None:
@@ -158,7 +162,7 @@ class TestOutcomesOfListeners:
             async with PushConsumer(broker.namesrv, "G", listener, topics, start=FIRST):
                 await until(lambda: len(tries) >= count)
 
-        # Two loops cannot share a broker in the same process; what is committed is in its store.
+        # Two loops cannot share a broker in one process; committed offsets are in its store.
         async def first(folder: str) -> None:
             async with Broker.running(folder, store=SMALL) as broker:
                 await fill(broker.namesrv, "T", 1)
@@ -174,7 +178,7 @@ class TestOutcomesOfListeners:
             asyncio.run(second(folder))
         assert tries == [b"0", b"0"]
 
-    def test_a_listener_that_is_cancelled_by_the_close(self) -> None:
+    def test_the_message_of_a_listener_cancelled_by_close_is_redelivered(self) -> None:
         async def test(namesrv: str) -> None:
             ended: list[str] = []
             begun = asyncio.Event()
@@ -198,12 +202,12 @@ class TestOutcomesOfListeners:
 
         clustered(test)
 
-    def test_a_listener_that_closes_its_consumer(self) -> None:
+    def test_a_listener_can_close_its_consumer(self) -> None:
         async def test(namesrv: str) -> None:
             closed = asyncio.Event()
 
             async def listener(message: Received) -> None:
-                await consumer.close(60)  # which does not wait for this listener
+                await consumer.close(60)  # it does not wait for this listener
                 closed.set()
 
             await fill(namesrv, "T", 1)
@@ -216,16 +220,18 @@ class TestOutcomesOfListeners:
         clustered(test)
 
 
-class TestWhatIsReturned:
+class TestReturnValues:
     MESSAGE = received()
 
-    def test_it_is_ignored_and_mentioned_once(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_return_value_is_ignored_and_logged_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         listening = ListenerCall(lambda _: False)  # type: ignore[arg-type,return-value]
         for _ in range(2):
             assert asyncio.run(listening.outcome(self.MESSAGE)) is None
         assert caplog.text.count("<lambda> returned False, which is ignored") == 1
 
-    def test_a_generator_is_a_failure(self) -> None:
+    def test_a_returned_generator_is_a_failure(self) -> None:
         def listener(message: Received) -> Iterator[None]:
             yield
 
@@ -235,13 +241,13 @@ class TestWhatIsReturned:
 
 
 async def consume_and_yield(message: Received) -> AsyncIterator[None]:
-    """No listener: calling it does nothing."""
+    """Not a listener, because a call does nothing."""
     yield
 
 
 @pytest.mark.parametrize(
     ("listener", "reason"), [(None, "expected a function"), (consume_and_yield, "with 'yield'")]
 )
-def test_what_can_be_no_listener(listener: object, reason: str) -> None:
+def test_functions_that_cannot_be_listeners_are_rejected(listener: object, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         PushConsumer("127.0.0.1:1", "G", listener, {"T": "*"})  # type: ignore[arg-type]

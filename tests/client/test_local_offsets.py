@@ -1,4 +1,4 @@
-"""Offsets in a file, in the Java client's form."""
+"""Offsets in a file, in the format of the Java client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened(folder: Path) -> LocalOffsets:
     return offsets
 
 
-def test_saved_and_read_again(tmp_path: Path) -> None:
+def test_saved_offsets_are_loaded(tmp_path: Path) -> None:
     first = opened(tmp_path)
     assert first.get(Q0) is None
     asyncio.run(first.save({Q0: 5}))
@@ -40,20 +40,20 @@ def test_saved_and_read_again(tmp_path: Path) -> None:
     assert (second.get(Q0), second.get(Q1)) == (5, 7)
 
 
-def test_javas_file(tmp_path: Path) -> None:
+def test_a_file_of_the_java_client_is_loaded(tmp_path: Path) -> None:
     offsets = opened(tmp_path)
     offsets.path.parent.mkdir(parents=True)
     offsets.path.write_text(JAVAS)
     assert opened(tmp_path).get(Q0) == 17
 
 
-def test_is_ours_as_well(tmp_path: Path) -> None:
+def test_the_file_is_written_as_by_the_java_client(tmp_path: Path) -> None:
     offsets = opened(tmp_path)
     asyncio.run(offsets.save({Q0: 17}))
     assert offsets.path.read_text() == JAVAS
 
 
-def test_the_one_before_is_read_if_it_must(
+def test_the_backup_is_loaded_if_the_file_is_damaged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     offsets = opened(tmp_path)
@@ -64,7 +64,7 @@ def test_the_one_before_is_read_if_it_must(
     assert "offsets.json cannot be read and is ignored" in caplog.text
 
 
-def test_nothing_new_is_not_written(tmp_path: Path) -> None:
+def test_unchanged_offsets_are_not_written(tmp_path: Path) -> None:
     offsets = opened(tmp_path)
     asyncio.run(offsets.save({Q0: 5}))
     offsets.path.unlink()
@@ -77,7 +77,7 @@ def test_nothing_new_is_not_written(tmp_path: Path) -> None:
 def test_a_failed_save_leaves_a_file_that_can_be_read(
     tmp_path: Path, operation: str, skip: int
 ) -> None:
-    """The file has its name at every moment, so that no crash leaves only the one before."""
+    """The file exists at every moment, so that no crash leaves only the backup."""
     asyncio.run(opened(tmp_path).save({Q0: 5}))
     files = FaultyFiles()
     offsets = LocalOffsets(tmp_path, "10.0.0.1@DEFAULT", "G", files)

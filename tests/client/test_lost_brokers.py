@@ -1,4 +1,4 @@
-"""Consumers of several brokers, of which some are away: the others are not affected."""
+"""Consumers of several brokers, of which some are down: the others are not affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from firetrail.remoting.bodies import TopicConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 AWAY, THERE = "broker-a-away", "broker-there"
-"""The one that goes away comes first wherever brokers are in order."""
+"""The broker that goes down sorts first."""
 TOPICS = ("Shared", "There")
 
 
@@ -72,7 +72,7 @@ async def send(namesrv: str, topic: str, body: bytes, broker: str = THERE) -> No
 
 
 def cut_off(consumer: ClusterClient, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a broker that is still in the routes not answer any more."""
+    """Stop the answers of a broker that is still in the routes."""
     session = consumer._session
     request = session._client.request
 
@@ -112,7 +112,7 @@ def test_queues_of_a_broker_that_has_left_are_given_up(
     assert any("G: Shared queue 0 on broker-a-away was given up" in line for line in lines)
 
 
-def test_offsets_are_committed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_are_committed_to_the_brokers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000)
 
     async def test(namesrv: str, away: Broker) -> None:
@@ -134,7 +134,7 @@ def test_offsets_are_committed_where_they_can_be(monkeypatch: pytest.MonkeyPatch
     two_brokers(test)
 
 
-def test_locks_are_renewed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_renewed_on_the_brokers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(namesrv: str, away: Broker) -> None:
         heard = Heard()
         wanted = dict.fromkeys(TOPICS, "*")
@@ -150,7 +150,7 @@ def test_locks_are_renewed_where_they_can_be(monkeypatch: pytest.MonkeyPatch) ->
     two_brokers(test)
 
 
-def test_members_are_asked_of_a_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_requested_from_a_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(namesrv: str, away: Broker) -> None:
         wanted = dict.fromkeys(TOPICS, "*")
         async with PushConsumer(namesrv, "G", Heard(), wanted) as consumer:
@@ -163,11 +163,13 @@ def test_members_are_asked_of_a_broker_that_answers(monkeypatch: pytest.MonkeyPa
     two_brokers(test)
 
 
-def test_messages_are_received_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_received_from_the_brokers_that_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(namesrv: str, away: Broker) -> None:
         async with SimpleConsumer(namesrv, "G", {"Shared": "*"}, start=FIRST) as consumer:
             cut_off(consumer, away, monkeypatch)
-            for body in (b"1", b"2", b"3"):  # whichever broker is asked first
+            for body in (b"1", b"2", b"3"):  # so that each broker is asked first once
                 await send(namesrv, "Shared", body)
                 (message,) = await consumer.receive()
                 assert message.body == body

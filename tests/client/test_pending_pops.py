@@ -1,4 +1,4 @@
-"""Receives that are cancelled, against Firetrail's broker: no message waits for its time to end."""
+"""Cancelled receives, against Firetrail's broker: no message waits for its invisible time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from firetrail.client.pop import Popped, Popper
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
-"""Beyond the end of every test: a message that is swallowed does not come again."""
+"""Longer than every test, so that a lost message is not redelivered during the test."""
 
 
 def test_late_messages_go_to_the_next_call() -> None:
@@ -42,7 +42,7 @@ def test_late_messages_go_to_the_next_call() -> None:
 
 
 @pytest.mark.parametrize("how", ["task", "timeout", "group"])
-def test_late_messages_come_again_at_once(how: str) -> None:
+def test_late_messages_without_a_receive_are_redelivered_at_once(how: str) -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with (
@@ -52,7 +52,7 @@ def test_late_messages_come_again_at_once(how: str) -> None:
         ):
             await one.ack(*await one.receive(wait_s=5))
             await cancelled(one, how)
-            await producer.send(Message("T", b"x"))  # which goes to the one that does not wait
+            await producer.send(Message("T", b"x"))  # it goes to the receive that was cancelled
             (message,) = await other.receive(invisible_s=LONG_S, wait_s=20)
             assert message.body == b"x"
             await other.ack(message)
@@ -61,7 +61,7 @@ def test_late_messages_come_again_at_once(how: str) -> None:
 
 
 async def cancelled(consumer: SimpleConsumer, how: str) -> None:
-    """A receive that a broker has when it is cancelled."""
+    """Cancel a receive that waits in the broker."""
 
     async def receive() -> None:
         await consumer.receive(invisible_s=LONG_S, wait_s=20)
@@ -83,8 +83,8 @@ async def cancelled(consumer: SimpleConsumer, how: str) -> None:
                 raise ValueError
 
 
-def test_messages_that_came_when_it_was_cancelled() -> None:
-    """The answer is here, but the task has not seen it yet."""
+def test_messages_that_arrive_with_the_cancellation_are_not_lost() -> None:
+    """The answer has arrived, but the task has not run yet."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)
@@ -110,7 +110,7 @@ def test_messages_that_came_when_it_was_cancelled() -> None:
     clustered(test)
 
 
-def test_a_close_ends_the_receives() -> None:
+def test_a_close_ends_running_receives() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
@@ -137,7 +137,7 @@ def test_a_close_ends_the_receives() -> None:
         ({"wait_s": -1}, "wait_s = -1: expected a number of seconds from 0 to"),
     ],
 )
-def test_what_cannot_be_received(wrong: dict[str, int], message: str) -> None:
+def test_wrong_arguments_of_receive_are_rejected(wrong: dict[str, int], message: str) -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
@@ -147,7 +147,7 @@ def test_what_cannot_be_received(wrong: dict[str, int], message: str) -> None:
     clustered(test)
 
 
-def test_a_failure_is_raised_and_not_logged_as_well(
+def test_a_failed_receive_raises_and_does_not_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object, **__: object) -> list[Popped]:
@@ -164,7 +164,7 @@ def test_a_failure_is_raised_and_not_logged_as_well(
     assert "the broker is away" not in caplog.text
 
 
-def test_a_failure_that_nobody_waits_for_is_logged(
+def test_a_failed_pop_of_a_cancelled_receive_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(namesrv: str) -> None:

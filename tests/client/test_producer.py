@@ -32,7 +32,7 @@ from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import Server
 
 
-def test_a_message() -> None:
+def test_a_sent_message_is_consumed_as_it_was() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv, "PG") as producer, PullConsumer(namesrv) as consumer:
             result = await producer.send(
@@ -52,7 +52,7 @@ def test_a_message() -> None:
     clustered(test)
 
 
-def test_queues_take_turns() -> None:
+def test_messages_go_to_all_queues_in_turn() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             results = [await producer.send(Message("T", b"x")) for _ in range(8)]
@@ -62,7 +62,7 @@ def test_queues_take_turns() -> None:
     clustered(test)
 
 
-def test_equal_keys_go_to_one_queue() -> None:
+def test_equal_order_keys_go_to_the_same_queue() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             queues = {(await producer.send(Message("T", b""), order_key="k")).queue for _ in "abc"}
@@ -73,7 +73,7 @@ def test_equal_keys_go_to_one_queue() -> None:
     clustered(test)
 
 
-def test_many_at_once() -> None:
+def test_many_sends_run_concurrently() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             sends = (producer.send(Message("T", b"%03d" % n)) for n in range(300))
@@ -85,7 +85,7 @@ def test_many_at_once() -> None:
     clustered(test)
 
 
-def test_a_batch() -> None:
+def test_a_batch_is_stored_contiguously() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
             messages = [Message("T", b"%d" % n, tags=f"t{n}") for n in range(5)]
@@ -102,7 +102,7 @@ def test_a_batch() -> None:
     [[], [Message("T", b""), Message("U", b"")], [Message("T", b"", delay_level=1)]],
     ids=["empty", "two topics", "delayed"],
 )
-def test_batches_that_are_none(messages: list[Message]) -> None:
+def test_invalid_batches_are_rejected(messages: list[Message]) -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             with pytest.raises(IllegalMessageError, match="batch"):
@@ -122,7 +122,7 @@ def test_large_bodies_are_compressed() -> None:
     clustered(test)
 
 
-def test_one_way() -> None:
+def test_a_one_way_message_is_stored() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             result = await producer.send(Message("T", b"0"))
@@ -136,7 +136,7 @@ class TestTransactions:
     @pytest.mark.parametrize(
         ("outcome", "seen"), [(Outcome.COMMIT, [b"half"]), (Outcome.ROLLBACK, [])]
     )
-    def test_decided_at_once(self, outcome: Outcome, seen: list[bytes]) -> None:
+    def test_the_outcome_of_decide_takes_effect(self, outcome: Outcome, seen: list[bytes]) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv, "PG") as producer:
                 await producer.send(Message("T", b"whole"))
@@ -148,7 +148,7 @@ class TestTransactions:
 
         clustered(test)
 
-    def test_decided_later(self) -> None:
+    def test_the_broker_asks_check_if_decide_fails(self) -> None:
         asked: list[Received] = []
 
         def check(message: Received) -> Outcome:
@@ -171,7 +171,7 @@ class TestTransactions:
         soon = BrokerConfig(transaction_timeout_ms=1, transaction_check_interval_ms=50)
         clustered(test, config=soon)
 
-    def test_not_with_a_delay(self) -> None:
+    def test_a_delayed_message_in_a_transaction_is_rejected(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 with pytest.raises(RequestError, match="cannot be delayed"):
@@ -184,7 +184,7 @@ class TestTransactions:
 
 class TestRequests:
     @pytest.mark.parametrize("size", [1, 50_000])
-    def test_a_reply(self, size: int) -> None:
+    def test_a_request_gets_its_reply(self, size: int) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
 
@@ -199,7 +199,7 @@ class TestRequests:
 
         clustered(test)
 
-    def test_nobody_replies(self) -> None:
+    def test_a_request_without_a_reply_times_out(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 with pytest.raises(TimeoutError):
@@ -221,7 +221,7 @@ class TestRequests:
 def listener_of_requests(
     listener: Callable[[Received], Awaitable[None]],
 ) -> Callable[[Received], Awaitable[None]]:
-    """Passes on what somebody waits for a reply to."""
+    """Return a listener that is called only for requests, which expect a reply."""
 
     async def listen(message: Received) -> None:
         if "CORRELATION_ID" in message.properties:
@@ -231,7 +231,7 @@ def listener_of_requests(
 
 
 async def until_ended(namesrv: str) -> None:
-    """Wait for the mark that a transaction has come to its end."""
+    """Wait for the record that marks the end of a transaction."""
     async with PullConsumer(namesrv) as consumer:
         ends = MessageQueue("RMQ_SYS_TRANS_OP_HALF_TOPIC", "broker-a", 0)
         await consumer.queues(ends.topic)
@@ -239,7 +239,7 @@ async def until_ended(namesrv: str) -> None:
 
 
 class TestRefusals:
-    def test_a_topic_that_nobody_makes(self) -> None:
+    def test_a_topic_that_is_not_created_on_demand_is_an_error(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 with pytest.raises(RequestError, match="create it") as caught:
@@ -248,7 +248,7 @@ class TestRefusals:
 
         clustered(test, config=BrokerConfig(auto_create_topics=False))
 
-    def test_a_name_that_is_none(self) -> None:
+    def test_an_invalid_topic_is_an_error(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 with pytest.raises(IllegalMessageError, match="topic"):
@@ -256,7 +256,7 @@ class TestRefusals:
 
         clustered(test)
 
-    def test_no_name_server(self) -> None:
+    def test_an_unreachable_name_server_is_an_error(self) -> None:
         async def run() -> None:
             with pytest.raises(OSError):
                 async with Producer(["127.0.0.1:1", "127.0.0.1:2"]):
@@ -264,7 +264,7 @@ class TestRefusals:
 
         asyncio.run(run())
 
-    def test_the_next_name_server(self) -> None:
+    def test_the_next_name_server_is_used_if_one_is_unreachable(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(f"127.0.0.1:1;{namesrv}") as producer:
                 assert (await producer.send(Message("T", b""))).status is SendStatus.OK
@@ -273,7 +273,7 @@ class TestRefusals:
 
 
 class TestRetries:
-    """Two brokers that only take, or refuse, messages."""
+    """Two brokers that only accept or reject messages."""
 
     @staticmethod
     def between(
@@ -325,15 +325,15 @@ class TestRetries:
         return request.answer()
 
     @pytest.mark.parametrize("trouble", ["refuse", "be_silent"])
-    def test_another_broker_does_it(self, trouble: str) -> None:
+    def test_another_broker_is_tried(self, trouble: str) -> None:
         async def test(producer: Producer) -> None:
-            for _ in range(2):  # whoever is first
+            for _ in range(2):  # so that each broker is asked first once
                 assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
 
         asked = self.between({"a": getattr(self, trouble), "b": self.take}, test)
         assert "a" in asked and asked.count("b") == 2
 
-    def test_nobody_does_it(self) -> None:
+    def test_the_last_error_is_raised_if_all_brokers_fail(self) -> None:
         async def test(producer: Producer) -> None:
             with pytest.raises(RequestError, match="too much to do"):
                 await producer.send(Message("T", b""))
@@ -341,18 +341,20 @@ class TestRetries:
         asked = self.between({"a": self.refuse, "b": self.refuse}, test)
         assert len(asked) == 3 and set(asked) == {"a", "b"}
 
-    def test_who_is_busy_is_left_alone_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_retries_back_off_while_the_cluster_is_busy(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         pauses: list[float] = []
 
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
 
         monkeypatch.setattr("firetrail.client.producer.pause", pause)
-        self.test_nobody_does_it()
+        self.test_the_last_error_is_raised_if_all_brokers_fail()
         first, second = pauses
         assert BUSY_S / 2 <= first <= BUSY_S <= second <= 2 * BUSY_S
 
-    def test_what_no_broker_takes_is_sent_once(self) -> None:
+    def test_a_permanent_error_is_not_retried(self) -> None:
         async def test(producer: Producer) -> None:
             with pytest.raises(RequestError, match="not such a message"):
                 await producer.send(Message("T", b""))

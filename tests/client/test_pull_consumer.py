@@ -25,7 +25,7 @@ async def fill_queue(namesrv: str, messages: list[Message]) -> None:
             await asyncio.sleep(0.002)
 
 
-def test_reading() -> None:
+def test_read_yields_all_messages_of_a_queue() -> None:
     async def test(namesrv: str) -> None:
         await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(100)])
         async with PullConsumer(namesrv) as consumer:
@@ -45,7 +45,7 @@ def test_reading() -> None:
     ],
     ids=["one tag", "tags", "sql"],
 )
-def test_filters(wanted: SubscriptionData, expected: list[bytes]) -> None:
+def test_subscriptions_filter_messages(wanted: SubscriptionData, expected: list[bytes]) -> None:
     async def test(namesrv: str) -> None:
         messages = [
             Message("T", b"%d" % n, tags="odd" if n % 2 else "even", properties={"n": str(n)})
@@ -58,8 +58,8 @@ def test_filters(wanted: SubscriptionData, expected: list[bytes]) -> None:
     clustered(test)
 
 
-def test_equal_hashes_are_told_apart() -> None:
-    """Brokers compare hashes; "AaAa" and "BBBB" have the same."""
+def test_tags_with_equal_hashes_are_distinguished() -> None:
+    """Brokers compare only hashes, and "AaAa" and "BBBB" have the same hash."""
 
     async def test(namesrv: str) -> None:
         await fill_queue(
@@ -72,7 +72,7 @@ def test_equal_hashes_are_told_apart() -> None:
     clustered(test)
 
 
-def test_waiting() -> None:
+def test_a_pull_waits_for_a_message() -> None:
     async def test(namesrv: str) -> None:
         await fill_queue(namesrv, [Message("T", b"first")])
         async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
@@ -85,7 +85,7 @@ def test_waiting() -> None:
     clustered(test)
 
 
-def test_nothing_and_nowhere() -> None:
+def test_pulls_at_and_beyond_the_end_find_nothing() -> None:
     async def test(namesrv: str) -> None:
         await fill_queue(namesrv, [Message("T", b"first")])
         async with PullConsumer(namesrv) as consumer:
@@ -99,7 +99,7 @@ def test_nothing_and_nowhere() -> None:
     clustered(test)
 
 
-def test_offsets() -> None:
+def test_offsets_are_committed_and_found_by_time() -> None:
     async def test(namesrv: str) -> None:
         await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(3)])
         async with PullConsumer(namesrv, "CG") as consumer:

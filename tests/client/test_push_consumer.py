@@ -21,7 +21,7 @@ def numbers(count: int) -> list[bytes]:
     return sorted(b"%d" % n for n in range(count))
 
 
-def test_everything_once() -> None:
+def test_every_message_is_consumed_once() -> None:
     async def test(namesrv: str) -> None:
         heard = Heard()
         await fill(namesrv, "T", 20)
@@ -43,7 +43,7 @@ def test_everything_once() -> None:
     clustered(test)
 
 
-def test_only_what_is_wanted() -> None:
+def test_only_messages_with_the_tags_are_consumed() -> None:
     async def test(namesrv: str) -> None:
         heard = Heard()
         await fill(namesrv, "T", 3, tags="a")
@@ -56,8 +56,8 @@ def test_only_what_is_wanted() -> None:
     clustered(test)
 
 
-def test_members_with_other_topics_have_a_share() -> None:
-    """The trap that the guide warns of: nobody consumes the share of a member that cannot."""
+def test_members_with_other_topics_get_queues_that_they_do_not_consume() -> None:
+    """The trap in the guide: queues of a member without the subscription are not consumed."""
 
     async def test(namesrv: str) -> None:
         for topic in ("T", "U"):
@@ -102,7 +102,7 @@ def test_members_share_the_queues() -> None:
 
 
 class TestFailures:
-    def test_it_comes_again(self) -> None:
+    def test_a_failed_message_is_redelivered(self) -> None:
         async def test(namesrv: str) -> None:
             heard = Heard()
 
@@ -121,7 +121,7 @@ class TestFailures:
 
         clustered(test)
 
-    def test_in_the_end_it_is_buried(self) -> None:
+    def test_after_max_retries_a_message_is_a_dead_letter(self) -> None:
         async def test(namesrv: str) -> None:
             tries: list[int] = []
 
@@ -137,7 +137,7 @@ class TestFailures:
         clustered(test)
 
 
-def test_broadcasting(tmp_path: Path) -> None:
+def test_a_broadcast_reaches_every_member_once(tmp_path: Path) -> None:
     async def test(namesrv: str) -> None:
         heard = [Heard(), Heard()]
         await fill(namesrv, "T", 4)
@@ -157,7 +157,7 @@ def test_broadcasting(tmp_path: Path) -> None:
             await fill(namesrv, "T", 10)
             await until(lambda: all(len(h.messages) >= 10 for h in heard))
         assert [h.bodies for h in heard] == [numbers(10)] * 2
-        await fill(namesrv, "T", 3)  # while nobody is there
+        await fill(namesrv, "T", 3)  # while no member runs
         heard[0].messages.clear()
         async with member(0):
             await until(lambda: len(heard[0].messages) >= 3)
@@ -169,8 +169,10 @@ def test_broadcasting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [FIRST, ConsumeFromWhere.LAST_OFFSET])
-def test_a_topic_that_comes_later(start: ConsumeFromWhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is consumed soon, and from its first message on: the consumer was there before it."""
+def test_a_topic_that_is_created_later_is_consumed_from_its_start(
+    start: ConsumeFromWhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is consumed soon and from its first message, because the consumer is older."""
     monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 1000)
 
     async def test(namesrv: str) -> None:
@@ -183,7 +185,7 @@ def test_a_topic_that_comes_later(start: ConsumeFromWhere, monkeypatch: pytest.M
     clustered(test)
 
 
-def test_what_is_being_consumed_is_finished() -> None:
+def test_a_close_waits_for_running_listeners() -> None:
     async def test(namesrv: str) -> None:
         begun, finished = asyncio.Event(), []
 
@@ -203,7 +205,7 @@ def test_what_is_being_consumed_is_finished() -> None:
     clustered(test)
 
 
-def test_offsets_are_set_back() -> None:
+def test_go_on_at_redelivers_messages() -> None:
     async def test(namesrv: str) -> None:
         heard = Heard()
         await fill(namesrv, "T", 8)
@@ -217,17 +219,17 @@ def test_offsets_are_set_back() -> None:
     clustered(test)
 
 
-def test_what_is_consumed_during_a_commit_is_in_the_next() -> None:
-    """A commit from time to time must not let the last one, when the client leaves, be left out."""
+def test_messages_consumed_during_a_commit_are_in_the_next_commit() -> None:
+    """A periodic commit must not prevent the last commit when the client closes."""
 
     async def test() -> None:
         consumer = PushConsumer("127.0.0.1:1", "G", Heard(), {"T": "*"})
         queue = MessageQueue("T", "broker-a", 0)
         taken = consumer.assigned[queue] = ProcessQueue(queue, by_tags("T"), 5, 1)
-        told: list[int] = []
+        committed: list[int] = []
 
         async def commit(group: str, queue: MessageQueue, offset: int) -> None:
-            told.append(offset)
+            committed.append(offset)
             taken._next = 6
 
         with pytest.MonkeyPatch.context() as patched:
@@ -235,6 +237,6 @@ def test_what_is_consumed_during_a_commit_is_in_the_next() -> None:
             await consumer._commit()
             await consumer._commit()
             await consumer._commit()
-        assert told == [5, 6]
+        assert committed == [5, 6]
 
     asyncio.run(test())

@@ -1,4 +1,4 @@
-"""Queues that go from one member of a group to another: once each, and in order."""
+"""Queues that move from one member to another: messages are consumed once, and in order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
 @pytest.fixture(autouse=True)
 def late_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is committed on purpose is; listeners may take long to finish."""
+    """Disable periodic commits, and let listeners delay a handover for long."""
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
     monkeypatch.setattr("firetrail.client.push_consumer.HANDOVER_GRACE_S", 20.0)
     monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
 
 
 class Oracle:
-    """What members were given, and whether they may finish it."""
+    """Records the messages of members, and blocks their listeners until released."""
 
     def __init__(self, namesrv: str, in_order: bool) -> None:
         self._namesrv = namesrv
@@ -65,7 +65,7 @@ class Oracle:
         await until(lambda: sum(map(len, self.heard.values())) >= self.sent)
 
     def check(self) -> None:
-        """Every message once; the first ones of all queues in order anyway."""
+        """Check that every message was consumed once and, with ``in_order``, in order."""
         for offsets in self.heard.values():
             found = offsets if self._in_order else sorted(offsets)
             assert found == list(range(len(found)))
@@ -76,8 +76,8 @@ def queues_of(consumer: PushConsumer) -> set[MessageQueue]:
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
-def test_a_member_joins_and_leaves(in_order: bool) -> None:
-    """With messages at work, whose member has committed nothing yet."""
+def test_messages_are_consumed_once_when_a_member_joins_and_leaves(in_order: bool) -> None:
+    """Listeners are running, and their member has not committed an offset yet."""
 
     async def test(namesrv: str) -> None:
         oracle = Oracle(namesrv, in_order)
@@ -92,7 +92,7 @@ def test_a_member_joins_and_leaves(in_order: bool) -> None:
             await new.open()
             await oracle.send(producer, 1)
             await asyncio.sleep(0.05)
-            assert queues_of(new) == set()  # they are left to the old one while it works
+            assert queues_of(new) == set()  # the old member keeps them while its listeners run
             oracle.may_finish.set()
             await until(lambda: len(queues_of(new)) == len(queues_of(old)) == 2)
             await oracle.send(producer, 2)
@@ -127,10 +127,10 @@ async def locking(namesrv: str) -> AsyncIterator[QueueLocks]:
         await session.close()
 
 
-def test_a_member_that_is_gone_is_waited_for_only_a_moment(
+def test_queues_of_a_dead_member_are_taken_over_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has released nothing; where the order does not matter, its queues are taken anyway."""
+    """It holds its locks; without ``in_order`` its queues are taken over nevertheless."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)
@@ -146,7 +146,7 @@ def test_a_member_that_is_gone_is_waited_for_only_a_moment(
     clustered(test)
 
 
-def test_locks_of_queues_that_went_elsewhere_are_released() -> None:
+def test_locks_of_queues_assigned_to_others_are_released() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)
         async with locking(namesrv) as one, locking(namesrv) as other:
@@ -158,8 +158,8 @@ def test_locks_of_queues_that_went_elsewhere_are_released() -> None:
     clustered(test)
 
 
-def test_a_new_wait_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that was not to be had, and then not wanted, is waited for again."""
+def test_a_new_wait_for_a_queue_has_the_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was refused and then assigned to others is waited for again."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)

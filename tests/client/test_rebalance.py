@@ -1,4 +1,4 @@
-"""Who takes which queues: the same as Java's clients say."""
+"""The strategies return the same assignments as the Java client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NEAR_BY_CIRCLE = nearby(room_of_broker, room_of_client, by_circle)
         ),
     ],
 )
-def test_as_rocketmq_4_9_says(strategy: Strategy, expected: list[str]) -> None:
+def test_assignments_are_those_of_rocketmq_4_9(strategy: Strategy, expected: list[str]) -> None:
     found = [
         " ".join(f"{q.broker_name[0]}{q.queue_id}" for q in strategy(client, CLIENTS, QUEUES))
         for client in CLIENTS
@@ -62,6 +62,6 @@ def test_every_queue_has_one_owner(strategy: Strategy, clients: int) -> None:
     assert sorted(taken) == QUEUES
 
 
-def test_fixed() -> None:
+def test_fixed_assigns_only_existing_queues() -> None:
     mine = [QUEUES[3], MessageQueue("other", "a@x", 0)]
     assert fixed(mine)("10.0.0.1@1", CLIENTS, QUEUES) == [QUEUES[3]]

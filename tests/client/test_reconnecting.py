@@ -1,4 +1,4 @@
-"""What clients do as soon as they are connected again to a broker that has forgotten them."""
+"""Clients that reconnect to a broker which has restarted and does not know them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def with_broker(test: Callable[[Broker], Awaitable[None]]) -> None:
 
 
 def disconnect(client: ClusterClient, broker: Broker) -> None:
-    """Close the connection, as a broker does that restarts."""
+    """Close the connection, as a restarting broker does."""
     client._session._client._connections[broker.address].close()
 
 
 def connections(broker: Broker) -> set[Connection]:
-    """Those over which members of the group have registered."""
+    """Return the connections over which members of the group have registered."""
     group = broker.clients.consumers.get("G")
     return set() if group is None else set(group.clients)
 
@@ -107,7 +107,7 @@ def test_an_ordered_message_waits_until_the_lock_was_renewed() -> None:
     with_broker(test)
 
 
-def test_a_lock_granted_over_a_connection_that_is_gone_does_not_count() -> None:
+def test_a_lock_ends_with_the_connection_that_granted_it() -> None:
     async def test(broker: Broker) -> None:
         async with PushConsumer(
             broker.namesrv, "G", Heard(), {"T": "*"}, in_order=True

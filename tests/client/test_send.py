@@ -1,4 +1,4 @@
-"""What producers honour of a message, and what they refuse."""
+"""Fields of a message that producers send, and those that they reject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = MessageQueue("T", "broker-a", 2)
 BORN = 1_700_000_000_123
 
 
-def test_the_time_of_birth() -> None:
+def test_born_time_is_sent_unchanged() -> None:
     async def test(namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             await producer.send(Message("T", b"", born_time=BORN))
@@ -53,7 +53,7 @@ def test_the_time_of_birth() -> None:
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
 )
-def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_fields_that_cannot_be_sent_are_rejected(fields: dict[str, Any], message: str) -> None:
     queue = fields.pop("queue", None)
     made = Message(**({"topic": "T", "body": b""} | fields))
     with pytest.raises(IllegalMessageError, match=message):
@@ -62,18 +62,18 @@ def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
         batch_of([made], iter(["id"]), queue)
 
 
-def test_the_queue_and_its_number_may_agree() -> None:
+def test_queue_and_queue_id_may_agree() -> None:
     draft_of(Message("T", b"", queue_id=2), iter(["id"]), QUEUE)
 
 
-def test_one_time_of_birth_for_a_batch() -> None:
+def test_a_batch_needs_one_born_time() -> None:
     batch = [Message("T", b"", born_time=BORN), Message("T", b"")]
     with pytest.raises(IllegalMessageError, match="born_time: must be equal in all"):
         batch_of(batch, iter(["1", "2"]))
 
 
 @pytest.mark.parametrize("how", ["send_batch", "send_encoded", "send_one_way"])
-def test_a_queue_of_another_topic(how: str) -> None:
+def test_a_queue_of_another_topic_is_rejected(how: str) -> None:
     async def test(namesrv: str) -> None:
         message = Message("U", b"")
         async with Producer(namesrv) as producer:
@@ -86,8 +86,8 @@ def test_a_queue_of_another_topic(how: str) -> None:
 
 
 class TestOrder:
-    def test_of_the_first_messages_with_one_key(self) -> None:
-        """A producer that knows no route yet sends in the order of the calls all the same."""
+    def test_the_first_messages_with_a_key_are_in_order(self) -> None:
+        """A producer that knows no route yet also sends in the order of the calls."""
 
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
@@ -105,8 +105,10 @@ class TestOrder:
 
         clustered(test)
 
-    def test_while_routes_are_slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first call waits for the heartbeat to a new broker, the next one need not."""
+    def test_messages_are_in_order_while_routes_are_slow(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first call waits for the heartbeat to a new broker; the next call does not."""
 
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
@@ -130,7 +132,7 @@ class TestOrder:
 
         clustered(test)
 
-    def test_one_that_is_cancelled_lets_the_next_go_on(self) -> None:
+    def test_a_cancelled_send_does_not_block_the_next(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 sends = [
@@ -146,7 +148,7 @@ class TestOrder:
 
         clustered(test)
 
-    def test_a_queue_and_a_key(self) -> None:
+    def test_queue_and_order_key_exclude_each_other(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 with pytest.raises(ConfigError, match="order_key = 'k': chooses a queue"):
@@ -155,7 +157,7 @@ class TestOrder:
         clustered(test)
 
 
-def test_a_transaction_that_is_not_decided() -> None:
+def test_a_decide_that_returns_no_outcome_is_an_error() -> None:
     def forget(message: Message) -> Outcome:
         return None  # type: ignore[return-value]
 
@@ -187,6 +189,6 @@ def test_a_transaction_that_is_not_decided() -> None:
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
 )
-def test_what_a_producer_cannot_have(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_producer_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Producer(**({"namesrv": "127.0.0.1:1"} | wrong))

@@ -1,4 +1,4 @@
-"""What clients know about a cluster."""
+"""Routes, name servers and heartbeats of a session."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from firetrail.remoting.server import Server
 from firetrail.store.broker_store import BrokerStore
 
 
-def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
-    """Or a consumer could not tell a broker that was restarted how far it is."""
+def test_addresses_stay_known_while_a_route_is_requested_again() -> None:
+    """A consumer must be able to commit its offsets to a broker that was restarted."""
 
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
@@ -52,7 +52,7 @@ def test_a_route_that_is_asked_for_again_still_leads_to_its_brokers() -> None:
 
 @contextlib.asynccontextmanager
 async def name_server(port: int = 0) -> AsyncIterator[str]:
-    """One that no broker knows."""
+    """A name server without brokers."""
     server = NameServer(NameServerConfig(listen_port=port))
     port = await server.start()
     yield f"127.0.0.1:{port}"
@@ -60,9 +60,9 @@ async def name_server(port: int = 0) -> AsyncIterator[str]:
 
 
 class TestNameServerThatHasJustStarted:
-    """No broker has registered: nobody can say whether there is a topic."""
+    """No broker has registered, so it is unknown whether a topic exists."""
 
-    def test_who_has_no_route(self) -> None:
+    def test_clients_without_a_route_get_a_retriable_error(self) -> None:
         async def test() -> None:
             async with (
                 asyncio.timeout(20),
@@ -74,17 +74,17 @@ class TestNameServerThatHasJustStarted:
                 with pytest.raises(NoRouteYetError, match=message) as caught:
                     await producer.send(Message("T", b""))
                 assert "create it" not in str(caught.value)
-                with pytest.raises(NoRouteYetError, match="if it has just started, try again"):
+                with pytest.raises(NoRouteYetError, match="if it has just started, retry"):
                     await consumer.queues("T")
                 async with PushConsumer(address, "G", lambda _: None, {"T": "*"}):
-                    pass  # which waits for it
+                    pass  # it waits for the topic
 
         asyncio.run(test())
 
-    def test_a_new_group_does_not_begin_with_old_messages(
+    def test_a_new_group_does_not_start_at_old_messages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """That nobody knows the topic yet does not make it one that was made later."""
+        """A topic that is unknown before brokers register is not treated as a new topic."""
         monkeypatch.setattr("firetrail.client.push_consumer.TOPIC_POLL_S", 0.05)
         monkeypatch.setattr(BrokerStore, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
@@ -111,7 +111,7 @@ class TestNameServerThatHasJustStarted:
         asyncio.run(test())
         assert heard == [b"new"]
 
-    def test_who_has_one_goes_on_with_it(
+    def test_clients_with_a_route_continue_to_use_it(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
@@ -131,10 +131,10 @@ class TestNameServerThatHasJustStarted:
                 await producer.send(Message("T", b"1"))
                 await names.stop()
                 for _ in range(3):
-                    await producer.send(Message("T", b"2"))  # nobody is there
+                    await producer.send(Message("T", b"2"))  # the name server is down
                 assert caplog.text.count("the last known route of T remains in use") == 1
                 async with name_server(port):
-                    await producer.send(Message("T", b"3"))  # who is there knows nothing
+                    await producer.send(Message("T", b"3"))  # the name server knows no broker
                     with pytest.raises(NoRouteYetError):
                         await producer.send(Message("U", b"4"))
             await broker.stop()
@@ -143,7 +143,7 @@ class TestNameServerThatHasJustStarted:
 
 
 class TestWrongAddresses:
-    def test_nobody_is_there(self) -> None:
+    def test_a_port_without_a_name_server_is_an_error(self) -> None:
         async def test() -> None:
             message = (
                 r"^no name server answers; check namesrv: 127\.0\.0\.1:1: cannot be reached: "
@@ -154,7 +154,7 @@ class TestWrongAddresses:
 
         asyncio.run(test())
 
-    def test_a_broker(self) -> None:
+    def test_the_address_of_a_broker_is_an_error(self) -> None:
         async def test() -> None:
             async with (
                 asyncio.timeout(20),
@@ -166,7 +166,7 @@ class TestWrongAddresses:
 
         asyncio.run(test())
 
-    def test_somebody_who_does_not_answer(self) -> None:
+    def test_a_server_that_does_not_answer_is_an_error(self) -> None:
         async def test() -> None:
             async def be_silent(connection: Connection, request: Command) -> None:
                 await asyncio.sleep(0.5)

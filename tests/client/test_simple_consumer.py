@@ -43,7 +43,7 @@ def test_every_message_is_received_once() -> None:
     clustered(test)
 
 
-def test_what_is_not_acknowledged_comes_again() -> None:
+def test_unacknowledged_messages_are_redelivered() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
@@ -68,7 +68,7 @@ def test_what_is_not_acknowledged_comes_again() -> None:
     clustered(test)
 
 
-def test_filters() -> None:
+def test_subscriptions_filter_messages() -> None:
     async def test(namesrv: str) -> None:
         assert java_hash("Aa") == java_hash("BB")
         async with Producer(namesrv) as producer:
@@ -87,7 +87,7 @@ def test_filters() -> None:
 
 
 async def received(consumer: SimpleConsumer, count: int) -> set[bytes]:
-    """The bodies of so many messages."""
+    """Receive ``count`` messages and return their bodies."""
     found: set[bytes] = set()
     while len(found) < count:
         messages = await consumer.receive(invisible_s=60)
@@ -96,7 +96,7 @@ async def received(consumer: SimpleConsumer, count: int) -> set[bytes]:
     return found
 
 
-def test_several_brokers_and_topics() -> None:
+def test_messages_come_from_several_brokers_and_topics() -> None:
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(store=SMALL) as one:
             config = BrokerConfig(name="broker-b", namesrv=one.namesrv)
@@ -123,10 +123,10 @@ def test_several_brokers_and_topics() -> None:
 
 @pytest.mark.parametrize("start", [ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET])
 @pytest.mark.parametrize("others", [0, 1, 2])
-def test_a_topic_that_comes_later(
+def test_a_topic_that_is_created_later_is_received_from_its_start(
     start: ConsumeFromWhere, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is received soon, and from its first message on, whether or not others exist."""
+    """It is received soon and from its first message, whether or not other topics exist."""
     monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.1)
 
     async def test(namesrv: str) -> None:
@@ -148,7 +148,7 @@ def test_a_topic_that_comes_later(
     clustered(test)
 
 
-def test_a_topic_that_never_comes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_is_never_created_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test(namesrv: str) -> None:
         consumer = SimpleConsumer(namesrv, "G", {"NONE": "*"})
         await consumer.open()
@@ -163,7 +163,7 @@ def test_a_topic_that_never_comes(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("G: topic NONE does not exist yet; the consumer looks") == 1
 
 
-def test_a_topic_that_cannot_be_read() -> None:
+def test_a_topic_without_readable_queues_is_an_error() -> None:
     async def test(namesrv: str) -> None:
         async with Admin(namesrv) as admin:
             await admin.create_topic("T", perm=Permission.WRITE)
@@ -173,7 +173,7 @@ def test_a_topic_that_cannot_be_read() -> None:
     clustered(test)
 
 
-def test_its_group_shows_who_is_there() -> None:
+def test_the_consumer_is_listed_as_a_member_of_its_group() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with Admin(namesrv) as admin:

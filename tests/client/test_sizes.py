@@ -1,4 +1,4 @@
-"""How large messages may be, and in which form they are sent."""
+"""The size limits of messages, and their compression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.frames import FRAME_MAX, FrameReader, encode_frame
 
 MESSAGE_MAX = 4 << 20
-"""The largest body that brokers take by default."""
+"""The largest body that brokers accept by default."""
 RANDOM = os.urandom(MESSAGE_MAX)
 
 
@@ -28,17 +28,17 @@ def drafted(body: bytes) -> OutgoingMessage:
 
 
 class TestBodies:
-    def test_what_compression_does_not_make_smaller(self) -> None:
+    def test_a_body_that_compression_does_not_shrink_is_sent_unchanged(self) -> None:
         draft = drafted(RANDOM)
         assert draft.body == RANDOM
         assert not draft.sys_flag & COMPRESSED
 
-    def test_what_it_makes_smaller(self) -> None:
+    def test_a_body_that_compression_shrinks_is_sent_compressed(self) -> None:
         draft = drafted(bytes(MESSAGE_MAX))
         assert len(draft.body) < 10_000
         assert draft.sys_flag & COMPRESSED
 
-    def test_the_largest_one_that_a_broker_takes(self) -> None:
+    def test_the_largest_body_that_a_broker_accepts(self) -> None:
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
                 await producer.send(Message("T", RANDOM))
@@ -47,7 +47,9 @@ class TestBodies:
 
         clustered(test)
 
-    def test_the_largest_one_that_consumers_inflate(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_largest_body_that_consumers_decompress(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(compression, "INFLATED_MAX", 100_000)
         draft = drafted(bytes(100_000))
         assert len(compression.inflated(draft.body, draft.sys_flag)) == 100_000
@@ -59,8 +61,8 @@ class TestBodies:
         )
 
 
-def test_properties_that_do_not_fit() -> None:
-    """A header that is too long would cost the connection."""
+def test_properties_that_are_too_long_are_rejected() -> None:
+    """The broker would close the connection because of a header that is too long."""
     message = Message("T", b"", properties={"p": "v" * 300_000})
     with pytest.raises(PropertiesTooLongError, match=r"properties: 3000\d\d bytes, at most 32767"):
         draft_of(message, iter(["id"]))
@@ -83,8 +85,8 @@ class TestFrames:
         ],
         ids=["send", "one way", "batch", "encoded"],
     )
-    def test_those_that_no_broker_reads(self, send: Callable[[Producer], Any]) -> None:
-        """They are refused before they are sent, and the connection remains."""
+    def test_requests_that_are_too_long_are_rejected(self, send: Callable[[Producer], Any]) -> None:
+        """They are rejected before they are sent, and the connection stays open."""
 
         async def test(namesrv: str) -> None:
             async with Producer(namesrv) as producer:
@@ -96,8 +98,8 @@ class TestFrames:
 
         clustered(test)
 
-    def test_the_last_one_that_fits(self) -> None:
-        """To the byte, with the longest number that a request can have."""
+    def test_the_longest_request_that_a_broker_reads(self) -> None:
+        """The limit is exact, with the longest request number."""
 
         def frame(size: int) -> tuple[OutgoingMessage, bytes]:
             draft = OutgoingMessage("T", "", "", bytes(size), 0, 0, False, born_ms=0)

@@ -1,4 +1,4 @@
-"""Where a group begins, while the queues still have their first message."""
+"""The start position of a group, while the queues still have their first message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def begin(namesrv: str, heard: Heard, start: StartPosition) -> PushConsumer:
     ],
     ids=["first", "last", "long ago"],
 )
-def test_a_new_group_begins_where_it_says(start: StartPosition, old: list[bytes]) -> None:
+def test_a_new_group_starts_where_start_says(start: StartPosition, old: list[bytes]) -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 4)
         heard = Heard()
@@ -54,13 +54,13 @@ def test_a_new_group_begins_where_it_says(start: StartPosition, old: list[bytes]
     clustered(test)
 
 
-def test_a_new_group_begins_at_a_time() -> None:
+def test_a_new_group_starts_at_a_time() -> None:
     async def test(namesrv: str) -> None:
         queue = MessageQueue("T", "broker-a", 0)
         heard = Heard()
         async with Producer(namesrv) as producer:
             await producer.send(Message("T", b"old"), queue=queue)
-            await asyncio.sleep(0.02)  # times of messages are in milliseconds
+            await asyncio.sleep(0.02)  # store times have a resolution of milliseconds
             between = time.time_ns() // 1_000_000
             await producer.send(Message("T", b"new"), queue=queue)
         async with PullConsumer(namesrv) as consumer:
@@ -74,8 +74,8 @@ def test_a_new_group_begins_at_a_time() -> None:
     clustered(test)
 
 
-def test_a_queue_that_was_added_begins_at_its_first_message() -> None:
-    """It is younger than the group, which would miss what was sent before it noticed the queue."""
+def test_an_added_queue_is_consumed_from_its_first_message() -> None:
+    """Otherwise the group would skip messages sent before it noticed the new queue."""
 
     async def test(namesrv: str) -> None:
         heard = Heard()
@@ -92,7 +92,7 @@ def test_a_queue_that_was_added_begins_at_its_first_message() -> None:
     clustered(test)
 
 
-def test_a_group_without_an_offset_has_none() -> None:
+def test_the_offset_of_a_new_group_is_none() -> None:
     async def test(namesrv: str) -> None:
         await fill(namesrv, "T", 1)
         async with PullConsumer(namesrv, "G") as consumer:
@@ -101,6 +101,6 @@ def test_a_group_without_an_offset_has_none() -> None:
     clustered(test)
 
 
-def test_a_time_needs_the_start_by_time() -> None:
+def test_start_time_ms_requires_timestamp() -> None:
     with pytest.raises(ConfigError, match=r"start_time_ms = 5: is allowed only with start="):
         StartPosition(LAST, 5)

@@ -1,4 +1,4 @@
-"""What consumers want, and what they cannot have."""
+"""Valid and invalid subscriptions."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from firetrail.format.javahash import java_hash
 
 
 class TestSubscriptions:
-    def test_tags(self) -> None:
+    def test_tags_are_split_and_hashed(self) -> None:
         wanted = by_tags("T", " a ||b|| ")
         assert wanted.tags_set == ["a", "b"]
         assert wanted.code_set == [java_hash("a"), java_hash("b")]
 
     @pytest.mark.parametrize("expression", ["*", "", "a || *"])
-    def test_all(self, expression: str) -> None:
+    def test_expressions_for_all_messages(self, expression: str) -> None:
         wanted = by_tags("T", expression)
         assert (wanted.sub_string, wanted.tags_set, wanted.code_set) == ("*", [], [])
 
-    def test_sql(self) -> None:
+    def test_an_sql_condition_is_kept_as_it_is(self) -> None:
         wanted = by_sql("T", "a > 1")
         assert (wanted.sub_string, wanted.expression_type) == ("a > 1", "SQL92")
 
     @pytest.mark.parametrize("expression", ["||", " || || "])
-    def test_no_tag(self, expression: str) -> None:
+    def test_an_expression_without_a_tag_is_an_error(self, expression: str) -> None:
         with pytest.raises(ConfigError, match=r"tags of T = .*: contains no tag; use '\*' for"):
             by_tags("T", expression)
 
-    def test_no_condition(self) -> None:
+    def test_an_empty_condition_is_an_error(self) -> None:
         with pytest.raises(ConfigError, match="condition for T = ' ': is empty"):
             by_sql("T", " ")
 
@@ -62,7 +62,7 @@ def consumers(namesrv: str, topics: Any) -> list[PushConsumer | SimpleConsumer]:
         ({"a b": "*"}, IllegalMessageError, "topic: 'a b' has a character"),
     ],
 )
-def test_what_nobody_can_want(topics: Any, error: type[Exception], message: str) -> None:
+def test_invalid_topics_are_rejected(topics: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         PushConsumer("127.0.0.1:1", "G", lambda _: None, topics)
     with pytest.raises(error, match=message):
@@ -79,10 +79,10 @@ def test_what_nobody_can_want(topics: Any, error: type[Exception], message: str)
     ],
     ids=["no SQL", "switched off", "unknown"],
 )
-def test_a_broker_that_does_not_take_it(
+def test_a_condition_that_a_broker_rejects_is_an_error_at_open(
     wanted: SubscriptionData, allowed: bool, message: str, is_there: bool
 ) -> None:
-    """Opening fails, instead of pulls that are refused for ever."""
+    """Opening fails; otherwise the broker would reject every pull."""
 
     async def test(namesrv: str) -> None:
         if is_there:

@@ -46,7 +46,7 @@ POPPED = Popped(QUEUE, received().record, Receipt(0, 0, 0, 0, "0", "broker-a", 0
 
 TEXT: tuple[Any, ...] = (None, 5, b"T", "", ["T"])
 SOME_TEXT: tuple[Any, ...] = (None, 5, b"T", ["T"])
-"""Not text, which may be empty."""
+"""Values that are not text; empty text is allowed."""
 OR_NONE: tuple[Any, ...] = (5, b"T", "")
 COUNT: tuple[Any, ...] = (None, 1.5, "1", True, 0, -1, nan, 2**63)
 NUMBER: tuple[Any, ...] = (None, 1.5, "0", True, -1, 2**63, 10**5000)
@@ -110,7 +110,7 @@ GOOD: dict[str, Any] = {
     "value": "v",
     "expression": "a > 1",
 }
-"""What the parameters without a default are given that are not being tested."""
+"""Valid values for required parameters that are not under test."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "PushConsumer.consume_now": {"message": received()},
     "SimpleConsumer.change_invisible": {"message": POPPED},
@@ -227,7 +227,7 @@ FUNCTIONS = {function.__name__: function for function in (by_tags, by_sql, *KIND
 
 
 def parameters() -> Iterator[tuple[str, str]]:
-    """Every parameter of every public function, as "Class.method" and name."""
+    """Yield every parameter of every public function, as "Class.method" and name."""
     for name, function in FUNCTIONS.items():
         if function is not Offsets:
             yield from ((name, parameter) for parameter in inspect.signature(function).parameters)
@@ -238,7 +238,7 @@ def parameters() -> Iterator[tuple[str, str]]:
                     yield f"{kind.__name__}.{name}", parameter
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_contains_every_parameter() -> None:
     assert set(parameters()) == {(name, each) for name, wrong in WRONG.items() for each in wrong}
 
 
@@ -269,7 +269,7 @@ class Opened:
                 await client.close()
 
     def call(self, name: str, arguments: dict[str, Any]) -> object:
-        """The outcome of a function or method."""
+        """Return the result of a function or method."""
         kind, _, method = name.partition(".")
         function = getattr(self.clients[kind], method) if method else FUNCTIONS[kind]
         various = arguments.pop("messages") if name == "SimpleConsumer.ack" else None
@@ -293,7 +293,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
 
 
 def arguments_of(name: str, wrong: str, value: object) -> dict[str, Any]:
-    """Good ones for what needs a value, but for one."""
+    """Return valid arguments for all required parameters except one."""
     kind, _, method = name.partition(".")
     function = getattr(FUNCTIONS[kind], method) if method else FUNCTIONS[kind]
     needed = {
@@ -309,7 +309,7 @@ def arguments_of(name: str, wrong: str, value: object) -> dict[str, Any]:
     [(name, wrong) for name, given in WRONG.items() for wrong in given],
     ids=lambda each: each,
 )
-def test_it_is_refused(
+def test_a_wrong_value_is_rejected_and_named(
     name: str, wrong: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*_: object) -> None:
@@ -337,17 +337,17 @@ ALIASES = {
     "expression": ("tags of", "condition for"),
     "offsets": ("queue",),
 }
-"""How errors call what is wrong in an argument that is made of several parts."""
+"""The names that errors use for parts of compound arguments."""
 
 
 def is_named(argument: str, message: str) -> bool:
     names = (argument, *ALIASES.get(argument, ()))
-    told = message.removeprefix("code 13: ")
-    return any(told.startswith(each) for each in names)
+    text = message.removeprefix("code 13: ")
+    return any(text.startswith(each) for each in names)
 
 
-def test_wrong_types_and_wrong_values() -> None:
-    """A wrong type is a TypeError as well, a wrong value a ValueError only."""
+def test_wrong_types_and_wrong_values_have_their_own_errors() -> None:
+    """A wrong type is also a TypeError; a wrong value is only a ValueError."""
     with pytest.raises(WrongTypeError) as raised:
         Producer(NAMESRV, timeout_s="3")  # type: ignore[arg-type]
     assert isinstance(raised.value, TypeError)
@@ -358,7 +358,7 @@ def test_wrong_types_and_wrong_values() -> None:
     assert not isinstance(caught.value, TypeError)
 
 
-def test_numbers_of_other_kinds() -> None:
+def test_numbers_of_other_types_are_accepted() -> None:
     class Index:
         def __index__(self) -> int:
             return 2
@@ -366,8 +366,8 @@ def test_numbers_of_other_kinds() -> None:
     assert Producer(NAMESRV, retries=Index())._retries == 2  # type: ignore[arg-type]
 
 
-def test_what_only_brokers_know(opened: Opened) -> None:
-    """An offset beyond the end: the group would skip the messages up to there."""
+def test_an_offset_beyond_the_end_is_rejected(opened: Opened) -> None:
+    """The group would skip the messages up to that offset."""
     consumer: PullConsumer = opened.clients["PullConsumer"]
 
     async def test() -> None:

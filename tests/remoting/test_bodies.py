@@ -1,4 +1,4 @@
-"""The JSON bodies, both ways: as the reference brokers write them, and as odd clients do."""
+"""Encoding and decoding of JSON bodies, as Java brokers and unusual clients write them."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ SAMPLES: list[tuple[Body, str]] = [
 
 
 @pytest.mark.parametrize(("body", "text"), SAMPLES, ids=lambda s: type(s).__name__)
-def test_as_java_writes_it(body: Body, text: str) -> None:
+def test_bodies_are_encoded_as_by_java(body: Body, text: str) -> None:
     assert body.encode() == text.encode()
     assert type(body).decode(text.encode()) == body
 
 
-def test_plain_json_has_no_bare_keys() -> None:
+def test_standard_json_has_quoted_keys() -> None:
     route = TopicRouteData([QueueData("broker-a", 4, 4, 6)], [BROKER])
     plain = route.encode(standard=True)
     assert json.loads(plain)["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:10911"}
@@ -114,8 +114,8 @@ def test_plain_json_has_no_bare_keys() -> None:
 
 
 @pytest.mark.parametrize("kind", Body.__subclasses__(), ids=lambda kind: kind.__name__)
-def test_every_body_reads_what_it_writes(kind: type[Body]) -> None:
-    """With all that it can hold, and with as little as possible."""
+def test_every_body_decodes_its_own_encoding(kind: type[Body]) -> None:
+    """Test with all fields set, and with only the required ones."""
     for full in (True, False):
         body = sample(kind, full)
         assert kind.decode(body.encode()) == body
@@ -150,14 +150,14 @@ def value_of(hint: Any) -> Any:
     return {int: 7, float: 2.5, bool: True, str: 'a "text" \u2028'}[hint]
 
 
-def test_the_files_of_a_broker() -> None:
+def test_bodies_are_written_as_the_files_of_a_broker() -> None:
     topics = TopicConfigTable({"T1": TopicConfig("T1", 4, 4)})
     text = config_json.dumps(topics.to_json())
     assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":0,\n\t\t"timestamp":0\n\t},\n')
     assert TopicConfigTable.from_json(config_json.loads(text)) == topics
 
 
-def test_what_newer_brokers_add_is_kept() -> None:
+def test_fields_of_newer_brokers_are_kept() -> None:
     text = (
         b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":5},"forbiddenTable":{},'
         b'"subscriptionGroupTable":{"G":{"attributes":{},"brokerId":0,"consumeBroadcastEnable":'
@@ -170,7 +170,7 @@ def test_what_newer_brokers_add_is_kept() -> None:
 
 
 class TestOddClients:
-    def test_cpp(self) -> None:
+    def test_a_heartbeat_of_the_cpp_client_is_decoded(self) -> None:
         """Ordinals for names, text for numbers, members left out, a line feed at the end."""
         body = HeartbeatData.decode(
             b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
@@ -187,22 +187,22 @@ class TestOddClients:
         )
         assert body.producer_data_set == []
 
-    def test_null_is_as_good_as_missing(self) -> None:
+    def test_null_is_treated_as_missing(self) -> None:
         assert ConsumerIdList.decode(b'{"consumerIdList":null}') == ConsumerIdList()
 
-    def test_unknown_members_do_no_harm(self) -> None:
+    def test_unknown_members_are_ignored(self) -> None:
         assert ConsumerIdList.decode(b'{"newer":{"a":[1]},"consumerIdList":["x"]}') == (
             ConsumerIdList(["x"])
         )
 
-    def test_objects_in_quotes_as_keys(self) -> None:
+    def test_quoted_objects_are_accepted_as_keys(self) -> None:
         key = json.dumps(QUEUE_TEXT)
         assert ResetOffsets.decode(f'{{"offsetTable":{{{key}:3}}}}'.encode()) == (
             ResetOffsets({QUEUE: 3})
         )
 
 
-class TestRefused:
+class TestInvalidBodies:
     @pytest.mark.parametrize(
         ("kind", "raw", "message"),
         [
@@ -228,6 +228,8 @@ class TestRefused:
             (ConsumerIdList, b'{"a":' * 50_000, "nested deeper"),
         ],
     )
-    def test_with_the_place(self, kind: type[Body], raw: bytes, message: str) -> None:
+    def test_an_invalid_body_is_rejected_with_its_place(
+        self, kind: type[Body], raw: bytes, message: str
+    ) -> None:
         with pytest.raises(ProtocolError, match=message):
             kind.decode(raw)

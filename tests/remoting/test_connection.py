@@ -103,7 +103,7 @@ def test_request_and_response(serialize: Serialize) -> None:
     serving(test)
 
 
-def test_many_at_once_on_one_connection() -> None:
+def test_many_requests_share_one_connection() -> None:
     async def test(s: Serving) -> None:
         answers = await asyncio.gather(
             *(s.ask(SLOW if n % 3 else ECHO, body=b"%d" % n) for n in range(300))
@@ -116,7 +116,7 @@ def test_many_at_once_on_one_connection() -> None:
 
 
 class TestFailures:
-    def test_an_error_code(self) -> None:
+    def test_a_request_error_is_answered_with_its_code(self) -> None:
         async def test(s: Serving) -> None:
             with pytest.raises(RequestError, match="no such topic") as caught:
                 await s.client.ask(s.address, Command(FAIL))
@@ -124,7 +124,9 @@ class TestFailures:
 
         serving(test)
 
-    def test_a_bug_is_answered_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_unexpected_error_is_answered_and_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async def test(s: Serving) -> None:
             answer = await s.ask(BROKEN)
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -134,7 +136,7 @@ class TestFailures:
         serving(test)
         assert "request 4 failed" in caplog.text
 
-    def test_an_unknown_code(self) -> None:
+    def test_an_unknown_code_is_answered_as_not_supported(self) -> None:
         async def test(s: Serving) -> None:
             answer = await s.ask(4711)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -142,7 +144,7 @@ class TestFailures:
 
         serving(test)
 
-    def test_nobody_listens(self) -> None:
+    def test_a_port_without_a_server_is_a_connection_error(self) -> None:
         async def run() -> None:
             client = Client()
             with pytest.raises(OSError):
@@ -151,7 +153,7 @@ class TestFailures:
 
         asyncio.run(run())
 
-    def test_a_timeout_and_a_late_answer(self) -> None:
+    def test_a_late_answer_after_a_timeout_is_ignored(self) -> None:
         async def test(s: Serving) -> None:
             with pytest.raises(TimeoutError):
                 await s.client.request(s.address, Command(SLOW), 0.001)
@@ -159,7 +161,7 @@ class TestFailures:
 
         serving(test)
 
-    def test_the_server_goes_away(self) -> None:
+    def test_requests_fail_when_the_server_closes_the_connection(self) -> None:
         async def test(s: Serving) -> None:
             asked = asyncio.ensure_future(s.ask(SLOW))
             while not s.server.connections:
@@ -183,11 +185,11 @@ def test_one_way_is_not_answered() -> None:
     serving(test)
 
 
-def test_the_server_asks_its_client() -> None:
-    told: list[Command] = []
+def test_a_server_sends_requests_to_its_client() -> None:
+    received: list[Command] = []
 
     def note(connection: Connection, request: Command) -> None:
-        told.append(request)
+        received.append(request)
 
     async def test(s: Serving) -> None:
         await s.ask(ECHO)
@@ -196,13 +198,13 @@ def test_the_server_asks_its_client() -> None:
         answer = await connection.request(Command(ECHO, body=b"you too"), 5)
         assert answer.content == b"you too"
         assert (await connection.request(Command(99), 5)).code == 3
-        assert told[0].fields == {"consumerGroup": "G"}
+        assert received[0].fields == {"consumerGroup": "G"}
 
     handlers: dict[int, Handler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note, ECHO: echo}
     serving(test, client_handlers=handlers)
 
 
-def test_who_leaves_is_noticed() -> None:
+def test_the_server_notices_a_closed_connection() -> None:
     gone: list[str] = []
 
     async def test(s: Serving) -> None:
@@ -231,7 +233,7 @@ class TestLimits:
 
         serving(test)
 
-    def test_what_came_before_the_garbage_is_answered(self) -> None:
+    def test_requests_before_garbage_are_answered(self) -> None:
         async def test(s: Serving) -> None:
             handled = asyncio.Event()
 
@@ -246,7 +248,7 @@ class TestLimits:
 
         serving(test)
 
-    def test_connections(self) -> None:
+    def test_connections_above_the_limit_are_refused(self) -> None:
         async def test(s: Serving) -> None:
             async with s.raw(), s.raw(), s.raw() as (reader, _):
                 assert await reader.read(1) == b""
@@ -254,24 +256,26 @@ class TestLimits:
 
         serving(test, ServerLimits(connections=2))
 
-    def test_frames_that_never_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_frame_that_takes_too_long_closes_the_connection(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
 
         async def test(s: Serving) -> None:
             frame = b"".join(encode_frame(Command(ECHO, body=b"x" * 500)))
             async with s.raw() as (reader, writer):
                 closed = asyncio.ensure_future(reader.read(1))
-                for byte in frame:  # a byte now and then does not help
+                for byte in frame:  # sending a byte now and then does not extend the time
                     if closed.done():
                         break
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.005)
-                with contextlib.suppress(ConnectionResetError):  # it is closed without a farewell
+                with contextlib.suppress(ConnectionResetError):  # the connection is reset
                     assert await closed == b""
 
         serving(test, ServerLimits(frame_s=0.1))
 
-    def test_idle_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_idle_connections_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
 
         async def test(s: Serving) -> None:
@@ -280,17 +284,19 @@ class TestLimits:
 
         serving(test, ServerLimits(idle_s=0.05))
 
-    def test_requests_of_one_code(self) -> None:
+    def test_too_many_requests_of_one_code_are_answered_as_busy(self) -> None:
         async def test(s: Serving) -> None:
             answers = await asyncio.gather(*(s.ask(SLOW) for _ in range(5)))
             busy = [a for a in answers if a.code == ResponseCode.SYSTEM_BUSY]
             assert [a.remark for a in busy] == [BUSY] * 3
-            assert (await s.ask(SLOW)).code == 0  # later there is room again
+            assert (await s.ask(SLOW)).code == 0  # later there is capacity again
 
         serving(test, ServerLimits(running={SLOW: 2}))
 
-    def test_requests_of_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A flood of requests without a body waits on the wire, not in memory."""
+    def test_too_many_requests_of_a_connection_pause_reading(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A flood of requests without body waits in the socket, not in memory."""
         most = done = 0
 
         def note(connection: Connection, request: Command) -> None:
@@ -309,7 +315,9 @@ class TestLimits:
         monkeypatch.setattr("firetrail.remoting.server.QUEUED_MAX", 100)
         serving(test)
 
-    def test_bytes_of_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_bytes_of_a_connection_pause_reading(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         most = done = 0
 
         def note(connection: Connection, request: Command) -> None:
@@ -329,8 +337,8 @@ class TestLimits:
         monkeypatch.setattr("firetrail.remoting.server.UNHANDLED_MAX", 150_000)
         serving(test)
 
-    def test_waiting_bytes(self) -> None:
-        """More than fits is read later, not lost."""
+    def test_too_many_waiting_bytes_pause_reading(self) -> None:
+        """Requests above the limit are read later, not lost."""
 
         async def test(s: Serving) -> None:
             answers = await asyncio.gather(*(s.ask(SLOW, body=b"x" * 1000) for _ in range(20)))
@@ -338,7 +346,7 @@ class TestLimits:
 
         serving(test, ServerLimits(waiting_bytes=3000))
 
-    def test_frames(self) -> None:
+    def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
         async def test(s: Serving) -> None:
             with pytest.raises(ConnectionError):
                 await s.ask(ECHO, body=b"x" * 2000)
@@ -346,7 +354,7 @@ class TestLimits:
         serving(test, ServerLimits(frames=Limits(frame=1000)))
 
 
-def test_heartbeats_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
 
     def note(connection: Connection, request: Command) -> Command:
@@ -370,7 +378,7 @@ def test_heartbeats_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
     serving(test)
 
 
-def test_stopping_answers_what_was_asked() -> None:
+def test_a_stop_answers_requests_in_progress() -> None:
     async def run() -> None:
         server, client = Server(HANDLERS), Client()
         port = await server.start("127.0.0.1", 0)
@@ -387,7 +395,7 @@ def test_stopping_answers_what_was_asked() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_that_cannot_be_written_is_a_failure_and_no_more() -> None:
+def test_a_response_that_cannot_be_encoded_becomes_an_error_response() -> None:
     async def test(serving: Serving) -> None:
         response = await serving.ask(UNWRITABLE, serialize=Serialize.ROCKETMQ)
         assert response.code == ResponseCode.SYSTEM_ERROR
@@ -397,8 +405,8 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_no_more() -> None:
     serving(test)
 
 
-def test_a_peer_that_does_not_read_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing waits for what is left to be written; it must not wait for ever."""
+def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close waits for unwritten data, but must not wait forever."""
     monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
 
     async def test(s: Serving) -> None:

@@ -1,4 +1,4 @@
-"""Frames whole and in pieces, both kinds of header, and everything that is no frame."""
+"""Frames, complete and in pieces, with both header encodings, and invalid frames."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flat(command: Command) -> bytes:
 
 
 class TestGoldenBytes:
-    def test_binary(self) -> None:
+    def test_a_binary_frame_of_java(self) -> None:
         command = decode_frame(JAVA_BINARY)
         expected = Command(
             105, {"topic": "T1"}, opaque=1, version=399, serialize=Serialize.ROCKETMQ
@@ -56,19 +56,19 @@ class TestGoldenBytes:
         assert command == expected
         assert flat(command) == JAVA_BINARY
 
-    def test_json(self) -> None:
+    def test_a_json_frame_of_java(self) -> None:
         command = decode_frame(frame(JAVA_JSON, b"body"))
         assert command == Command(105, {"topic": "T1"}, b"body", opaque=1, version=399)
         assert flat(command) == frame(JAVA_JSON, b"body")
 
 
 @given(commands)
-def test_there_and_back(command: Command) -> None:
+def test_a_command_survives_encoding_and_decoding(command: Command) -> None:
     assert decode_frame(flat(command)) == command
 
 
 @given(st.lists(commands, max_size=4), st.lists(st.integers(1, 60), min_size=1))
-def test_pieces_make_no_difference(sent: list[Command], sizes: list[int]) -> None:
+def test_frames_may_arrive_in_any_pieces(sent: list[Command], sizes: list[int]) -> None:
     stream = b"".join(map(flat, sent))
     reader = FrameReader()
     got, at, turn = [], 0, 0
@@ -82,8 +82,8 @@ def test_pieces_make_no_difference(sent: list[Command], sizes: list[int]) -> Non
 
 @given(st.binary(max_size=200), st.integers(0, 1))
 @example(b"", 0)
-def test_a_header_of_anything(header: bytes, kind: int) -> None:
-    """Only a protocol error may come out."""
+def test_random_headers_raise_only_protocol_errors(header: bytes, kind: int) -> None:
+    """Only ProtocolError may be raised."""
     try:
         command = decode_frame(frame(header, b"", kind))
     except ProtocolError:
@@ -92,8 +92,8 @@ def test_a_header_of_anything(header: bytes, kind: int) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
-def test_a_stream_of_anything(stream: bytes, size: int) -> None:
-    """Whole or in pieces: as many commands, and the same end."""
+def test_random_streams_decode_equally_whole_and_in_pieces(stream: bytes, size: int) -> None:
+    """The same commands are decoded, and the same error is raised."""
 
     def outcome(parts: list[bytes]) -> tuple[list[Command], bool]:
         reader, got = FrameReader(Limits(frame=250, header=200)), []
@@ -111,21 +111,21 @@ def test_a_stream_of_anything(stream: bytes, size: int) -> None:
 
 class TestLimits:
     @pytest.mark.parametrize("length", [-1, -(2**31), 0, 3, 2**31 - 1, 101])
-    def test_length(self, length: int) -> None:
+    def test_an_invalid_length_is_rejected(self, length: int) -> None:
         reader = FrameReader(Limits(frame=100))
         with pytest.raises(ProtocolError, match=f"a frame of {length} bytes"):
             list(reader.feed(pack(">iI", length, 0)))
 
-    def test_a_header_that_is_longer_than_its_frame(self) -> None:
+    def test_a_header_longer_than_its_frame_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="a header of 97 bytes in a frame of 100"):
             list(FrameReader().feed(pack(">iI", 100, 97)))
 
-    def test_a_header_that_is_too_long(self) -> None:
+    def test_a_header_above_the_limit_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="at most 50 are allowed"):
             list(FrameReader(Limits(header=50)).feed(pack(">iI", 1000, 51)))
 
-    def test_refused_before_the_bytes_come(self) -> None:
-        """Eight bytes are enough to know: nothing is kept for the rest."""
+    def test_a_long_frame_is_rejected_before_its_bytes_arrive(self) -> None:
+        """The first eight bytes are sufficient, so no memory is used for the rest."""
         reader = FrameReader(Limits(frame=1000))
         with pytest.raises(ProtocolError):
             list(reader.feed(pack(">iI", 1001, 10)))
@@ -135,7 +135,7 @@ class TestLimits:
         with pytest.raises(ProtocolError, match="unknown type 2"):
             decode_frame(frame(b"{}", kind=2))
 
-    def test_cut_off(self) -> None:
+    def test_a_truncated_frame_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="cut off"):
             decode_frame(b"\0\0\0")
 
@@ -145,7 +145,7 @@ class TestWhatClientsWrite:
         ("value", "text"),
         [(7, "7"), (2**40, str(2**40)), (True, "true"), (False, "false"), ("x", "x"), (1.5, "1.5")],
     )
-    def test_values_of_every_type(self, value: object, text: str) -> None:
+    def test_field_values_of_every_json_type_become_text(self, value: object, text: str) -> None:
         header = json.dumps({"code": 10, "extFields": {"f": value, "g": None}}).encode()
         assert decode_frame(frame(header)).fields == {"f": text}
 
@@ -153,11 +153,13 @@ class TestWhatClientsWrite:
         ("language", "number"),
         [("CPP", 1), (9, 9), ("KLINGON", 7), (99, 7), (None, 7), ([], 7), (True, 7)],
     )
-    def test_languages(self, language: object, number: int) -> None:
+    def test_languages_are_decoded_from_names_and_numbers(
+        self, language: object, number: int
+    ) -> None:
         header = json.dumps({"code": 10, "language": language}).encode()
         assert decode_frame(frame(header)).language == number
 
-    def test_little_is_enough(self) -> None:
+    def test_missing_members_have_defaults(self) -> None:
         assert decode_frame(frame(b'{"code":34}\n')) == Command(34, language=7, version=0)
 
     @pytest.mark.parametrize(
@@ -177,12 +179,12 @@ class TestWhatClientsWrite:
             (b'{"code":' + b"9" * 10_000 + b"}", "not JSON|32-bit"),
         ],
     )
-    def test_json_that_is_no_header(self, header: bytes, message: str) -> None:
+    def test_json_that_is_not_a_header_is_rejected(self, header: bytes, message: str) -> None:
         with pytest.raises(ProtocolError, match=message):
             decode_frame(frame(header))
 
     @pytest.mark.parametrize("cut", range(1, len(JAVA_BINARY) - 8))
-    def test_binary_headers_that_are_cut_off(self, cut: int) -> None:
+    def test_truncated_binary_headers_are_rejected(self, cut: int) -> None:
         header = JAVA_BINARY[8:-cut]
         with pytest.raises(ProtocolError):
             decode_frame(frame(header, kind=1))
@@ -190,7 +192,7 @@ class TestWhatClientsWrite:
 
 class TestAnswers:
     @pytest.mark.parametrize("serialize", Serialize)
-    def test_as_the_request_was_written(self, serialize: Serialize) -> None:
+    def test_a_response_has_the_encoding_of_its_request(self, serialize: Serialize) -> None:
         request = Command(RequestCode.HEART_BEAT, opaque=77, serialize=serialize)
         answer = request.answer(ResponseCode.SYSTEM_ERROR, "no", {"a": "b"}, b"x")
         assert (answer.opaque, answer.serialize) == (77, serialize)
@@ -205,14 +207,14 @@ class TestAnswers:
         assert pieces[1].obj is log.obj  # type: ignore[union-attr]
         assert decode_frame(b"".join(pieces)).body == answer.content == b"onetwo"
 
-    def test_one_way(self) -> None:
+    def test_the_flag_of_one_way_requests(self) -> None:
         assert Command(15, flag=CommandFlag.ONE_WAY).is_one_way
 
-    def test_pop_has_no_binary_form(self) -> None:
+    def test_pop_codes_have_no_binary_form(self) -> None:
         with pytest.raises(ProtocolError, match=r"200050.*use JSON"):
             encode_frame(Command(RequestCode.POP_MESSAGE, serialize=Serialize.ROCKETMQ))
 
-    def test_half_of_a_surrogate_pair(self) -> None:
+    def test_a_lone_surrogate_is_replaced(self) -> None:
         for serialize in Serialize:
             sent = Command(10, {"a\ud800": "\udfff"}, remark="\ud800", serialize=serialize)
             assert decode_frame(flat(sent)).fields == {"a?": "?"}

@@ -1,4 +1,4 @@
-"""Typed headers: there and back, and what is missing or wrong."""
+"""Encoding and decoding of typed headers, and missing or invalid fields."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def any_of(kind: type[Header]) -> st.SearchStrategy[Header]:
 
 @given(st.data())
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back(kind: type[Header], data: st.DataObject) -> None:
+def test_a_header_survives_encoding_and_decoding(kind: type[Header], data: st.DataObject) -> None:
     header = data.draw(any_of(kind))
     wire = header.encode()
     assert all(isinstance(value, str) for value in wire.values())
@@ -49,7 +49,7 @@ def test_there_and_back(kind: type[Header], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_must_be_there(kind: type[Header]) -> None:
+def test_a_missing_required_field_is_an_error(kind: type[Header]) -> None:
     if any(field.default is MISSING for field in fields(kind)):
         with pytest.raises(RequestError, match=f"of {kind.__name__} is missing") as caught:
             kind.decode({})
@@ -59,15 +59,15 @@ def test_what_must_be_there(kind: type[Header]) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.0", str(2**31), str(-(2**31) - 1), "9" * 5000])
-def test_numbers_that_are_none(value: str) -> None:
+def test_invalid_numbers_are_errors(value: str) -> None:
     wire = {"topic": "T", "queueId": value}
     with pytest.raises(RequestError, match=r"queueId of QueueHeader is .*32-bit number"):
         headers.QueueHeader.decode(wire)
 
 
 @pytest.mark.parametrize(("value", "meant"), [("true", True), ("1", True), ("0", False)])
-def test_booleans(value: str, meant: bool) -> None:
-    """The C++ client marks a batch with 1."""
+def test_texts_of_booleans(value: str, meant: bool) -> None:
+    """The C++ client writes 1 for a batch."""
     wire = headers.SendHeader("g", "T", "TBW102", 4, 0, 0, 1, 0).encode()
     assert headers.SendHeader.decode(wire | {"batch": value}).batch is meant
 

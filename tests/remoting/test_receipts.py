@@ -1,4 +1,4 @@
-"""Receipts of popped messages, and what pops are answered with to make them."""
+"""Receipts of popped messages, and the parts of them in the answer to a pop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firetrail.remoting.pop_bodies import BatchAck, CheckpointBody
 from firetrail.remoting.receipts import Receipt, decode_places, encode_places
 
 
-def test_there_and_back() -> None:
+def test_a_receipt_survives_encoding_and_decoding() -> None:
     text = "17 1700000000000 60000 3 1 broker-a 2 19"
     receipt = Receipt.decode(text)
     assert receipt == (17, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 19)
@@ -17,7 +17,7 @@ def test_there_and_back() -> None:
 
 
 @pytest.mark.parametrize("more", ["3608", "0 3608", "words of a later version"])
-def test_further_words_are_ignored(more: str) -> None:
+def test_additional_words_are_ignored(more: str) -> None:
     text = "17 1700000000000 60000 3 1 broker-a 2 19"
     assert Receipt.decode(f"{text} {more}") == Receipt.decode(text)
 
@@ -25,19 +25,19 @@ def test_further_words_are_ignored(more: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1 2 3", "a b c d 0 broker 1 2", "1 2 3 4 0 broker 1", "1 2 3 4 0 broker 1 x"]
 )
-def test_what_is_none(text: str) -> None:
+def test_invalid_receipts_are_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="is not the receipt of a message"):
         Receipt.decode(text)
 
 
 @pytest.mark.parametrize(("retry", "topic"), [("0", "T"), ("1", "%RETRY%G_T"), ("2", "%RETRY%G+T")])
-def test_the_topic_of_a_message(retry: str, topic: str) -> None:
+def test_the_topic_that_a_message_is_stored_in(retry: str, topic: str) -> None:
     receipt = Receipt(1, 2, 3, 4, retry, "b", 5, 6)
     assert receipt.topic("T", "G") == topic
     assert receipt.topic(topic, "G") == topic
 
 
-def test_places() -> None:
+def test_queue_offsets_survive_encoding_and_decoding() -> None:
     text = encode_places([(False, 3, [17, 18]), (True, 0, [4])])
     assert text == "0 3 17,18;1 0 4"
     assert decode_places(text) == {(False, 3): [17, 18], (True, 0): [4]}

@@ -1,4 +1,4 @@
-"""Refused requests in the log."""
+"""Log lines for rejected requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def refuse(refusals: Refusals, request: int, code: int, times: int = 1) -> None:
         refusals.note("10.0.0.1:5", Command(request, {}), Command(code, {}, remark="why"))
 
 
-def test_the_first_at_once_then_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_rejection_is_logged_at_once_then_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     refusals = Refusals(clock)
     refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE, 38)
@@ -46,7 +48,7 @@ def test_the_first_at_once_then_counts(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == [first, more, first]
 
 
-def test_how_loud(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_levels_of_rejections(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals(Clock())
     refuse(refusals, RequestCode.SEND_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
     refuse(refusals, RequestCode.UPDATE_BROKER_CONFIG, ResponseCode.NO_PERMISSION)
@@ -55,14 +57,14 @@ def test_how_loud(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "DEBUG"]
 
 
-def test_no_more_kinds_than_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_kinds_is_limited(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals(Clock())
     for code in range(KINDS_MAX + 5):
         refuse(refusals, 10_000 + code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     assert len(caplog.messages) == len(refusals._kinds) == KINDS_MAX
 
 
-def test_a_server_logs_what_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture) -> None:
     async def test(talk: Talk) -> None:
         for _ in range(3):
             await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")

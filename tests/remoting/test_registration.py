@@ -27,7 +27,7 @@ BODY = RegisterBrokerBody(
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_both_ways(compressed: bool) -> None:
+def test_a_registration_survives_encoding_and_decoding(compressed: bool) -> None:
     raw = encode_registration(BODY, compressed=compressed)
     assert decode_registration(raw, compressed=compressed) == BODY
 
@@ -36,7 +36,7 @@ def sized(raw: bytes) -> bytes:
     return pack(">i", len(raw)) + raw
 
 
-def test_as_java_writes_it() -> None:
+def test_a_compressed_registration_of_java_is_decoded() -> None:
     raw = zlib.decompress(encode_registration(BODY, compressed=True))
     assert raw == (
         sized(b'{"counter":3,"timestamp":1600}')
@@ -49,7 +49,7 @@ def test_as_java_writes_it() -> None:
     assert decode_registration(newer, compressed=True) == BODY
 
 
-def test_nothing() -> None:
+def test_an_empty_body_has_no_topics() -> None:
     assert decode_registration(b"", compressed=False) == RegisterBrokerBody()
 
 
@@ -58,7 +58,7 @@ def test_the_checksum_is_never_negative() -> None:
     assert checksum(b"a") == zlib.crc32(b"a") - 0x80000000
 
 
-class TestRefused:
+class TestInvalidRegistrations:
     @pytest.mark.parametrize(
         ("inside", "message"),
         [
@@ -73,20 +73,22 @@ class TestRefused:
             (sized(b"[]") + pack(">i", 0) + sized(b"[]"), "must be an object"),
         ],
     )
-    def test_what_is_inside(self, inside: bytes, message: str) -> None:
+    def test_invalid_content_is_rejected(self, inside: bytes, message: str) -> None:
         with pytest.raises(ProtocolError, match=message):
             decode_registration(zlib.compress(inside), compressed=True)
 
-    def test_a_bomb(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_registration_that_expands_beyond_the_limit_is_rejected(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(registration, "INFLATED_MAX", 1000)
         with pytest.raises(ProtocolError, match="more than 1000 bytes"):
             decode_registration(zlib.compress(bytes(100_000)), compressed=True)
 
-    def test_cut_off(self) -> None:
+    def test_a_truncated_registration_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="cut off"):
             decode_registration(encode_registration(BODY, compressed=True)[:-8], compressed=True)
 
     @given(st.binary(max_size=200))
-    def test_anything(self, raw: bytes) -> None:
+    def test_random_bytes_raise_only_protocol_errors(self, raw: bytes) -> None:
         with pytest.raises(ProtocolError):
             decode_registration(zlib.compress(raw), compressed=True)

@@ -43,7 +43,7 @@ class DataVersion(Body):
 
 
 class ConsumeType(StrEnum):
-    """How a consumer gets messages. Their order matters: peers may send ordinals."""
+    """How a consumer gets messages. The order of the members matters, as peers send ordinals."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -51,7 +51,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """How messages are distributed in a group. Their order matters: peers may send ordinals."""
+    """How a group shares messages. The order of the members matters, as peers send ordinals."""
 
     BROADCASTING = "BROADCASTING"
     """Every member gets every message."""
@@ -60,7 +60,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets starts. Their order matters: peers may send ordinals."""
+    """Where a new group starts. The order of the members matters, as peers send ordinals."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     """At the end of each queue."""

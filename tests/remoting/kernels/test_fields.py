@@ -1,4 +1,4 @@
-"""Typed headers from text."""
+"""Decoding of typed headers from text."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def fill(wire: dict[str, str]) -> tuple[Any, ...] | None:
     return header.name, header.count, header.offset, header.quick
 
 
-def test_defaults() -> None:
+def test_missing_fields_get_their_defaults() -> None:
     assert fill({"n": "x"}) == ("x", 7, None, False)
 
 
-def test_missing() -> None:
+def test_a_missing_required_field_is_reported() -> None:
     assert fill({"c": "1"}) is None
 
 
 @given(st.text(), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_all(name: str, count: int, offset: int) -> None:
+def test_fields_of_every_kind_are_set(name: str, count: int, offset: int) -> None:
     wire = {"n": name, "c": str(count), "o": str(offset), "q": "true", "more": "x"}
     assert fill(wire) == (name, count, offset, True)
 
 
 @pytest.mark.parametrize("text", ["1", "true", "True", "TRUE"])
-def test_true(text: str) -> None:
+def test_texts_that_mean_true(text: str) -> None:
     assert fill({"n": "x", "q": text}) == ("x", 7, None, True)
 
 
-def test_false() -> None:
+def test_other_texts_mean_false() -> None:
     assert fill({"n": "x", "q": "yes"}) == ("x", 7, None, False)
 
 
 @pytest.mark.parametrize(
     "wire", [{"c": "2147483648"}, {"c": "-2147483649"}, {"o": str(2**63)}, {"c": "x"}, {"o": ""}]
 )
-def test_out_of_range_or_no_number(wire: dict[str, str]) -> None:
+def test_invalid_numbers_are_reported(wire: dict[str, str]) -> None:
     assert fill({"n": "x"} | wire) is None

@@ -1,4 +1,4 @@
-"""Frames and JSON headers: what Python's own JSON says of them, or nothing."""
+"""Frames and JSON headers: parsed as by Python's json module, or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(header: bytes) -> tuple[Any, ...] | None:
 
 
 def expected(members: dict[str, Any]) -> tuple[Any, ...]:
-    """What a header says, if it says anything that the kernel reads."""
+    """Return the result that the kernel must have for the members of a header."""
     fields = {name: str(value) for name, value in members.get("extFields", {}).items()}
     return (
         members.get("code", 0),
@@ -60,15 +60,15 @@ def expected(members: dict[str, Any]) -> tuple[Any, ...]:
 
 class TestReading:
     @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", "\t: ")])
-    def test_as_clients_write_it(self, separators: tuple[str, str]) -> None:
+    def test_headers_of_clients_are_parsed(self, separators: tuple[str, str]) -> None:
         assert read(json.dumps(HEADER, separators=separators).encode()) == MEMBERS
         assert read(json.dumps(HEADER, indent=1).encode() + b" \n") == MEMBERS
 
-    def test_a_remark(self) -> None:
+    def test_a_remark_is_parsed(self) -> None:
         found = read(json.dumps(HEADER | {"remark": "bütter"}, ensure_ascii=False).encode())
         assert found is not None and found[3] == "bütter"
 
-    def test_numbers_as_fields(self) -> None:
+    def test_numeric_field_values_become_text(self) -> None:
         found = read(b'{"extFields":{"a":-12,"b":0},"language":"CPP"}')
         assert found is not None and found[1] == {"a": "-12", "b": "0"}
 
@@ -108,15 +108,17 @@ class TestReading:
             b'{"language":"JAVA","extFields":{"a":"b"]}',
         ],
     )
-    def test_left_to_others(self, header: bytes) -> None:
+    def test_unusual_headers_return_none(self, header: bytes) -> None:
         assert read(header) is None
 
-    def test_cut_off_anywhere(self) -> None:
+    def test_truncated_headers_return_none(self) -> None:
         whole = json.dumps(HEADER).encode()
         assert all(read(whole[:end]) is None for end in range(len(whole)))
 
     @given(st.dictionaries(names, values), st.booleans())
-    def test_nothing_is_read_that_is_not_there(self, members: dict[str, Any], ascii: bool) -> None:
+    def test_any_members_are_parsed_as_by_json_or_not_at_all(
+        self, members: dict[str, Any], ascii: bool
+    ) -> None:
         header = json.dumps(members, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
         found = read(header)
         if found is not None:
@@ -124,7 +126,7 @@ class TestReading:
 
     @given(st.binary(max_size=60))
     @example(b'{"language":"JAVA"}')
-    def test_of_anything(self, header: bytes) -> None:
+    def test_random_headers_are_parsed_as_by_json_or_not_at_all(self, header: bytes) -> None:
         found = read(header)
         if found is not None:
             assert found == expected(json.loads(header))
@@ -140,7 +142,7 @@ class TestWriting:
         int32,
         st.integers(0, 2**31 - 3000),
     )
-    def test_as_json_writes_it(
+    def test_headers_are_written_as_by_json(
         self,
         code: int,
         fields: dict[str, str],
@@ -160,12 +162,12 @@ class TestWriting:
         written = JsonWriter().frame(code, fields, flag, "JAVA", opaque, remark, version, size)
         try:
             header = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
-        except UnicodeEncodeError:  # half a character
+        except UnicodeEncodeError:  # a lone surrogate
             assert written is None
             return
         assert written == pack(">ii", 4 + len(header) + size, len(header)) + header
 
-    def test_what_is_too_long(self) -> None:
+    def test_headers_that_are_too_long_return_none(self) -> None:
         writer = JsonWriter()
         for size in range(0, 3000, 7):
             written = writer.frame(0, {"a": "x" * size}, 1, "JAVA", 7, None, 0, 0)
@@ -174,7 +176,7 @@ class TestWriting:
         assert writer.frame(0, {"a": "x" * 2048}, 1, "JAVA", 7, None, 0, 0) is None
         assert writer.frame(0, {}, 1, "JAVA", 7, None, 0, 2**31 - 50) is None
 
-    def test_what_is_no_text(self) -> None:
+    def test_fields_that_are_not_text_return_none(self) -> None:
         fields: Any = {"a": 1}
         assert JsonWriter().frame(0, fields, 1, "JAVA", 7, None, 0, 0) is None
 
@@ -188,7 +190,9 @@ class TestCutting:
         st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=9), st.binary(max_size=9))),
         st.integers(0, 40),
     )
-    def test_whole_frames(self, frames: list[tuple[int, bytes, bytes]], cut: int) -> None:
+    def test_complete_frames_are_cut(
+        self, frames: list[tuple[int, bytes, bytes]], cut: int
+    ) -> None:
         parts = [frame(header, body, mark) for mark, header, body in frames]
         stream = b"".join(parts)
         found, rest_at = cut_frames(stream[: max(len(stream) - cut, 0)], 1000, 1000)
@@ -200,6 +204,6 @@ class TestCutting:
         "prefix",
         [pack(">iI", length, header) for length, header in ((-1, 0), (3, 0), (101, 5), (50, 47))],
     )
-    def test_what_is_too_long_stays(self, prefix: bytes) -> None:
+    def test_a_frame_above_the_limit_is_left(self, prefix: bytes) -> None:
         first = frame(b"h", b"b")
         assert cut_frames(first + prefix + bytes(200), 100, 46) == ([(0, b"h", b"b")], len(first))
