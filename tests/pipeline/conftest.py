@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, one runs all that needs a session, and one all that needs a cluster."""
+    """Run all tests with a session in one xdist worker, and all with a cluster in another."""
     for item in items:
         for fixture, group in (("spark", "spark"), ("bench", "cluster")):
             if fixture in getattr(item, "fixturenames", ()):
@@ -23,8 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two cores; quick to start, rather than quick for long."""
-    # Tasks may be functions of the tests' modules, and run the sources that are tested.
+    """A session on two cores, with settings for a fast start."""
+    # Tasks may be functions of test modules, and must import the sources under test.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     started = session(
         "local[2]",

@@ -1,4 +1,4 @@
-"""A log of records that no put would make, but that other stores may have written."""
+"""A log of unusual records, which no put writes but other stores may have written."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ ODD_RECORDS: list[dict[str, Any]] = [
 
 
 def write_log(root: Path, records: list[dict[str, Any]], size: int = 64 << 10) -> None:
-    """A log of one file that holds these records; what they do not say is usual."""
+    """Write a log of one file with these records; fields that are not given have usual values."""
     buffer = bytearray(size)
     writer = RecordWriter(buffer)
     at = 0

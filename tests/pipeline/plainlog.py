@@ -1,4 +1,4 @@
-"""A store's messages as rows, decoded by ``struct`` alone: no code is shared with Firetrail."""
+"""A store's messages as rows, decoded with ``struct`` only, without any code of Firetrail."""
 
 import struct
 from pathlib import Path
@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 def log_rows(store: Path) -> list[Row]:
-    """Every record of the log."""
+    """Return every record of the log."""
     rows = []
     for path in sorted((store / "commitlog").iterdir()):
         data, at = path.read_bytes(), 0
@@ -26,7 +26,7 @@ def log_rows(store: Path) -> list[Row]:
 
 
 def queue_rows(store: Path) -> list[Row]:
-    """Those that are in a queue: not prepared, not rolled back."""
+    """Return the records that are in a queue: neither prepared nor rolled back."""
     return [row for row in log_rows(store) if row["sys_flag"] & _TRANSACTION in (0, 8)]
 
 

@@ -1,4 +1,4 @@
-"""Made-up predicates: each as SQL, and as a Python function with three-valued logic."""
+"""Random predicates, each as SQL and as a Python function with three-valued logic."""
 
 import operator
 from collections.abc import Callable
@@ -31,7 +31,7 @@ ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 
 @dataclass(frozen=True)
 class Predicate:
-    """The same thing for Spark and for Python."""
+    """A predicate for Spark and for Python."""
 
     sql: str
     test: Test
@@ -41,7 +41,7 @@ class Predicate:
 
 
 def compared(name: str, one: Any, other: Any) -> Truth:
-    """A comparison; with null, it is neither true nor false."""
+    """Return a comparison, which is unknown if a value is null."""
     if name == "<=>":
         return bool(one == other)
     return None if one is None or other is None else OPERATORS[name](one, other)
@@ -75,7 +75,7 @@ def _time(micros: int, zone: str) -> str:
 
 @dataclass(frozen=True)
 class Values:
-    """Strategies for constants near to what the rows have."""
+    """Strategies for constants close to the values of the rows."""
 
     rows: list[Row]
     zone: str  # the session's

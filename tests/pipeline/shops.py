@@ -1,4 +1,4 @@
-"""A store with a bit of everything, for the tests of what looks at whole stores."""
+"""A store with messages of many kinds, for tests of jobs that read whole stores."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ TAGS = ["created", "paid", "shipped", None]
 
 
 def make_shop(path: Path, seed: int = 7) -> Path:
-    """Two hours of messages of some topics, in several log files; the same for the same seed."""
+    """Write two hours of messages of several topics and log files, deterministic by seed."""
     chance = random.Random(seed)
     machine = Machine()
     config = small_config(log=SEGMENT, units=1000, slots=64, entries=1000)

@@ -1,4 +1,4 @@
-"""The pipeline's benchmarks run. What they measure is never asserted."""
+"""The pipeline's benchmarks run; their measurements are not asserted."""
 
 from pathlib import Path
 

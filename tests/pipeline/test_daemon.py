@@ -1,4 +1,4 @@
-"""What Spark's Python daemon says of workers that end."""
+"""What Spark's Python daemon prints about workers that end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Jobs that are killed wherever a commit can come apart, and run again: source equals sink by id.
+"""Jobs that are killed at every step of a commit and run again: source equals sink by id.
 
 Here their drivers are forked processes without Spark, in which tasks run one after the other: each
 place costs a fraction of a second. ``make torture PART=pipeline`` kills them on Spark.
@@ -29,7 +29,7 @@ STEPS = {
     "rebuild in place": 2,
     "stream": 3,
 }
-"""Here every so manieth place is tried; ``PART='pipeline without Spark'`` tries all of them."""
+"""Only every n-th step is tried here; ``PART='pipeline without Spark'`` tries all of them."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a caller sees of an error that happened in Spark."""
+"""Errors in Spark as a caller sees them."""
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -18,7 +18,7 @@ JVM stacktrace: …"""
 
 
 def told(error: Exception) -> Exception:
-    """What ``error`` is raised as."""
+    """Return the error that ``error`` is raised as."""
     with pytest.raises(Exception) as caught, original_errors():
         raise error
     return caught.value

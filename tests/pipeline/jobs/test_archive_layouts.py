@@ -1,4 +1,4 @@
-"""How many files an archive has, who shares them, and that other tools read them."""
+"""The files of an archive: their number, which topics share them, and reading by other tools."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with two messages of each of many topics."""
+    """A log with many topics of two messages each."""
     root = tmp_path_factory.mktemp("many")
     rows = [{"topic": b"topic-%04d" % (number % TOPICS)} for number in range(2 * TOPICS)]
     write_log(root, rows, size=1 << 20)
@@ -97,7 +97,7 @@ class TestFileSet:
         monkeypatch.setattr(archive_files, "FILES_OPEN_MAX", 4)
 
     def test_large_topics_have_files_of_their_own(self, root: Path, lake: Path) -> None:
-        """One topic has half of the records, some have much, hundreds have hardly any."""
+        """One topic has half of the records, some topics have many, and hundreds have very few."""
         names = ["big", *(f"middle-{number}" for number in range(6))]
         weights = [300, 40, 40, 40, 40, 40, 40]
         rows = [name for name, weight in zip(names, weights, strict=True) for _ in range(weight)]
@@ -124,7 +124,7 @@ class TestFileSet:
     def test_small_topics_that_exceed_memory_become_row_groups_of_one_file(
         self, root: Path, lake: Path
     ) -> None:
-        """None is large, and all do not fit in memory: row groups of one file."""
+        """No topic is large, but together they exceed the memory limit."""
         rows = [{"topic": b"t%03d" % (number * 31 % 200)} for number in range(2000)]
         write_log(root, rows, size=1 << 20)
         (file,) = archived(root, lake)
@@ -137,7 +137,7 @@ class TestFileSet:
 
 
 def archived(root: Path, lake: Path) -> list[DataFile]:
-    """What one task makes of a log."""
+    """Return the files that one task writes for a log."""
     folder = Lake(str(lake))
     with StoreView.open(root) as view, folder.locked("x"):
         return archive_part(
@@ -150,7 +150,7 @@ def archived(root: Path, lake: Path) -> list[DataFile]:
 def test_topics_of_different_runs_are_merged(
     spark: SparkSession, root: Path, lake: Path, tmp_path: Path
 ) -> None:
-    """A follower that finds one message of another topic each time."""
+    """Each run finds one message of another topic."""
     for number in range(compaction.FEW + 1):
         with Store.open(root, small_config()) as store:
             store.put(Message(f"topic-{number}", b"%d" % number))
@@ -165,7 +165,7 @@ def test_topics_of_different_runs_are_merged(
 def test_a_lake_with_folders_per_topic_keeps_its_layout(
     spark: SparkSession, root: Path, lake: Path, put: Put, tmp_path: Path
 ) -> None:
-    """Its manifest is that of earlier versions, which can go on with it as well."""
+    """Its manifest has the format of earlier versions, which can continue it."""
     put(9)
     archive(spark, root, lake, layout="topic")
     put(9)
@@ -182,7 +182,7 @@ def test_a_lake_with_folders_per_topic_keeps_its_layout(
 
 
 def test_bodies_have_a_dictionary(root: Path, lake: Path) -> None:
-    """So bodies that repeat are stored once in a row group, and others as they are."""
+    """Repeated bodies are stored once per row group."""
     again = b'{"state": "on"}' * 20
     write_log(root, [{"body": again} for _ in range(500)], size=1 << 20)
     (file,) = archived(root, lake)

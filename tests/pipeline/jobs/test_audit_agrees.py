@@ -1,4 +1,4 @@
-"""An audit finds what ``fsck`` finds: the tests of ``fsck`` once more, with both of them.
+"""An audit finds what ``fsck`` finds: runs the tests of ``fsck`` with both.
 
 The tasks run in this process, one after the other, which is much quicker and shows the same;
 ``test_audit`` runs them with Spark.
@@ -24,7 +24,7 @@ from firetrail.system import System
 
 
 class Here:
-    """As much of a Spark session as an audit asks for."""
+    """The part of a Spark session that an audit uses."""
 
     defaultParallelism = 2
 
@@ -41,7 +41,7 @@ def run_here(
     name: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Any]:
-    """Each task, and its result, pickled as if they travelled."""
+    """Run each task here, with the task and its result pickled as for a worker."""
     results = []
     for task in tasks:
         results.append(pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))))
@@ -53,14 +53,14 @@ def by_both(
     root: Path, *, system: System | None = None, delays: DelayLevels = DELAYS
 ) -> CheckReport:
     report = checked(root, system=system, delays=delays)
-    if system is None:  # others have faults that only their own process meets
+    if system is None:  # other systems simulate faults in their own process only
         audited = audit(Here(), root, delays=delays, work=root.parent).report  # type: ignore[arg-type]
         assert told(audited) == told(report)
     return report
 
 
 def told(report: CheckReport) -> dict[str, Any]:
-    """The report; findings in whatever order."""
+    """Return the report with sorted findings."""
     as_json = report.as_json()
     for name in ("problems", "warnings"):
         as_json[name] = sorted(as_json[name], key=str)

@@ -1,6 +1,6 @@
 """``firetrail pipeline rebuild`` and ``audit``: arguments, words, JSON and exit codes.
 
-Here and not in ``tests/cli``, for there is one Spark session for all tests of the pipeline.
+They are not in ``tests/cli`` because all tests of the pipeline share a Spark session.
 """
 
 # ruff: noqa: F811
@@ -17,7 +17,7 @@ from firetrail import Store
 
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession) -> None:
-    """The commands take the session that is there."""
+    """Let the commands use the existing session."""
 
 
 class TestRebuild:

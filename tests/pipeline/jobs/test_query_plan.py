@@ -1,4 +1,4 @@
-"""What a query needs of the tables, and that it gives the same over tables that have no more."""
+"""The needs of queries, and equal results over tables with only the needed rows and columns."""
 
 from pathlib import Path
 
@@ -172,7 +172,7 @@ def test_several_uses_need_what_any_of_them_needs(spark: SparkSession) -> None:
 def test_conditions_on_the_current_time_keep_only_lower_bounds(
     spark: SparkSession, condition: str, has_begin: bool
 ) -> None:
-    """A frame is planned again whenever it is used, and ``now()`` is another time then."""
+    """A frame is planned again whenever it is used, and ``now()`` has changed then."""
     bounds = found(spark, f"select size from messages where {condition}")["messages"].bounds
     assert (bounds.times[0] > NOVEMBER) == has_begin
     assert bounds.times[1] == TIME_MAX
@@ -229,14 +229,14 @@ def test_a_time_that_is_selected_prunes_nothing(spark: SparkSession) -> None:
 def test_columns_that_are_not_needed_keep_their_place(
     spark: SparkSession, shop: Path, query: str, same: str
 ) -> None:
-    """A query may name them, and set operations count them."""
+    """A query may use them by position, and set operations count them."""
     query = query.replace("*", "* except (properties)") if "except all" in query else query
     (one,) = sql(spark, shop, f"select count(*), sum(hash(*)) from ({query})").collect()
     assert one == sql(spark, shop, f"select count(*), sum(hash(*)) from ({same})").first()
 
 
 def test_columns_that_were_not_read_cannot_be_reached(spark: SparkSession, shop: Path) -> None:
-    """Spark finds columns for a filter of a result that the result does not have."""
+    """Without an alias, Spark resolves a filter of the result with columns that were not read."""
     frame = sql(spark, shop, "select topic from log")
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         frame.where("size > 5").count()
@@ -266,7 +266,7 @@ def test_commands_run_once_over_everything(spark: SparkSession, shop: Path, tmp_
 
 
 def test_a_null_in_a_long_list_of_values(spark: SparkSession, shop: Path) -> None:
-    """Spark makes a set of more than ten values, with null as one of them."""
+    """Spark converts a list of more than ten values, including null, to a set."""
     values = ", ".join(map(str, range(1, 13)))
     query = "select count(*) from messages where queue_id in ({})"
     without = sql(spark, shop, query.format(values)).first()

@@ -1,4 +1,4 @@
-"""Rebuild and audit on several executors of which workers are killed, and the driver itself."""
+"""Rebuild and audit on several executors while workers or the driver are killed."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store of some log files, queues and index files."""
+    """A closed store with several log files, queues and index files."""
     root = tmp_path / "store"
     with Store.open(root, small_config(units=20)) as opened:
         for queue_id in range(3):
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Path:
 
 @contextmanager
 def victim(job: str, store: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """The job in a process group of its own, which is gone afterwards."""
+    """Run the job in a process group of its own, and kill the group afterwards."""
     flags = store.parent / "flags"
     flags.mkdir()
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The report's figures against a count by hand, and the command that makes it."""
+"""The report's figures compared with a count by hand, and the command."""
 
 from collections import Counter
 from math import floor, log2
@@ -55,7 +55,7 @@ def test_totals_equal_a_count_by_hand(made: Figures, shop: Path) -> None:
 def test_all_figures_are_about_the_same_records_of_a_live_store(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All figures are of the same messages, those that were there at the beginning."""
+    """All figures are about the messages that existed at the beginning."""
     with Store.open(tmp_path / "data", small_config()) as store:
 
         def put(topic: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""The report's page: well-formed, without a network, and safe whatever the store holds."""
+"""The report's page: well-formed, self-contained, and safe with any content of the store."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ DAY = 86_400_000
 
 
 class Checker(HTMLParser):
-    """Collects what is wrong with a page: tags that do not match, what would leave the file."""
+    """Collects errors of a page: tags that do not match, and references to other files."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Restoring: the log as it was, byte for byte, and what follows from it."""
+"""The restore job: the log is restored byte for byte, and queues and index are derived."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def back(tmp_path: Path) -> Path:
 
 
 def log_bytes(root: Path) -> dict[str, bytes]:
-    """Every file of the log up to its end mark, behind which nobody reads, or the log's end."""
+    """Return every log file up to its end mark, after which nothing is read, or the log's end."""
     found = {}
     with StoreView.open(root) as view:
         for segment in view.log.segments:
@@ -93,7 +93,7 @@ def test_a_log_without_its_beginning_is_restored(
 
 
 def _derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
-    """Consume queues by name; contents of the index files, which are named after the clock."""
+    """Return the consume queues by name, and the contents of the index files without names."""
     return tree(root / "consumequeue"), [
         content[40:] for _, content in sorted(tree(root / "index").items())
     ]
@@ -112,7 +112,7 @@ def test_unusual_records_are_restored_byte_for_byte(
 def test_a_restored_store_can_be_archived_to_the_same_lake(
     spark: SparkSession, root: Path, lake: Path, back: Path, put: Put, tmp_path: Path
 ) -> None:
-    """It is the same store to the lake: the records say so."""
+    """The lake recognizes the store by its records."""
     put(40)
     archive(spark, root, lake)
     restore(spark, lake, back)
@@ -193,7 +193,7 @@ def test_leftovers_of_a_killed_restore_are_replaced(
 def test_a_late_attempt_at_a_task_does_no_harm(
     root: Path, lake: Path, back: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark took a worker for dead; it goes on when another has done its task, and then dies."""
+    """Spark takes a worker for dead; it continues after another did its task, and then dies."""
     fill = module._fill
 
     def run_tasks(
@@ -218,7 +218,7 @@ def test_a_late_attempt_at_a_task_does_no_harm(
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Stands for the end of a killed process."""
 
 
 def dies(*_: object) -> None:

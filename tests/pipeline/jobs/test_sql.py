@@ -1,4 +1,4 @@
-"""SQL over a store: the tables, the columns that are read, the forms of the result."""
+"""SQL over a store: the tables, the columns that are read, and the output formats."""
 
 import base64
 import csv
@@ -60,7 +60,7 @@ def test_queries_may_use_tables_of_the_session(spark: SparkSession, shop: Path) 
 def test_threads_may_query_different_stores(
     spark: SparkSession, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would exchange their tables: a session has one view of a name."""
+    """A session has only one view per name, so threads must not replace each other's."""
     other = tmp_path / "other"
     with Store.open(other, small_config()) as store:
         store.put(Message("T", b"one"))

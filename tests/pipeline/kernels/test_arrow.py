@@ -1,4 +1,4 @@
-"""Fields of records in Arrow's buffers, held against the records decoded one by one."""
+"""Fields of records in Arrow's buffers, compared with records decoded one by one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_set(bits: bytearray, row: int) -> bool:
 
 
 def values(rows: Rows, kind: int) -> list[bytes | None]:
-    """A column of bytes or text; its room is fenced, so that a byte too many is a crash."""
+    """Return a column of bytes or text; its buffer is fenced, so that an overflow crashes."""
     offsets, valid = ints(rows.count + 1), bytearray(rows.count // 8 + 1)
     out = fenced(bytes(max(rows.room(kind), 1)))
     size, nulls = rows.fill(kind, offsets, valid, out)
@@ -111,7 +111,7 @@ def message_id(raw: bytes, record: Record) -> str:
 
 
 def assert_gathered(data: Any, columns: Columns, picks: Sequence[int]) -> None:
-    """Every column of the picked rows is what the decoded records say."""
+    """Assert that every column of the picked rows equals the decoded records."""
     rows = rows_of(data, columns, picks)
     raws, records = [], []
     for row in picks:
@@ -209,7 +209,7 @@ def test_hosts_of_ipv6(address: bytes, port: int) -> None:
 
 
 def test_as_many_properties_as_fit() -> None:
-    """Names that are all different, as short as can be, and the same ones again."""
+    """The shortest different names, followed by the same names again."""
     items = [chr(0x21 + n // 90) + chr(0x21 + n % 90) for n in range(3000)]
     raw = "".join(f"{name}\x01{n % 10}\x02" for n, name in enumerate([*items, *items])).encode()
     log = Draft(properties=raw).pack(0)

@@ -1,4 +1,4 @@
-"""Columns as the items of a client batch, against the codec."""
+"""Columns packed as the items of a client batch, compared with the codec."""
 
 from array import array
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""Records that are wanted, held against a plain search among decoded records."""
+"""Selected records, compared with a plain search among decoded records."""
 
 from array import array
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_by_queue_without_units(log: bytes, parts: list[tuple[str, int, int, int
 def test_by_queue_with_units(
     log: bytes, parts: list[tuple[str, int, int, int]], data: st.DataObject
 ) -> None:
-    """Of several records with one queue offset, the one counts to which the unit points."""
+    """Of several records with one queue offset, only the one that the unit points to counts."""
     records = decoded(log)
     places = [record.physical_offset for record in records]
     units = bytearray(b"\xff" * 3)
@@ -129,7 +129,7 @@ def test_by_key(log: bytes, key: str) -> None:
 
 
 def test_names_that_are_no_utf8() -> None:
-    """They are wanted by the text that Java reads."""
+    """They are selected by the text that Java decodes."""
     log = pack_log(
         [
             Draft(topic=b"\xff", queue_offset=0, queue_id=0),
@@ -168,7 +168,7 @@ class TestRefusals:
 
 
 class TestUnits:
-    """Records that units point to."""
+    """Scans of the records that units point to."""
 
     @staticmethod
     def units_of(log: bytes, base: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Which records are said completely by their fields."""
+"""Records whose fields determine all of their bytes."""
 
 from array import array
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_every_odd_record_is_found(tmp_path: Path) -> None:
 
 
 def test_a_short_topic_in_the_long_form() -> None:
-    """A record that no writer makes today: magic v2 with a topic that would fit into v1."""
+    """No writer produces such a record today: magic v2 with a topic that fits into v1."""
     content = bytearray(400)
     long_topic = b"t" * 128
     size = record_size(8, 8, 0, len(long_topic), 0)
@@ -63,7 +63,9 @@ def test_plain_properties_come_back(parts: list[bytes]) -> None:
     (kind,) = kinds_of(bytes(content[:size]))
     try:
         again = encode_properties(decode_properties(raw))
-    except IllegalMessageError:  # a value with the separator of names in it: readers take it
+    except (
+        IllegalMessageError
+    ):  # a value that contains the separator of names, which readers accept
         again = b"".join(
             f"{name}\x01{value}\x02".encode() for name, value in decode_properties(raw).items()
         )

@@ -1,4 +1,4 @@
-"""Columns replace the properties of the same meaning, row by row."""
+"""Columns replace properties with the same meaning, row by row."""
 
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def test_rows_that_were_read_are_written_with_new_tags_and_keys(tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [2**31, 2**32 + 1, 2**40])
 def test_a_queue_id_that_is_too_large_is_refused(tmp_path: Path, number: int) -> None:
-    """It must not end up in the number of another topic."""
+    """It must not overflow into the number of another topic."""
     rows = [
         {"topic": topic, "body": b"b", "queue_id": queue_id}
         for topic, queue_id in (("orders", 1), ("payments", 2), ("orders", number))

@@ -1,4 +1,4 @@
-"""Writing to a store from Spark: what arrives, what is refused, and no batch twice."""
+"""Writing to a store from Spark: what is stored, what is refused, and no batch twice."""
 
 import os
 import time
@@ -220,7 +220,7 @@ class TestStream:
         assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
 
     def test_a_committed_batch_is_not_written_again(self, root: Path, tmp_path: Path) -> None:
-        """The writer itself, without Spark: a batch that comes again is not written again."""
+        """This tests the writer itself, without Spark."""
         import pyarrow as pa
 
         options = columns.parse_options({"path": str(root), "checkpointLocation": "c"}, stream=True)

@@ -1,4 +1,4 @@
-"""Tags that cannot be filtered for are refused by the sink; a store and the client keep them."""
+"""The sink refuses tags that no filter matches; a store and the client keep them."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_tags_that_a_filter_matches_are_accepted(tag: str) -> None:
 
 
 def test_a_store_keeps_any_tag(tmp_path: Path) -> None:
-    """As RocketMQ's does: what is there is not changed by whoever reads or copies it."""
+    """RocketMQ's stores do so, too: reading and copying must not change a tag."""
     with Store.open(tmp_path) as store:
         store.put(Message("T", b"b", tags="a||b"))
         store.wait_dispatched()

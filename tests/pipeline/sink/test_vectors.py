@@ -1,4 +1,4 @@
-"""Encoding whole batches gives what encoding row by row gives."""
+"""Encoding whole batches gives the same result as encoding row by row."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def staged(
     folder: Path, batches: list[pa.RecordBatch], **options: str
 ) -> dict[tuple[str, int], list[BatchItem]]:
-    """What is staged of each queue."""
+    """Return what is staged for each queue."""
     parsed = columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
     path = staging.Stager(parsed, folder).stage(batches)
     assert path is not None

@@ -1,4 +1,4 @@
-"""Stores for the tests of the data source, and the rows that it should give of them."""
+"""Stores for the tests of the data source, and the rows that it should return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREPARED, COMMITTED, ROLLED_BACK = 4, 8, 12
 
 
 def fill(path: Path, messages: Iterable[Message], machine: Machine | None = None) -> Machine:
-    """Put messages, one a second, into a store of tiny files, and close it."""
+    """Put messages, one per second, into a store with tiny files, and close it."""
     machine = machine or Machine()
     config = small_config(log=8192, units=40, slots=16, entries=64)
     with Store.open(path, config, system=machine.system) as store:
@@ -35,7 +35,7 @@ def fill(path: Path, messages: Iterable[Message], machine: Machine | None = None
 
 
 def some_messages(count: int, first: int = 0) -> list[Message]:
-    """Messages of two topics and three queues, with transactions among them."""
+    """Return messages of two topics and three queues, some of them transactional."""
     found = []
     for number in range(first, first + count):
         kind = {5: PREPARED, 6: ROLLED_BACK, 7: COMMITTED}.get(number % 20, 0)
@@ -54,7 +54,7 @@ def some_messages(count: int, first: int = 0) -> list[Message]:
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """The row that a record is, made of the decoded record alone."""
+    """Return the row of a decoded record."""
     fields = {name: getattr(record, name) for name in NAMES if hasattr(record, name)}
     return fields | {
         "msg_id": record.unique_key or record.message_id,
@@ -68,7 +68,7 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 def consumed(path: Path) -> list[dict[str, Any]]:
-    """What consumers get of all queues, in the order of the log."""
+    """Return the messages that consumers get from all queues, in the order of the log."""
     records: list[Record] = []
     with StoreView.open(path) as view:
         for topic, queue_id in view.queues.pairs():
@@ -83,7 +83,7 @@ def consumed(path: Path) -> list[dict[str, Any]]:
 
 
 def by_place(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows in the order of the log."""
+    """Return the rows in the order of the log."""
     return sorted(rows, key=lambda row: int(row["physical_offset"]))
 
 
@@ -94,7 +94,7 @@ def rows_of(
     how: dict[str, bool] | None = None,
     **options: str,
 ) -> list[dict[str, Any]]:
-    """What the data source gives, split by split, without Spark."""
+    """Read with the data source, split by split, without Spark."""
     plan = plan_batch(parse_options({"path": str(path)} | options), bounds)
     rows: list[dict[str, Any]] = []
     for split in plan.splits:

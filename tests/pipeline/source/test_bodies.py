@@ -1,4 +1,4 @@
-"""Compressed bodies."""
+"""Decompression of bodies."""
 
 import zlib
 from pathlib import Path

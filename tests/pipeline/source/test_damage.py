@@ -1,4 +1,4 @@
-"""Damaged segments: found, named, passed over, and listed."""
+"""Damaged segments: reported with file and offset, skipped if permissive, and listed."""
 
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def test_bodies_that_are_not_read_are_not_verified(store: Path, victim: Record) 
 
 
 def test_a_missing_end_of_the_log_is_listed(store: Path) -> None:
-    """Queues know of messages that the log has lost."""
+    """The queues have units of messages that the log has lost."""
     last = sorted((store / "commitlog").iterdir())[-1]
     lost = records(store)[-1]
     truncate(last, lost.physical_offset - int(last.name) + 10)
@@ -119,7 +119,7 @@ def test_a_missing_end_of_the_log_is_listed(store: Path) -> None:
 
 
 def test_a_missing_file(store: Path) -> None:
-    """In the middle: nothing that retention would do."""
+    """A file in the middle is missing, which retention cannot have deleted."""
     files = sorted((store / "commitlog").iterdir())
     before = rows_of(store, view="log")
     files[1].unlink()
@@ -148,7 +148,7 @@ def test_a_queue_that_points_to_nothing(store: Path, monkeypatch: pytest.MonkeyP
 
 
 def consumed_before(store: Path) -> list[dict[str, Any]]:
-    """What consumers got before a unit was damaged."""
+    """Return what consumers got before a unit was damaged."""
     flip(store / "consumequeue" / "usual" / "0" / f"{0:020d}", 5 * 20 + 7)
     rows = consumed(store)
     flip(store / "consumequeue" / "usual" / "0" / f"{0:020d}", 5 * 20 + 7)

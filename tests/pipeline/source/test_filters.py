@@ -1,4 +1,4 @@
-"""Predicates as bounds: nothing that fits is left out, and what cannot fit is not read."""
+"""Predicates as bounds: no matching row is left out, and rows out of bounds are not read."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -53,13 +53,13 @@ def everything(store: Path, view: str) -> list[dict[str, Any]]:
 
 
 def constant(row: dict[str, Any], column: str) -> Any:
-    """A value of a row as predicates have it."""
+    """Return a value of a row in the form that predicates use."""
     value = row[column]
     return (value - EPOCH) // timedelta(microseconds=1) if column == "store_time" else value
 
 
 def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
-    """The predicate, evaluated on a row; what is unknown may be true."""
+    """Evaluate the predicate on a row; unsupported predicates may be true."""
     if isinstance(predicate, Both):
         return holds(predicate.left, row) and holds(predicate.right, row)
     if isinstance(predicate, Either):
@@ -72,7 +72,7 @@ def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
 
 
 def predicates(rows: list[dict[str, Any]]) -> st.SearchStrategy[Predicate]:
-    """Nested predicates over values of rows, and others."""
+    """Return nested predicates over values of rows and other values."""
 
     def value_of(column: str) -> st.SearchStrategy[Any]:
         values = st.sampled_from(rows).map(lambda row: constant(row, column))
@@ -146,7 +146,7 @@ def test_times_prune_both_views(store: Path, view: str) -> None:
 
 
 def test_a_clock_that_was_set_back(tmp_path: Path, view: str) -> None:
-    """By nine minutes, again and again: every message is found by its time."""
+    """The clock is set back by nine minutes several times; every message is found by its time."""
     machine = Machine()
     with Store.open(tmp_path, small_config(log=8192, units=40), system=machine.system) as opened:
         for number in range(60):
@@ -163,7 +163,7 @@ def test_a_clock_that_was_set_back(tmp_path: Path, view: str) -> None:
 
 
 def test_a_message_that_is_not_in_the_index_is_found_by_its_id(tmp_path: Path) -> None:
-    """The index has a gap if it was switched off for a while, and nothing tells of it."""
+    """The index has a gap if it was off for a while, and nothing in the files shows that."""
     for number, enabled in enumerate((True, False, True)):
         with Store.open(tmp_path, small_config().replace(index_enabled=enabled)) as store:
             store.put(Message("T", b"%d" % number, properties={"UNIQ_KEY": f"id-{number}"}))

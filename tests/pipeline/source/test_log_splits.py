@@ -89,7 +89,7 @@ def test_a_log_without_queues_is_cut_where_records_are_found(store: Path, tmp_pa
 
 
 def test_planning_does_not_walk_over_messages(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units are looked at by bisection: a few for each queue and cut."""
+    """Units are found by bisection: a few per queue and cut."""
     asked = []
     unit = ConsumeQueue.unit
 
@@ -161,7 +161,7 @@ def test_time_spans_leave_nothing_out(store: Path) -> None:
 
 
 def test_prepared_messages_at_the_edge_of_a_time_are_in_the_span(tmp_path: Path) -> None:
-    """No queue knows of them."""
+    """They are in no queue."""
     machine = Machine()
     kinds = [0, 4, 4, 0, 4, 0, 4]
     with Store.open(tmp_path, small_config(), system=machine.system) as store:
@@ -186,7 +186,7 @@ def test_an_empty_store_has_no_splits(tmp_path: Path) -> None:
 
 
 def test_many_queues_are_not_open_at_once(tmp_path: Path) -> None:
-    """They are looked at one after the other, on the driver and in the tasks."""
+    """They are opened one after the other, on the driver and in the tasks."""
     fill(tmp_path, [Message("T", b"x", queue_id=number % 90) for number in range(180)])
     used = len(os.listdir("/proc/self/fd"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -215,7 +215,7 @@ def queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestWhatIsOpened:
-    """Operations on files for queues that are asked for, and none for others."""
+    """Only files of requested queues are opened."""
 
     QUEUES = 30
 
@@ -227,7 +227,7 @@ class TestWhatIsOpened:
         return machine
 
     def opened(self, machine: Machine) -> list[str]:
-        """Folders of queues by how often a file in them was opened."""
+        """Count how often a file was opened, by queue folder."""
         return sorted(
             "/".join(call.path.parts[-3:-1])
             for call in machine.files.calls
@@ -238,7 +238,7 @@ class TestWhatIsOpened:
         plan_batch(parse_options({"path": str(queues)}))
         opened = self.opened(machine)
         assert len(set(opened)) == self.QUEUES
-        # Once for its end; the longest once more, to cut the log. Short ones are not read again.
+        # Once for its end, and the longest queues again to cut the log; short ones only once.
         assert len(opened) <= self.QUEUES + 8
         assert machine.files.count("read_at", CONSUME_QUEUE) <= self.QUEUES + 8
         assert machine.files.count("map", CONSUME_QUEUE) == 0

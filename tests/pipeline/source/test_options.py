@@ -1,4 +1,4 @@
-"""Options: what may be said, and what is answered to the rest."""
+"""The options of the data source: allowed values, and errors for all others."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_defaults() -> None:
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run in other folders, or on other machines."""
+    """Tasks run in other folders or on other machines."""
     monkeypatch.chdir(tmp_path)
     assert parse_options({"path": "a/../s"}).path == f"{tmp_path}/a/../s"
     assert parse_options({"path": f"file://{tmp_path}/s"}).path == f"{tmp_path}/s"
@@ -63,7 +63,7 @@ def test_there_is_an_example_of_every_option() -> None:
 
 @pytest.mark.parametrize("spelling", [str.lower, str.upper, str])
 def test_option_names_are_case_insensitive(spelling: type[str]) -> None:
-    """Spark hands them over in lower case."""
+    """Spark passes them in lower case."""
     given = {"path": "s", "minPartitions": "3", "subscribePattern": "x"}
     options = parse_options({spelling(name): value for name, value in given.items()})
     assert (options.min_partitions, options.subscribe_pattern) == (3, "x")

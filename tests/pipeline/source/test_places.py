@@ -1,4 +1,4 @@
-"""Stores in file systems that are not the machine's own."""
+"""Stores in remote file systems."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["memory", "zip"])
 def url(store: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The store's log, and nothing else, in another file system."""
+    """Copy only the store's log to another file system."""
     files = sorted((store / "commitlog").iterdir())
     if request.param == "zip":
         with ZipFile(tmp_path / "store.zip", "w", ZIP_DEFLATED) as archive:
@@ -111,7 +111,7 @@ def test_physical_offsets_select_records_of_remote_stores(
 def test_physical_offsets_where_records_are_large(
     store: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first bytes that are fetched do not have a whole record."""
+    """The first fetched bytes do not contain a whole record."""
     everything = rows_of(store, view="log")
     monkeypatch.setattr(remote, "WINDOW", 50)
     low, high = (int(everything[n]["physical_offset"]) - 1 for n in (30, 90))

@@ -1,4 +1,4 @@
-"""Offsets, times, keys and tags that are asked for, and ranges that are not there."""
+"""Reads by offset, time, key and tag, and ranges that do not exist."""
 
 import json
 from pathlib import Path
@@ -123,7 +123,7 @@ class TestPlaces:
 
 
 class TestDamage:
-    """What is damaged is passed over, and hides nothing else from a search."""
+    """Damage is skipped, and hides no other message from a search."""
 
     PERMISSIVE = {"permissive": True}  # noqa: RUF012
 
@@ -175,7 +175,7 @@ class TestTagsAndKeys:
     @pytest.mark.parametrize("key", ["k77", "all", "nobody's"])
     def test_keys(self, store: Path, view: str, key: str) -> None:
         rows = rows_of(store, view=view, key=key, subscribe="usual")
-        expected = rows_of(store, subscribe="usual")  # the index does not know what was rolled back
+        expected = rows_of(store, subscribe="usual")  # rolled back messages are not in the index
         assert by_place(rows) == [row for row in by_place(expected) if key in row["keys"]]
         text = explain(path=str(store), view=view, key=key, subscribe="usual")
         assert "index files" in text

@@ -1,6 +1,6 @@
-"""Frames and views that are used several times give every use its own rows.
+"""Frames and views that are used several times return the right rows for each use.
 
-Spark keeps the filters that it has pushed into a Python source for later scans of the same frame
+Spark applies filters pushed into a Python source to later scans of the same frame, too
 (docs/design/spark-filter-pushdown.md), so the source must never take any.
 """
 
@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def counts(store: Path) -> tuple[int, int, int]:
-    """All rows, those of the rare topic, and those with offsets from 50 on."""
+    """Count all rows, those of the rare topic, and those with offsets from 50 on."""
     rows = consumed(store)
     rare = sum(row["topic"] == "rare" for row in rows)
     return len(rows), rare, sum(row["queue_offset"] >= 50 for row in rows)
@@ -124,7 +124,7 @@ class TestSql:
 
 
 def test_times_before_the_first_year(spark: SparkSession, store: Path) -> None:
-    """Python's times do not go back so far, but no time of a predicate becomes one."""
+    """Python does not support such times, so no time of a predicate is converted to one."""
     frame, early = load(spark, store), "timestamp'-0044-03-15 12:00:00'"
     everything = len(consumed(store))
     assert frame.where(f"store_time < {early}").count() == 0

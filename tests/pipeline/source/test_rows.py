@@ -1,4 +1,4 @@
-"""The rows of both views, held against records that were decoded one by one."""
+"""The rows of both views, compared with records that were decoded one by one."""
 
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def test_random_stores_are_read_in_both_views(
 
 
 def test_unusual_records_are_read(tmp_path: Path) -> None:
-    """Text that is no UTF-8, names that come twice, hosts and times out of range."""
+    """They have text that is not UTF-8, repeated names, and hosts and times out of range."""
     odd = [*PLAIN_RECORDS, *ODD_RECORDS]
     write_log(tmp_path, odd)
     columns = [name for name in NAMES if name not in ("msg_id", "born_time", "store_time")]
@@ -138,7 +138,7 @@ def _view(path: Path) -> log_splits.StoreView:
 
 
 def test_units_decide_what_is_in_a_queue(tmp_path: Path) -> None:
-    """After a restart of its numbering, a queue has one of two messages with the same number."""
+    """If a queue's offsets began again, it has one of two messages with the same offset."""
     root = copy_of("v4-rolled", tmp_path)
     queue = root / CONSUME_QUEUE / "T1" / "0" / f"{0:020d}"
     content = bytearray(queue.read_bytes())

@@ -1,4 +1,4 @@
-"""What tasks see of a store, compared with what was planned: nothing is missing in silence."""
+"""Tasks compare what they see of a store with what the driver saw, and report differences."""
 
 import errno
 import shutil
@@ -42,7 +42,7 @@ def plan(store: Path, kind: type) -> list[Split]:
 
 
 def read(splits: list[Split], **how: bool) -> int:
-    """How many messages there are in splits."""
+    """Count the messages in splits."""
     found = 0
     for split in splits:
         assert not isinstance(split, WireSplit)
@@ -51,7 +51,7 @@ def read(splits: list[Split], **how: bool) -> int:
 
 
 def segments(store: Path) -> list[Path]:
-    """The files of the log that have records."""
+    """Return the files of the log that have records."""
     last = records(store)[-1].physical_offset
     return [path for path in sorted((store / COMMIT_LOG).iterdir()) if int(path.name) <= last]
 
@@ -132,7 +132,7 @@ def test_the_table_of_damage(store: Path, spoil: Callable[[Path], None]) -> None
 
 @pytest.mark.parametrize("kind", [LogSplit, UnitSplit])
 def test_an_older_copy_is_an_error(tmp_path: Path, kind: type) -> None:
-    """With the same files, in which the last records or units are not written yet."""
+    """It has the same files, without the last records or units."""
     store, copy = tmp_path / "store", tmp_path / "copy"
     machine = fill(store, some_messages(300))
     shutil.copytree(store, copy)
@@ -156,7 +156,7 @@ def test_missing_queues_are_an_error(store: Path, kind: type) -> None:
 
 
 class TestRetention:
-    """Only what it has deleted may be passed over, and only if that is allowed."""
+    """Only files that retention deleted may be skipped, and only if that is allowed."""
 
     @pytest.fixture
     def expired(self, store: Path) -> Iterator[tuple[Path, list[Split]]]:
@@ -174,7 +174,7 @@ class TestRetention:
         assert read(splits, allow_loss=True) == len(consumed(store)) > 0
 
     def test_a_deleted_split_is_empty_if_allowed(self, store: Path) -> None:
-        """Nothing is left of it: the files behind it tell that retention was there."""
+        """All of its files are missing; the later files show that retention deleted them."""
         first = plan(store, LogSplit)[0]
         assert isinstance(first, LogSplit)
         for path in segments(store):
@@ -186,7 +186,7 @@ class TestRetention:
 
 
 def test_a_file_that_the_driver_lacks_is_damage(store: Path) -> None:
-    """It has always been missing: no worker is to blame, and permissive reads go on."""
+    """The driver does not see it, either, so permissive reads skip it."""
     hole = segments(store)[3]
     hole.unlink()
     with pytest.raises(StoreDamagedError, match="missing"):
@@ -195,7 +195,7 @@ def test_a_file_that_the_driver_lacks_is_damage(store: Path) -> None:
 
 
 def test_a_hole_at_the_end_of_a_split(store: Path) -> None:
-    """No record of the split is behind it, so a walk over the log does not come across it."""
+    """No record of the split follows it, so a walk over the log does not notice it."""
     bases = [int(path.name) for path in segments(store)]
     segments(store)[3].unlink()
     split = LogSplit(str(store), bases[2], bases[4])

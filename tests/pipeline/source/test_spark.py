@@ -170,7 +170,7 @@ def test_damage_fails_a_read_unless_permissive(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_store_in_an_archive(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """A file system that is not the machine's own, which every worker reaches."""
+    """A zip file is a remote file system that every worker reaches."""
     with ZipFile(tmp_path / "store.zip", "w") as archive:
         for path in (store / "commitlog").iterdir():
             archive.write(path, f"archive/commitlog/{path.name}")

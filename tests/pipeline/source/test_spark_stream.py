@@ -25,7 +25,7 @@ def follow(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 
 def run(frame: DataFrame, place: Path) -> StreamingQuery:
-    """Everything that is there now, into files; ``place`` has the checkpoint as well."""
+    """Copy everything available to files; ``place`` also has the checkpoint."""
     writer = frame.writeStream.option("checkpointLocation", str(place / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(place / "rows"), format="parquet")
     query.awaitTermination(10 * PATIENCE_S)
@@ -33,7 +33,7 @@ def run(frame: DataFrame, place: Path) -> StreamingQuery:
 
 
 def numbers(spark: SparkSession, place: Path) -> list[int]:
-    """The numbers of the messages in the files."""
+    """Return the numbers of the messages in the files."""
     frame = spark.read.parquet(str(place / "rows"))
     return sorted(int(row[0]) for row in frame.selectExpr("properties['n']").collect())
 
@@ -47,7 +47,7 @@ def progress_of(query: StreamingQuery) -> list[dict[str, Any]]:
 
 
 def test_a_restart_continues_from_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    """Each run reads what is new, in batches of the allowed size, and tells the lag."""
+    """Each run reads the new messages in batches of the allowed size, and reports the lag."""
     store, place = tmp_path / "store", tmp_path / "out"
     machine = fill(store, some_messages(60))
     query = run(follow(spark, store, maxOffsetsPerTrigger="25"), place)

@@ -1,4 +1,4 @@
-"""The stream readers, driven as Spark drives them, but without Spark."""
+"""The stream readers, called as Spark calls them, but without Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log_reader(path: Path, **options: str) -> LogStreamReader:
 
 
 def through_json(offset: Offset) -> Offset:
-    """As it comes back from a checkpoint."""
+    """Return an offset as it is read from a checkpoint."""
     found: Offset = json.loads(json.dumps(offset))
     return found
 
@@ -58,7 +58,7 @@ def through_json(offset: Offset) -> Offset:
 def batch(
     stream: QueueStreamReader | LogStreamReader, start: Offset, limit: ReadLimit | None = None
 ) -> tuple[Offset, list[dict[str, Any]]]:
-    """One micro-batch: where it ends, and its rows."""
+    """Run one micro-batch and return its end and its rows."""
     end = through_json(stream.latestOffset(start, limit or stream.getDefaultReadLimit()))
     rows = [
         row
@@ -72,7 +72,7 @@ def batch(
 def batches(
     stream: QueueStreamReader | LogStreamReader, start: Offset
 ) -> Iterator[tuple[Offset, list[dict[str, Any]]]]:
-    """Micro-batches until there is nothing new."""
+    """Run micro-batches until nothing is new."""
     while True:
         end, rows = batch(stream, start)
         if end == start:
@@ -172,7 +172,7 @@ class TestQueues:
         assert list(rows[0]) == ["tags", "size"]
 
     def test_available_now(self, path: Path) -> None:
-        """What comes while it runs is for the next run."""
+        """Messages that arrive during a run are left for the next run."""
         machine = fill(path, some_messages(30))
         expected = consumed(path)
         stream = reader(path, maxOffsetsPerTrigger="10")
@@ -193,7 +193,7 @@ class TestQueues:
 def test_nothing_twice_and_nothing_lost(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Any order of puts, micro-batches, restarts and micro-batches that are repeated."""
+    """Puts, micro-batches, restarts and repeated micro-batches may come in any order."""
     path = tmp_path_factory.mktemp("any") / "store"
     machine = fill(path, some_messages(data.draw(st.integers(1, 20))))
     put = 20
@@ -246,7 +246,7 @@ class TestStoreInUse:
 class TestLoss:
     @pytest.fixture
     def shortened(self, path: Path) -> tuple[Path, Offset]:
-        """A store whose oldest file is gone, and an offset from before."""
+        """A store whose oldest file was deleted, and an offset from before that."""
         fill(path, some_messages(150))
         start = reader(path).initialOffset()
         sorted((path / "commitlog").iterdir())[0].unlink()

@@ -70,7 +70,7 @@ class TestCatalog:
     def test_altered_columns_are_refused(
         self, spark_tables: SparkSession, stores: list[Path]
     ) -> None:
-        """Spark asks nobody before it alters a table: what cannot be read says how to undo it."""
+        """Spark allows any ALTER TABLE, so the error of a read says how to undo it."""
         spark = spark_tables
         spark.sql(f"create table t using rocketmq options (path '{stores[0]}')")
         whole = spark.table("t").count()

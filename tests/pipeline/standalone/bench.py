@@ -1,4 +1,4 @@
-"""A standalone cluster: a master, two workers and a driver, each a process of its own.
+"""A standalone cluster: a master, two workers and a driver, each in a separate process.
 
 Below the folder :attr:`Bench.view` driver, worker ``home`` and worker ``away`` see a tree of their
 own each, as if other disks were mounted there. Where mount namespaces are allowed, that is what
@@ -35,7 +35,7 @@ _REGISTERED = re.compile(r"Successfully registered with master")
 
 
 class RemoteError(Exception):
-    """What a function of the driver has raised, by its class and message."""
+    """An error of a function in the driver, with its class name and message."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -62,7 +62,7 @@ class Bench:
         return any(path.name == executor for path in self._folder.glob("away/app-*/*"))
 
     def show(self, name: str, *viewers: str) -> str:
-        """Let some of the three see ``common/name`` in the view, too; the path there."""
+        """Show ``common/name`` to some of the three in the view, and return its path there."""
         for viewer in viewers:
             (self.trees[viewer] / name).symlink_to(self.common / name)
         return f"{self.view}/{name}"
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def standalone(folder: Path) -> Iterator[Bench]:
-    """Start the cluster, and stop it."""
+    """Start the cluster, and stop it at the end of the block."""
     for name in ("driver/view", "home/view", "away/view", "common", "driver/run/cwd"):
         (folder / name).mkdir(parents=True)
     view, unshare = _separate(folder)
@@ -120,13 +120,13 @@ def standalone(folder: Path) -> Iterator[Bench]:
 
 
 def _separate(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """The path of the view, and what starts processes with their own mounts, if allowed."""
+    """Return the path of the view, and the command that gives a process its own mounts, if any."""
     real = folder / "driver/view"
     for unshare in (("unshare", "-m"), ("unshare", "-r", "-m")):
         tried = [*unshare, "mount", "--bind", str(folder / "home/view"), str(real)]
         if shutil.which("unshare") and subprocess.run(tried, capture_output=True).returncode == 0:
             return str(real), unshare
-    return "/proc/self/cwd/../../view", ()  # executors run two folders below that of the worker
+    return "/proc/self/cwd/../../view", ()  # executors run two folders below the worker's
 
 
 def _start(
@@ -146,7 +146,7 @@ def _start(
 
 @contextmanager
 def _process(command: list[str], cwd: Path, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A process that ends with the block, before those that were started earlier."""
+    """Run a process until the end of the block; processes that started later end first."""
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "PYSPARK_PYTHON": sys.executable,
@@ -174,7 +174,7 @@ def _scala_version() -> str:
 
 
 def _wait(log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
-    """Wait until a process says something in its log."""
+    """Wait until a process writes a text to its log."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         if found := pattern.search(log.read_text(errors="replace")):

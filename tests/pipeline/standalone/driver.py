@@ -1,4 +1,4 @@
-"""The driver of the tests' cluster: calls functions that it is asked for, one a line of JSON.
+"""The driver of the tests' cluster: calls functions by name, one JSON request per line.
 
 The functions are what a user would write. The answer is the class and the message of an error, or
 None and the result. The session is a user's own: Firetrail's is only asked for in the jobs.
@@ -25,13 +25,13 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": QUICK_START,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-    "spark.task.maxFailures": "1",  # or a task could fail on one worker and succeed on the other
+    "spark.task.maxFailures": "1",  # else a task could fail on one worker and succeed on the other
     "spark.sql.shuffle.partitions": "2",
 }
 
 
 def offered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that tests may call."""
+    """Register a function that tests may call."""
     FUNCTIONS[function.__name__] = function
     return function
 
@@ -44,13 +44,13 @@ def chdir(spark: SparkSession, folder: str) -> None:
 
 @offered
 def read(spark: SparkSession, path: str, **options: str) -> int:
-    """How many messages the source gives."""
+    """Count the messages that the source returns."""
     return _load(spark, path, options).count()
 
 
 @offered
 def places(spark: SparkSession, path: str, **options: str) -> list[int]:
-    """Where in the log the messages are that the source gives."""
+    """Return the physical offsets of the messages that the source returns."""
     rows = _load(spark, path, options).select("physical_offset").collect()
     return sorted(row[0] for row in rows)
 
@@ -62,7 +62,7 @@ def _load(spark: SparkSession, path: str, options: dict[str, str]) -> DataFrame:
 
 @offered
 def executors(spark: SparkSession) -> int:
-    """How many there are."""
+    """Count the executors."""
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return len(infos) - 1  # one is the driver
 
@@ -76,7 +76,7 @@ def write(spark: SparkSession, path: str, rows: int) -> None:
 
 @offered
 def stream(spark: SparkSession, path: str, place: str) -> None:
-    """Copy what is new into Parquet files, and end."""
+    """Copy new messages to Parquet files, and end."""
     reader = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
     reader = reader.options(minPartitions="6", maxOffsetsPerTrigger="100")
     writer = reader.load(path).select("physical_offset").writeStream
@@ -87,48 +87,48 @@ def stream(spark: SparkSession, path: str, place: str) -> None:
 
 @offered
 def parquet(spark: SparkSession, path: str) -> list[int]:
-    """The places in the log that a stream has copied."""
+    """Return the physical offsets that a stream has copied."""
     return sorted(row[0] for row in spark.read.parquet(path).collect())
 
 
 @offered
 def archive(spark: SparkSession, store: str, lake: str) -> int:
-    """How many messages were archived."""
+    """Archive, and return the number of messages."""
     return pipeline.archive(spark, store, lake, split_bytes=8192).messages
 
 
 @offered
 def restore(spark: SparkSession, lake: str, into: str) -> int:
-    """How many messages were restored."""
+    """Restore, and return the number of messages."""
     return pipeline.restore(spark, lake, into).messages
 
 
 @offered
 def audit(spark: SparkSession, store: str, work: str) -> bool:
-    """Whether the store is sound."""
+    """Audit the store, and return whether it is sound."""
     return pipeline.audit(spark, store, work=work).ok
 
 
 @offered
 def rebuild(spark: SparkSession, store: str, into: str) -> int:
-    """How many messages were derived from."""
+    """Rebuild, and return the number of messages."""
     return pipeline.rebuild(spark, store, into).messages
 
 
 @offered
 def report(spark: SparkSession, store: str, out: str) -> int:
-    """How many messages the report counts."""
+    """Write a report, and return its number of messages."""
     return sum(topic.messages for topic in pipeline.report(spark, store, out).topics)
 
 
 @offered
 def replay(spark: SparkSession, store: str, target: str) -> int:
-    """How many messages were copied."""
+    """Replay, and return the number of copied messages."""
     return pipeline.replay(spark, store, target, where="topic = 'usual'").messages
 
 
 def main() -> None:
-    """Serve until there is nothing more to read."""
+    """Serve until the end of the input."""
     builder = SparkSession.builder.master(sys.argv[1])
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)

@@ -1,6 +1,6 @@
-"""The jobs and the sink on a cluster, where a worker sees other files than the driver.
+"""The jobs and the sink on a cluster where a worker sees other files than the driver.
 
-Whatever is refused leaves nothing behind that counts.
+A refused job leaves no visible results.
 """
 
 import pytest
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def stores(bench: Bench) -> None:
-    """A store that everybody sees, one that only the driver sees, and folders of everyone's own."""
+    """A store that all processes see, one that only the driver sees, and separate folders."""
     for name in ("store", "unseen"):
         fill(bench.common / name, some_messages(MESSAGES))
     bench.show("unseen", "driver")

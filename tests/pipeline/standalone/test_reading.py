@@ -14,7 +14,7 @@ MESSAGES = 300
 
 
 def refused(bench: Bench, path: str, function: str, *arguments: object, **options: str) -> str:
-    """A call fails because a worker does not see ``path`` as the driver does; which executor."""
+    """Assert that a call fails because a worker sees another ``path``; return the executor."""
     with pytest.raises(RemoteError) as caught:
         bench.call(function, *arguments, **options)
     assert caught.value.kind == "NotSharedError", caught.value
@@ -38,7 +38,7 @@ def test_a_relative_path_is_the_drivers(bench: Bench) -> None:
 
 
 def test_what_everybody_sees(bench: Bench) -> None:
-    """Each way to read gives every message once, on executors that are processes of their own."""
+    """Each way of reading returns every message once, on executors in separate processes."""
     store, place = bench.common / "seen", bench.common / "seen-copied"
     fill(store, some_messages(150))
     with ZipFile(bench.common / "seen.zip", "w") as archive:

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, to be killed and started again at the same address."""
+"""A broker in a separate process, to be killed and restarted at the same address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Returns when it serves."""
+        """Start the broker and wait until it serves."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -44,7 +44,7 @@ class BrokerProcess:
         raise AssertionError(f"exit code {self._process.wait()}")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the broker with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -54,7 +54,7 @@ class BrokerProcess:
 
     @contextmanager
     def away(self, seconds: float) -> Iterator[None]:
-        """Killed at the beginning, and started again a while later."""
+        """Kill the broker at the start of the block, and restart it after a while."""
         self.kill()
         back = threading.Timer(seconds, self.start)
         back.start()

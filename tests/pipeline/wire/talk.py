@@ -1,4 +1,4 @@
-"""Talking to the brokers of the tests, for tests without an event loop."""
+"""Access to the brokers of the tests, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(namesrv: str, topic: str, queues: int) -> None:
 
 
 def send(namesrv: str, messages: Sequence[Message]) -> None:
-    """Each to the queue that it names, in their order; consumers see them afterwards."""
+    """Send messages to the queues that they name, in order, and wait until consumers see them."""
 
     async def work() -> None:
         last: dict[MessageQueue, int] = {}
@@ -46,7 +46,7 @@ def send(namesrv: str, messages: Sequence[Message]) -> None:
 
 
 def received(namesrv: str, topic: str, count: int) -> list[Received]:
-    """All messages of a topic, queue by queue, as soon as there are so many."""
+    """Return all messages of a topic, queue by queue, once there are ``count`` of them."""
 
     async def work() -> list[Received]:
         async with PullConsumer(namesrv) as consumer:

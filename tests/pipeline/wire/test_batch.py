@@ -1,4 +1,4 @@
-"""Reading from a broker, without Spark: the same rows as from the files of its store."""
+"""Reading from a broker without Spark: the rows equal those of its store's files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def namesrv(root: Path) -> Iterator[str]:
 
 
 def rows(bounds: Bounds = NO_BOUNDS, **given: str) -> list[dict[str, Any]]:
-    """What is read, in an order of its own."""
+    """Read rows, and sort them."""
     options = parse_options(given)
     found = []
     for split in plan_batch(options, bounds).splits:
@@ -98,7 +98,7 @@ def test_times_as_predicates_prune(root: Path, namesrv: str) -> None:
 
 
 def test_rows_keep_the_order_of_their_queue(namesrv: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever arrives when, and however little may wait."""
+    """Answers may arrive in any order, and few of them may wait."""
     monkeypatch.setattr(reading, "SLICE", 3)
     monkeypatch.setattr(reading, "HELD_BYTES", 1000)
     monkeypatch.setattr(reading, "BATCH_BYTES", 2000)
@@ -153,7 +153,7 @@ def test_an_unreachable_name_server_is_an_error() -> None:
 
 class TestLoss:
     def lost(self, root: Path, namesrv: str) -> WireSplit:
-        """A split whose beginning retention has deleted since it was planned."""
+        """A split whose beginning retention deleted after planning."""
         options = parse_options({"namesrv": namesrv, "subscribe": "T"})
         (split,) = plan_batch(options).splits
         assert isinstance(split, WireSplit)
@@ -181,7 +181,7 @@ class TestLoss:
         assert offsets[0] > 10
 
     def test_a_queue_that_has_become_shorter_is_an_error(self, split: WireSplit) -> None:
-        """Another broker, or one that lost its end."""
+        """This is another broker, or one that lost its last messages."""
         (part,) = split.ranges
         longer = part.range.__class__("T", 0, 90, 200)
         asked = WireSplit(

@@ -1,4 +1,4 @@
-"""A topic on two brokers: offsets by broker, queues counted over both; and brokers that pause."""
+"""A topic on two brokers: offsets per broker, queues numbered across both, and retries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = {"topic": ["T"] * 40, "body": [f"{n}" for n in range(40)]}
 
 @pytest.fixture
 def namesrv(tmp_path: Path, broker: BackgroundBroker) -> Iterator[str]:
-    """That of the first broker; both have the topic T with two queues."""
+    """The name server of two brokers that both have the topic T with two queues."""
     config = BrokerConfig(name="broker-b", namesrv=broker.namesrv)
     store = small_config(log=1 << 16)
     with BackgroundBroker(tmp_path / "b", config, store):

@@ -17,14 +17,14 @@ DELETED = 10
 
 
 class FakeRecord:
-    """A message whose time and place are its offset."""
+    """A message whose store time and physical offset equal its queue offset."""
 
     def __init__(self, content: bytes) -> None:
         self.store_time = self.physical_offset = int(content)
 
 
 def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who guesses a size meets damage before those do who report it."""
+    """The estimate of sizes must not fail on damage, which the read reports later."""
 
     async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> Answer:
         return Answer(bytes(100), offset + 1, 0, MESSAGES, ResponseCode.SUCCESS, "")

@@ -1,4 +1,4 @@
-"""Brokers that are away for a while or for good: source and sink wait, then say why."""
+"""Brokers that are unavailable: source and sink wait, and finally report the cause."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows(first: int, behind: int, topic: str = "T") -> pa.RecordBatch:
 
 
 def refusal(namesrv: str, topic: str = "T") -> str:
-    """What the sink says about a broker that stays away."""
+    """Return the sink's error for a broker that stays unavailable."""
     with pytest.raises(PipelineError, match=GAVE_UP) as caught:
         sender_to(namesrv, retryTimeoutMs="300").send([rows(0, 1, topic)])
     assert f"namesrv={namesrv}: " in str(caught.value)
@@ -77,7 +77,7 @@ class TestSink:
     def test_killed_in_the_middle_of_a_write(
         self, process: BrokerProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Batches are under way while it is killed; repetitions are known by their ids."""
+        """The broker is killed during a write; duplicates are recognized by their ids."""
         monkeypatch.setattr(sending, "CHUNK_BYTES", 4096)
         underway = threading.Event()
 
@@ -134,11 +134,11 @@ class TestSink:
 
 
 class TestCauses:
-    """With a name server that is there: what the error names."""
+    """The causes that errors name if the name server is available."""
 
     @pytest.fixture
     def strict(self, tmp_path: Path) -> Iterator[str]:
-        """The name server of a broker that makes no topics by itself."""
+        """The name server of a broker that does not create topics automatically."""
         config = BrokerConfig(auto_create_topics=False)
         with BackgroundBroker(tmp_path / "a", config, small_config()) as broker:
             yield broker.namesrv
@@ -150,7 +150,7 @@ class TestCauses:
         assert text in refusal(strict, "nix")
         monkeypatch.setattr(patience, "UNKNOWN_TOPIC_S", 0.1)
         with pytest.raises(PipelineError, match=re.escape(text)):
-            sender_to(strict).send([rows(0, 1, "nix")])  # sooner than after two minutes
+            sender_to(strict).send([rows(0, 1, "nix")])  # without waiting for two minutes
 
     def test_a_topic_that_is_not_writable(self, broker: BackgroundBroker) -> None:
         async def make() -> None:
@@ -161,7 +161,7 @@ class TestCauses:
         assert "no queue of the topic R may be written" in refusal(broker.namesrv, "R")
 
     def test_a_broker_that_cannot_be_reached(self, tmp_path: Path) -> None:
-        """It tells clients another address than it listens on."""
+        """The broker registers another address than the one that it listens on."""
         elsewhere = small_config().replace(store_host=parse_host("127.0.0.9:10911"))
         with BackgroundBroker(tmp_path, store=elsewhere) as broker:
             text = refusal(broker.namesrv.replace("127.0.0.9", "127.0.0.1"))
@@ -170,7 +170,7 @@ class TestCauses:
 
     @pytest.mark.slow
     def test_a_broker_that_the_name_server_has_forgotten(self, tmp_path: Path, strict: str) -> None:
-        """It was killed, its name server goes on: it is waited for, and named if it stays away."""
+        """The broker is killed but not its name server: writes wait for it, and errors name it."""
         (tmp_path / "b").mkdir()
         conf = "brokerName=broker-b\nbrokerClusterName=b\nautoCreateTopicEnable=false\n"
         with BrokerProcess(tmp_path / "b", strict, conf) as process:

@@ -1,4 +1,4 @@
-"""Replay to a broker: the chosen messages, in order, going on where it ended; SQL over a broker."""
+"""Replay to a broker: selected messages, in order, continued after a stop; SQL over a broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def piece(*bodies: bytes, topic: str = "T", queue_id: int = 0, sys_flag: int = 0
 
 
 class TestTarget:
-    """Without Spark."""
+    """The target itself, without Spark."""
 
     @pytest.fixture(autouse=True)
     def topic(self, broker: BackgroundBroker) -> None:
@@ -69,7 +69,7 @@ class TestTarget:
     def test_compressed_messages_are_sent_one_by_one(
         self, broker: BackgroundBroker, source: Path
     ) -> None:
-        """Not in batches, whose bodies nobody inflates."""
+        """Consumers do not decompress the bodies of batches."""
         bodies = [zlib.compress(b"one"), zlib.compress(b"two")]
         with BrokerTarget(broker.namesrv, source, "r") as target:
             target.commit(1, [piece(*bodies, sys_flag=COMPRESSED)])
@@ -94,7 +94,7 @@ class TestTarget:
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Stands for the end of a killed process."""
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def _killed_before_the_note(monkeypatch: pytest.MonkeyPatch, run: Callable[[], o
 
 
 class Home(BrokerTarget):
-    """Brokers that have the source, too."""
+    """Brokers that also have the source."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
@@ -161,7 +161,7 @@ class Home(BrokerTarget):
 def test_source_and_target_on_the_same_broker_need_a_topic(
     spark: SparkSession, source: Path
 ) -> None:
-    """Copies are not messages to be copied again."""
+    """Copies must not be copied again."""
     found = [_Found(record.physical_offset, record.size) for record in records(source)]
     with StoreView.open(source) as view:
         home = Home()
@@ -188,7 +188,7 @@ def test_a_replay_from_brokers_is_refused(spark: SparkSession) -> None:
 def test_a_target_waits_for_its_broker(
     tmp_path: Path, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its address, copies in the source itself would not be known."""
+    """Without the broker's address, copies in the source itself would not be recognized."""
     answers: list[dict[str, str]] = [{}]
     real = Admin.masters
 

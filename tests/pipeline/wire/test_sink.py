@@ -1,4 +1,4 @@
-"""Writing to a broker from Spark: what arrives, in which order, and how a repetition is known."""
+"""Writing to a broker from Spark: messages, their order, and ids of duplicates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = {"topic": ["T"] * 100, "body": [f"{n}" for n in range(100)]}
 def push(
     broker: BackgroundBroker, rows: dict[str, Any], ids: RowIds | None = None, **given: str
 ) -> int:
-    """What a task does with one batch of rows."""
+    """Send one batch of rows as a task does."""
     options = parse_wire_options({"namesrv": broker.namesrv} | given, stream=False)
     sender = Sender(options, ids)
     sender.send([pa.RecordBatch.from_pydict(rows)])
@@ -57,7 +57,7 @@ class TestTask:
     def test_rows_are_distributed_in_turn_and_keep_their_order(
         self, broker: BackgroundBroker, size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However much goes into a batch: single messages, small batches, all at once."""
+        """Batches have a single message, a few messages, or all of them."""
         monkeypatch.setattr(sending, "CHUNK_BYTES", size)
         assert push(broker, ROWS) == 100
         found = received(broker.namesrv, "T", 100)
@@ -75,7 +75,7 @@ class TestTask:
     def test_batches_with_delayed_rows_are_encoded_row_by_row(
         self, broker: BackgroundBroker
     ) -> None:
-        """Keys in a string, delayed rows between others, queues here and there."""
+        """The rows have keys in a string, delays between others, and some queue ids."""
         rows = {
             "topic": ["T"] * 4,
             "body": ["a", "b", "c", "d"],
@@ -98,7 +98,7 @@ class TestTask:
     def test_messages_larger_than_a_batch_are_sent(
         self, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Larger than a batch is to be."""
+        """They are larger than the intended size of a batch."""
         monkeypatch.setattr(sending, "CHUNK_BYTES", 10_000)
         large = [b"x" * 40_000, b"y" * 30_000]
         push(broker, {"topic": ["T", "T"], "body": large, "queue_id": [0, 0]})
@@ -170,7 +170,7 @@ def write(frame: DataFrame, broker: BackgroundBroker, **options: str) -> None:
 def test_batches_and_streams_of_spark_are_sent(
     spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
-    """A batch of several tasks; a stream from topic to topic whose epoch is repeated."""
+    """A batch has several tasks; a stream copies from topic to topic, and repeats an epoch."""
     create(broker.namesrv, "T", 2)
     rows = spark.range(0, 300, 1, 3).selectExpr("'T' as topic", "string(id) as body")
     write(rows, broker)
@@ -191,7 +191,7 @@ def test_batches_and_streams_of_spark_are_sent(
 
     follow()
     last = place / "commits" / "0"
-    last.unlink()  # as if it had been killed before Spark's own note
+    last.unlink()  # as if Spark had been killed before its own commit
     last.with_name(".0.crc").unlink()
     follow()
     found = received(broker.namesrv, "copy", 600)

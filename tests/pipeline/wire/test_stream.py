@@ -1,4 +1,4 @@
-"""Following a broker: offsets by broker and queue, limits, what is new, what is lost."""
+"""Following a broker: offsets per broker and queue, limits, new and lost messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(reader: WireStreamReader, start: dict[str, Any], end: dict[str, Any]) -
 
 
 def home(reader: WireStreamReader) -> str:
-    """The name of the broker, as offsets have it."""
+    """Return the name of the broker in offsets."""
     names = {name.rpartition("/")[0] for name in reader.reportLatestOffset()["T"]}
     (name,) = names
     return name
@@ -123,7 +123,7 @@ def run(frame: DataFrame, place: Path) -> None:
 def test_a_spark_stream_continues_from_its_checkpoint(
     spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
-    """A batch read with predicates; a stream that is stopped and goes on, nothing twice."""
+    """A batch read has predicates; a stream is stopped and continues without duplicates."""
     create(broker.namesrv, "T", 2)
     send(broker.namesrv, numbered(0, 60))
     batch = spark.read.format("rocketmq").option("namesrv", broker.namesrv).load()

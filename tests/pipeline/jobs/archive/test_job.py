@@ -1,4 +1,4 @@
-"""Archives: every record once, in the right file, whatever happens in between."""
+"""The archive job: every record once, in the right file, even after kills and failures."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def archived_offsets(lake: Path) -> list[int]:
-    """Physical offsets of all archived records, in order; each file read as a reader would."""
+    """Return the physical offsets of all archived records, in order, read from the files."""
     found: list[int] = []
     for file in archived_files(lake):
         table = pq.read_table(lake / file.path, partitioning=None)
@@ -101,7 +101,7 @@ class TestWhatIsArchived:
     def test_topics_with_the_same_hash_get_separate_files(
         self, spark: SparkSession, root: Path, lake: Path
     ) -> None:
-        """Java's hash of strings is easily the same for two of them."""
+        """Java's string hash has many collisions."""
         with Store.open(root, small_config()) as store:
             for topic in ("Aa", "BB", "Aa"):
                 store.put(Message(topic, b"x"))
@@ -111,7 +111,7 @@ class TestWhatIsArchived:
     def test_more_topics_than_open_files_keep_all_records(
         self, root: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, put: Put
     ) -> None:
-        """More topics than files may be open, and more rows than are held at once."""
+        """There are more topics than open files, and more rows than fit in memory."""
         from firetrail.pipeline.jobs.archive import files as module
 
         monkeypatch.setattr(module, "FILES_OPEN_MAX", 1)
@@ -215,7 +215,7 @@ class TestAgainAndAgain:
     def test_files_replaced_long_ago_are_removed(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
-        """They are not counted as files of killed jobs, and the manifest does not grow."""
+        """They do not count as leftovers of killed jobs, and the manifest does not grow."""
         put(6)
         archive(spark, root, lake)
         (file, *_) = archived_files(lake)
@@ -269,7 +269,7 @@ class TestKilled:
     def test_a_concurrent_change_of_the_manifest_is_an_error(
         self, lake: Path, root: Path, put: Put
     ) -> None:
-        """Where there are no locks, the second job fails."""
+        """Without locks, the second job fails."""
         from firetrail.pipeline.jobs.archive.job import _facts
         from firetrail.pipeline.jobs.archive.manifest import Manifest, Range
 
@@ -286,7 +286,7 @@ class TestKilled:
 def test_a_lake_in_another_file_system(
     spark: SparkSession, root: Path, put: Put, tmp_path: Path
 ) -> None:
-    """A file system of fsspec's, which only looks like a remote one: no syncs, no locks."""
+    """A file system of fsspec counts as remote: it has no syncs and no locks."""
     (tmp_path / "bucket").mkdir()
     lake = f"dir://lake::file://{tmp_path}/bucket"
     put(30)
@@ -421,7 +421,7 @@ class TestRetention:
         assert gaps(manifest) == [(done.end, again.start)]
         with StoreView.open(root) as view:
             assert again.start == view.log.min_offset
-        # Without its mark, the store cannot be known again by any record.
+        # Without its mark, no record identifies the store any more.
         put(90)
         self.delete(root)
         for mark in root.glob("firetrail.archived.*"):
@@ -431,7 +431,7 @@ class TestRetention:
 
 
 def test_the_token_of_a_job_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers read it while the file is open: a network file system would keep it until then."""
+    """Workers read it while the file is open; a network file system shows it only after a sync."""
     synced: list[bytes] = []
 
     def sync(files: Files, descriptor: int) -> None:

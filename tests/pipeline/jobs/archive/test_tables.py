@@ -1,4 +1,4 @@
-"""Archives that are Delta or Iceberg tables: read by their own libraries, and never out of step."""
+"""Archives that are Delta or Iceberg tables, read by their own libraries."""
 
 import sys
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_the_table_has_the_rows_of_the_store(
         merged += archive(spark, root, lake, format=kind, layout=layout).compacted
         assert READ[kind](lake) == expected(root)
     assert merged == 3 * files
-    # Older states are still there for who reads them: the files that were merged stay.
+    # Merged files are kept for readers of older versions.
     assert len(list(lake.rglob("day=*/*.parquet"))) == 4 * files
     assert archive(spark, root, lake, format=kind).removed == 0
     restore(spark, lake, tmp_path / "back")
@@ -104,7 +104,7 @@ def test_an_older_version_of_a_delta_table_stays_readable(
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Stands for the end of a killed process."""
 
 
 @KINDS

@@ -20,7 +20,7 @@ from firetrail.store.inspect.problems import Problem, ProblemKind
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A store with damage in log, queue and index, also from one log file into the next."""
+    """A store with damage in log, queue and index, and across the border of two log files."""
     root = copy_of("v4-rolled", tmp_path)
     offsets = [record.physical_offset for record in records(root)]
     last_of_first = max(offset for offset in offsets if offset < 8192)

@@ -1,4 +1,4 @@
-"""Queues and index that tasks rebuild are byte for byte those that dispatch made."""
+"""The rebuild job: queues and index equal those of the dispatcher, byte for byte."""
 
 import tempfile
 from pathlib import Path
@@ -45,7 +45,7 @@ def by_one_process(root: Path, target: Path) -> one_process.Rebuilt:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store with files of each kind rolled, and messages of each kind."""
+    """A closed store with several files and messages of each kind."""
     config = small_config(units=20, slots=20)
     with Store.open(tmp_path / "store", config) as opened:
         for number in range(200):
@@ -75,7 +75,7 @@ def small_files(root: Path) -> None:
 
 
 def written(root: Path, record: dict[str, Any]) -> tuple[int, bytes]:
-    """Size and bytes of a log of one record."""
+    """Return the size and bytes of a log with one record."""
     write_log(root, [record])
     content = (root / "commitlog" / f"{0:020}").read_bytes()
     return int.from_bytes(content[:4], "big"), content
@@ -146,7 +146,7 @@ class TestTheSameFiles:
     def test_a_part_that_begins_with_the_copy_of_a_record(
         self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What looks like a record, down to its offset, may be the body of another one."""
+        """A body can look like a record, even with the right offset."""
         root = tmp_path / "store"
         first_size = written(tmp_path / "first", {})[0]
         inside = first_size + BODY_AT
@@ -162,7 +162,7 @@ class TestTheSameFiles:
         assert derived(tmp_path / "new") == derived(tmp_path / "expected")
 
     def test_a_log_without_its_beginning(self, tmp_path: Path, spark: SparkSession) -> None:
-        """The first messages are gone: queues begin with blank units, the index later."""
+        """After retention, queues begin with blank units, and the index begins later."""
         config = small_config(log=1024, units=40)
         root = tmp_path / "store"
         with Store.open(root, config) as opened:
@@ -245,7 +245,7 @@ class TestTheSameFiles:
     def test_offsets_that_begin_again_are_rebuilt_as_by_one_process(
         self, tmp_path: Path, spark: SparkSession
     ) -> None:
-        """Its numbers begin again with 0: units that are there stay, later ones follow."""
+        """Queue offsets begin again with 0, as after a topic was deleted and created again."""
         again = [{"queue_id": 0, "queue_offset": offset} for offset in (0, 1, 2, 0, 1, 2, 3, 0)]
         write_log(tmp_path / "store", again)
         small_files(tmp_path / "store")
@@ -305,7 +305,7 @@ def test_random_stores_are_rebuilt_as_dispatched(
 
 
 def expected(root: Path, target: Path, tags: bool) -> tuple[dict[str, bytes], list[bytes]]:
-    """The store's own files, unless its index is too short to show that tags are in it."""
+    """Return the store's own files, unless its index is too short to show whether it has tags."""
     with StoreView.open(root) as view:
         if not tags or has_tag_entries(view.index, view.log):
             return derived(root)

@@ -1,4 +1,4 @@
-"""Replay: the chosen messages, once each, however often it is run and wherever it is killed."""
+"""The replay job: selected messages are copied once, however often it is run or killed."""
 
 import shutil
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_a_second_run_copies_only_new_messages(
 def test_another_store_at_the_path_of_the_source_is_refused(
     spark: SparkSession, root: Path, target: Path, put: Put, count: int
 ) -> None:
-    """It is refused: what was done of the old one would be skipped in the new one."""
+    """Otherwise offsets that were copied from the old store would be skipped in the new one."""
     put(60)
     assert run(spark, root, target).messages == 20
     shutil.rmtree(root)
@@ -86,7 +86,7 @@ def test_another_store_at_the_path_of_the_source_is_refused(
 def test_an_empty_source_is_identified_once_it_has_messages(
     spark: SparkSession, root: Path, target: Path, put: Put
 ) -> None:
-    """Nothing is known of a source without any; it is once there are some."""
+    """A source without messages has no record to identify it by."""
     put(0)
     assert run(spark, root, target).messages == 0
     put(30)
@@ -126,7 +126,7 @@ def test_rate_limits_messages_per_second(
 def test_delayed_and_transactional_messages_become_plain(
     spark: SparkSession, root: Path, target: Path
 ) -> None:
-    """Delayed ones, and those of transactions: what made them so is not copied."""
+    """The properties that delay a message, or that belong to a transaction, are not copied."""
     with Store.open(root, small_config()) as store:
         store.put(Message("T", b"delayed", delay_level=3, tags="t"))
         store.put(Message("T", b"prepared", sys_flag=0x4))
@@ -144,7 +144,7 @@ def test_delayed_and_transactional_messages_become_plain(
 def test_compressed_messages_keep_their_order(
     spark: SparkSession, root: Path, target: Path
 ) -> None:
-    """Producers compress large bodies only, so a queue often has both kinds."""
+    """Producers compress only large bodies, so a queue often has both kinds."""
     with Store.open(root, small_config()) as store:
         for number in range(24):
             flag = (0, 0, 0x1, 0x301)[number % 4]
@@ -201,7 +201,7 @@ class TestRefused:
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Stands for the end of a killed process."""
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
