@@ -17,7 +17,7 @@ Traceback (most recent call last):
 JVM stacktrace: …"""
 
 
-def told(error: Exception) -> Exception:
+def raised_as(error: Exception) -> Exception:
     """Return the error that ``error`` is raised as."""
     with pytest.raises(Exception) as caught, original_errors():
         raise error
@@ -26,14 +26,16 @@ def told(error: Exception) -> Exception:
 
 def test_an_error_of_a_task_is_raised_unchanged() -> None:
     original = IllegalMessageError("topic", "is empty")
-    carried = told(PySparkException(TRACEBACK.format(line=f"RuntimeError: {carrier_of(original)}")))
+    carried = raised_as(
+        PySparkException(TRACEBACK.format(line=f"RuntimeError: {carrier_of(original)}"))
+    )
     assert type(carried) is IllegalMessageError
     assert vars(carried) == vars(original)
 
 
 def test_an_error_that_names_a_worker_keeps_its_type() -> None:
     line = "firetrail.errors.NotSharedError: s/commitlog: the folder is missing on the worker w"
-    found = told(PySparkException(TRACEBACK.format(line=line)))
+    found = raised_as(PySparkException(TRACEBACK.format(line=line)))
     assert type(found) is NotSharedError
     assert str(found) == line.partition(": ")[2]
 
@@ -43,7 +45,7 @@ def test_an_error_that_names_a_worker_keeps_its_type() -> None:
 )
 def test_damage_keeps_its_file_and_offset(damage: StoreDamagedError) -> None:
     line = f"firetrail.errors.StoreDamagedError: {damage}"
-    found = told(PySparkException(TRACEBACK.format(line=line)))
+    found = raised_as(PySparkException(TRACEBACK.format(line=line)))
     assert isinstance(found, StoreDamagedError)
     assert str(found) == str(damage)
     assert (found.offset, found.physical_offset) == (damage.offset, damage.physical_offset)
@@ -51,20 +53,20 @@ def test_damage_keeps_its_file_and_offset(damage: StoreDamagedError) -> None:
 
 def test_an_error_of_the_data_source_is_one_line() -> None:
     line = "firetrail.errors.ConfigError: view = 'x': queue or log"
-    found = told(PySparkException(TRACEBACK.format(line=line)))
+    found = raised_as(PySparkException(TRACEBACK.format(line=line)))
     assert type(found) is PipelineError
     assert str(found) == "view = 'x': queue or log"
 
 
 def test_an_error_in_a_query_is_one_line() -> None:
     text = "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7;\n'Project ['topi]\n+- …"
-    found = told(AnalysisException(text))
+    found = raised_as(AnalysisException(text))
     assert type(found) is PipelineError
     assert str(found) == "[UNRESOLVED_COLUMN] `topi` cannot be resolved; line 1 pos 7"
 
 
 def test_other_errors_are_raised_as_spark_reports_them() -> None:
     bug = PySparkException(TRACEBACK.format(line="ZeroDivisionError: division by zero"))
-    assert told(bug) is bug
+    assert raised_as(bug) is bug
     other = KeyError("x")
-    assert told(other) is other
+    assert raised_as(other) is other

@@ -55,11 +55,11 @@ def by_both(
     report = checked(root, system=system, delays=delays)
     if system is None:  # other systems simulate faults in their own process only
         audited = audit(Here(), root, delays=delays, work=root.parent).report  # type: ignore[arg-type]
-        assert told(audited) == told(report)
+        assert sorted_report(audited) == sorted_report(report)
     return report
 
 
-def told(report: CheckReport) -> dict[str, Any]:
+def sorted_report(report: CheckReport) -> dict[str, Any]:
     """Return the report with sorted findings."""
     as_json = report.as_json()
     for name in ("problems", "warnings"):

@@ -23,27 +23,27 @@ def session(spark: SparkSession) -> None:
 class TestRebuild:
     def test_into_another_folder(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
-        told = firetrail("pipeline", "rebuild", root, "--into", tmp_path / "new")
-        assert (told.code, told.err) == (0, "")
-        assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
+        result = firetrail("pipeline", "rebuild", root, "--into", tmp_path / "new")
+        assert (result.code, result.err) == (0, "")
+        assert result.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
         assert derived(tmp_path / "new") == derived(root)
 
     def test_in_place(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
         before = derived(root)
         flip(root / "consumequeue" / "T1" / "0" / f"{0:020}", 3)
-        told = firetrail("pipeline", "rebuild", root, "--json")
-        assert (told.code, told.err) == (0, "")
+        result = firetrail("pipeline", "rebuild", root, "--json")
+        assert (result.code, result.err) == (0, "")
         counts = {"messages": 21, "queues": 7, "index_files": 1}
-        assert told.json == {"into": str(root), **counts, "left_out": []}
+        assert result.json == {"into": str(root), **counts, "left_out": []}
         assert derived(root) == before
 
     def test_a_damaged_log(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-rolled", tmp_path)
         flip(root / "commitlog" / f"{8192:020}", 4)
-        told = firetrail("pipeline", "rebuild", root, "--into", tmp_path / "new")
-        assert told.code == 1
-        assert "no good record here" in told.err and "firetrail fsck" in told.err
+        result = firetrail("pipeline", "rebuild", root, "--into", tmp_path / "new")
+        assert result.code == 1
+        assert "no good record here" in result.err and "firetrail fsck" in result.err
         assert not (tmp_path / "new").exists()
 
     def test_wrong_targets_and_stores_are_refused(
@@ -56,29 +56,29 @@ class TestRebuild:
             ((root, "--into", tmp_path), "not an empty folder"),
             ((tmp_path, "--into", tmp_path / "new"), "not a message store"),
         ):
-            told = firetrail("pipeline", "rebuild", *wrong)
-            assert told.code == 2
-            assert word in told.err
+            result = firetrail("pipeline", "rebuild", *wrong)
+            assert result.code == 2
+            assert word in result.err
         assert state(root) == before
         with Store.open(root):
-            told = firetrail("pipeline", "rebuild", root)
-        assert told.code == 2 and "has the store open" in told.err
+            result = firetrail("pipeline", "rebuild", root)
+        assert result.code == 2 and "has the store open" in result.err
 
 
 class TestAudit:
     def test_a_sound_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
-        told = firetrail("pipeline", "audit", root)
-        assert told.code == 0
-        assert told.out == firetrail("fsck", root).out
+        result = firetrail("pipeline", "audit", root)
+        assert result.code == 0
+        assert result.out == firetrail("fsck", root).out
 
     def test_a_damaged_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
         flip(root / "commitlog" / f"{0:020}", 332 + 90)
         page = tmp_path / "page.html"
-        told = firetrail("pipeline", "audit", root, "--html", page, "--work", tmp_path)
-        assert told.code == 1
-        kind, heads, row, blank, verdict, advice = told.out.splitlines()
+        result = firetrail("pipeline", "audit", root, "--html", page, "--work", tmp_path)
+        assert result.code == 1
+        kind, heads, row, blank, verdict, advice = result.out.splitlines()
         assert (kind, heads.split(), blank) == (
             "body-crc: 1 finding",
             ["file", "at", "record", "detail"],
@@ -88,11 +88,11 @@ class TestAudit:
         assert "1 problem" in verdict
         assert advice.startswith("to repair it: ")
         assert "body-crc" in page.read_text(encoding="utf-8")
-        told = firetrail("pipeline", "audit", root, "--json")
-        assert told.code == 1
-        assert told.json == firetrail("fsck", root, "--json").json
+        result = firetrail("pipeline", "audit", root, "--json")
+        assert result.code == 1
+        assert result.json == firetrail("fsck", root, "--json").json
 
     def test_not_a_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
-        told = firetrail("pipeline", "audit", tmp_path)
-        assert told.code == 2
-        assert "not a message store" in told.err
+        result = firetrail("pipeline", "audit", tmp_path)
+        assert result.code == 2
+        assert "not a message store" in result.err

@@ -94,7 +94,7 @@ def archive(
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
         allow_gap: Continue although retention deleted records that were not archived. By default
             that is an error.
-        compaction: Merge small data files of the same topic and day after archiving.
+        compaction: Whether to merge small data files of a topic and day afterwards; True by default.
         on_plan: Called with the number of tasks; may return a function, which is then called with
             the number of completed tasks.
 
