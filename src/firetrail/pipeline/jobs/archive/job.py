@@ -94,7 +94,7 @@ def archive(
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
         allow_gap: Continue although retention deleted records that were not archived. By default
             that is an error.
-        compaction: Whether to merge small data files of a topic and day afterwards; True by default.
+        compaction: Whether to merge small data files of a topic and day; True by default.
         on_plan: Called with the number of tasks; may return a function, which is then called with
             the number of completed tasks.
 
