@@ -29,7 +29,8 @@ from firetrail.client.send import (
     result_of,
     unique_ids,
 )
-from firetrail.client.session import queues_of
+from firetrail.client.sharing import Slots
+from firetrail.client.topic_route import queues_of
 from firetrail.client.transaction import (
     Check,
     Decide,
@@ -125,13 +126,15 @@ class Producer(ClusterClient):
         self._ids: Iterator[str]
         self._requests: dict[str, asyncio.Future[Reply]] = {}  # by correlation id
         self._ordered = Turns()
+        self._slots = Slots()
         self._round_robin = count(random.randrange(1 << 16))
 
     async def _join(self) -> None:
         ip = self._session.client_id.partition("@")[0]
         self._ids = unique_ids(ip, os.getpid(), random.getrandbits(32))
         me = HeartbeatData(self._session.client_id, [ProducerData(self.group)])
-        self._session.beat(lambda: me)
+        # A broker asks about transactions only producers that it knows, also idle ones.
+        self._session.beat(lambda: me, everywhere=self._check is not None)
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -279,9 +282,10 @@ class Producer(ClusterClient):
             check_frame(code, header, draft.body)
             try:
                 address = self._session.address_of(target.broker_name)
-                response = await self._session.request(
-                    address, code, header, draft.body, self._timeout_s
-                )
+                async with self._slots.of(address):
+                    response = await self._session.request(
+                        address, code, header, draft.body, self._timeout_s
+                    )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:
                 refused = isinstance(error, RequestError) and not _may_retry(error)

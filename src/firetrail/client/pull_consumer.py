@@ -14,8 +14,8 @@ from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.offsets import Offsets
 from firetrail.client.pull import BATCH, Pulled, Puller
 from firetrail.client.received import Received
-from firetrail.client.session import queues_of
 from firetrail.client.subscription import by_tags
+from firetrail.client.topic_route import queues_of
 from firetrail.errors import ConfigError
 from firetrail.format.arguments import number, seconds, text
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData

@@ -18,16 +18,16 @@ from itertools import count
 from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
+from firetrail.client.sharing import SharedLookups
 from firetrail.errors import ClientClosedError, NoRouteYetError, RequestError
 from firetrail.remoting.bodies import (
     MASTER_ID,
     ClusterInfo,
     HeartbeatData,
-    MessageQueue,
     TopicRouteData,
 )
 from firetrail.remoting.client import REQUEST_S, Client
-from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Body as Bytes
 from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
@@ -78,9 +78,13 @@ class Session:
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
+        self._lookups = SharedLookups[TopicRouteData](
+            lambda work: self.spawn(work, watched=True), owner
+        )
         self._stale: set[str] = set()  # topics whose last known route is in use
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat: Callable[[], HeartbeatData] | None = None
+        self._beats_everywhere = False
         self._greeted: set[str] = set()  # addresses of brokers that got a heartbeat
         self.client_id = ""
         """The id by which brokers identify this client; empty until the session is open."""
@@ -247,6 +251,13 @@ class Session:
         now = asyncio.get_running_loop().time()
         if known is not None and not fresh and now - known[0] < ROUTE_S:
             return known[1]
+        if fresh:
+            return await self._request_route(topic, fresh=True)
+        return await self._lookups.get(topic, lambda: self._request_route(topic))
+
+    async def _request_route(self, topic: str, *, fresh: bool = False) -> TopicRouteData:
+        known = self._routes.get(topic)
+        now = asyncio.get_running_loop().time()
         try:
             route = await self._ask_route(topic)
         except (OSError, NoRouteYetError) as error:
@@ -317,9 +328,16 @@ class Session:
 
     # -- background tasks ---------------------------------------------------------------------
 
-    def beat(self, heartbeat: Callable[[], HeartbeatData]) -> None:
-        """Send heartbeats to all brokers every half minute, and to new brokers at once."""
+    def beat(self, heartbeat: Callable[[], HeartbeatData], *, everywhere: bool = False) -> None:
+        """Send heartbeats every half minute, and to new brokers at once.
+
+        They go to the brokers in the routes that were requested; if ``everywhere`` is set, to all
+        brokers of the cluster, at once and before anything is sent.
+        """
         self._heartbeat = heartbeat
+        self._beats_everywhere = everywhere
+        if everywhere:
+            self.spawn(self.beat_now())
         self.every(HEARTBEAT_S, self.beat_now)
 
     async def beat_now(self) -> None:
@@ -327,6 +345,11 @@ class Session:
         if self._heartbeat is None:
             return
         masters = self.masters()
+        if self._beats_everywhere:
+            try:
+                masters |= set((await self.brokers()).values())
+            except (OSError, RequestError) as error:
+                _log.warning("%s; heartbeats go only to the brokers that are known", error)
         body = self._heartbeat().encode()
         beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in masters)
         for outcome in await asyncio.gather(*beats, return_exceptions=True):
@@ -414,18 +437,3 @@ class Session:
 def _command(code: int, header: Header | None, body: Bytes) -> Command:
     fields = header.encode() if header is not None else {}
     return Command(code, fields, body, language=Language.PYTHON)
-
-
-def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list[MessageQueue]:
-    """Return the queues of a topic with a permission, in the order that all clients agree on.
-
-    Queues for writing are only those of brokers that have a master.
-    """
-    writing = permission is Permission.WRITE
-    masters = {data.broker_name for data in route.broker_datas if data.master is not None}
-    return sorted(
-        MessageQueue(topic, data.broker_name, queue_id)
-        for data in route.queue_datas
-        if data.perm & permission and (not writing or data.broker_name in masters)
-        for queue_id in range(data.write_queue_nums if writing else data.read_queue_nums)
-    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from firetrail.client.arguments import INT32_MAX, check_settings, checked_address
 from firetrail.client.cluster_client import ClusterClient
-from firetrail.client.session import queues_of
+from firetrail.client.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.java_properties import parse_properties

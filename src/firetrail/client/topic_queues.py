@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from firetrail.client.session import Session, queues_of
+from firetrail.client.session import Session
+from firetrail.client.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import MessageQueue

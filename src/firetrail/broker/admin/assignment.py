@@ -14,7 +14,7 @@ from firetrail.broker.state.groups import check_group
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import check_topic_name
 from firetrail.client.rebalance import Strategy, averagely, by_circle
-from firetrail.client.session import queues_of
+from firetrail.client.topic_route import queues_of
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.bodies import (

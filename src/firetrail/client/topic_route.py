@@ -1,0 +1,21 @@
+"""What a topic's route says about its queues."""
+
+from __future__ import annotations
+
+from firetrail.remoting.bodies import MessageQueue, TopicRouteData
+from firetrail.remoting.codes import Permission
+
+
+def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list[MessageQueue]:
+    """Return the queues of a topic with a permission, in the order that all clients agree on.
+
+    Queues for writing are only those of brokers that have a master.
+    """
+    writing = permission is Permission.WRITE
+    masters = {data.broker_name for data in route.broker_datas if data.master is not None}
+    return sorted(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if data.perm & permission and (not writing or data.broker_name in masters)
+        for queue_id in range(data.write_queue_nums if writing else data.read_queue_nums)
+    )
