@@ -32,12 +32,12 @@ def send(address: str) -> int:
     return asyncio.run(run())
 
 
-def test_the_fixture(rocketmq: BackgroundBroker) -> None:
+def test_the_fixture_runs_a_broker(rocketmq: BackgroundBroker) -> None:
     assert send(rocketmq.address) == 0
     assert rocketmq.namesrv != rocketmq.address
 
 
-def test_what_was_sent_stays_in_the_folder(tmp_path: Path) -> None:
+def test_messages_stay_in_the_given_folder(tmp_path: Path) -> None:
     with BackgroundBroker(tmp_path, store=SMALL) as broker:
         assert send(broker.address) == 0
     with Store.open(tmp_path, SMALL) as store:
@@ -45,7 +45,7 @@ def test_what_was_sent_stays_in_the_folder(tmp_path: Path) -> None:
         assert [record.body for record in store.read("T1")] == [b"hello"]
 
 
-def test_a_start_that_fails(tmp_path: Path) -> None:
+def test_a_failed_start_raises_its_error(tmp_path: Path) -> None:
     with (
         Store.open(tmp_path, SMALL),
         pytest.raises(StoreLockedError),

@@ -55,7 +55,7 @@ class TestFrames:
         ],
         ids=["http", "tls", "long", "negative", "empty", "header", "kind", "json", "deep"],
     )
-    def test_that_are_none_end_their_connection_only(self, frame: bytes) -> None:
+    def test_invalid_frames_close_only_their_connection(self, frame: bytes) -> None:
         async def test(talk: Talk) -> None:
             async with connected(talk) as (reader, writer):
                 writer.write(frame)
@@ -66,7 +66,7 @@ class TestFrames:
         with nothing_unforeseen():
             running(test)
 
-    def test_by_the_byte(self) -> None:
+    def test_frames_may_arrive_byte_by_byte(self) -> None:
         async def test(talk: Talk) -> None:
             asked = Command(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
             async with connected(talk) as (reader, writer):
@@ -81,7 +81,7 @@ class TestFrames:
 
 class TestCodes:
     @pytest.mark.parametrize("code", [-1, 0, 1, 9, 99, 999, 2**31 - 1, -(2**31)])
-    def test_that_nobody_knows(self, code: int) -> None:
+    def test_unknown_codes_are_refused(self, code: int) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.ask(code)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -90,7 +90,7 @@ class TestCodes:
         running(test)
 
     @pytest.mark.parametrize("language", ["RUST", "COBOL", 250, -1, None, [], 1.5])
-    def test_of_languages_that_nobody_knows(self, language: Any) -> None:
+    def test_unknown_languages_are_accepted(self, language: Any) -> None:
         async def test(talk: Talk) -> None:
             body = HeartbeatData("odd", [], [ConsumerData("CG")]).encode(standard=True)
             header = json.dumps({"code": 34, "language": language, "opaque": 1}).encode()
@@ -122,7 +122,9 @@ class TestSending:
             ({"f": 2**31 - 1}, 0),
         ],
     )
-    def test_odd_messages(self, changes: dict[str, Any], code: int, tmp_path: Path) -> None:
+    def test_odd_messages_are_answered(
+        self, changes: dict[str, Any], code: int, tmp_path: Path
+    ) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send(**({"topic": "T1"} | changes))
             assert (answer.code, bool(answer.remark)) == (code, code != 0)
@@ -133,7 +135,7 @@ class TestSending:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
     @pytest.mark.parametrize("size", [SMALL.max_message_size + 1, 15 << 20])
-    def test_bodies_over_the_limit(self, size: int) -> None:
+    def test_bodies_over_the_limit_are_refused(self, size: int) -> None:
         async def test(talk: Talk) -> None:
             for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 answer = await talk.send("T1", bytes(size), code=code, m=code == 320)
@@ -146,7 +148,7 @@ class TestSending:
         "batch",
         [b"", b"\0" * 3, b"\0\0\0\x7f" + bytes(40), b"\xff" * 64, b"\0\0\0\x10" + bytes(12)],
     )
-    def test_batches_that_are_none(self, batch: bytes) -> None:
+    def test_invalid_batches_are_refused(self, batch: bytes) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send("T1", batch, code=RequestCode.SEND_BATCH_MESSAGE, m=True)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL and answer.remark
@@ -158,7 +160,7 @@ class TestSending:
 
 class TestConsuming:
     @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1, 10**12])
-    def test_offsets_that_are_nowhere(self, offset: int) -> None:
+    def test_pulls_outside_the_queue_are_answered(self, offset: int) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1")
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -169,7 +171,7 @@ class TestConsuming:
         running(test)
 
     @pytest.mark.parametrize("queue_id", [-1, 10_000, 2**31 - 1])
-    def test_offsets_of_queues_that_cannot_be(self, queue_id: int) -> None:
+    def test_offsets_of_impossible_queues_are_refused(self, queue_id: int) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1")
             fields = {"consumerGroup": "CG", "topic": "T1", "queueId": queue_id, "commitOffset": 5}
@@ -181,7 +183,7 @@ class TestConsuming:
 
         running(test)
 
-    def test_groups_with_too_many_queues(self) -> None:
+    def test_groups_with_too_many_queues_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             for wrong in ({"retryQueueNums": 10**9}, {"retryQueueNums": -1}):
                 body = SubscriptionGroupConfig("CG").to_json() | wrong
@@ -194,7 +196,7 @@ class TestConsuming:
 
         running(test)
 
-    def test_one_id_on_many_connections(self) -> None:
+    def test_one_client_id_on_many_connections_is_accepted(self) -> None:
         async def test(talk: Talk) -> None:
             others = [Client() for _ in range(5)]
             for other in others:

@@ -108,7 +108,7 @@ def both(root: Path, record: Raw) -> None:
 
 @pytest.mark.parametrize("damage", [body, size, size_of_three, both])
 @pytest.mark.parametrize("wanted", ["*", with_property], ids=["all", "sql"])
-def test_a_push_consumer_gets_on(
+def test_a_push_consumer_skips_damaged_messages(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[Path, Raw], None],
@@ -133,7 +133,7 @@ def test_a_push_consumer_gets_on(
 
 
 @pytest.mark.parametrize("damage", [body, size, size_of_three, both])
-def test_a_reader_gets_on(
+def test_a_reader_skips_damaged_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Raw], None]
 ) -> None:
     async def test() -> None:
@@ -173,7 +173,7 @@ def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCapt
     asyncio.run(test())
 
 
-def test_one_read_passes_over_some_damaged_units_only(
+def test_one_read_skips_a_limited_number_of_damaged_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is looked through for each: many at once would keep all others waiting."""
@@ -194,7 +194,7 @@ def test_one_read_passes_over_some_damaged_units_only(
 
 @pytest.mark.parametrize("damage", [unit_offset, unit_size])
 @pytest.mark.parametrize("tags", ["*", "A"])
-def test_the_log_helps_the_queue(
+def test_damaged_units_are_read_from_the_log(
     tmp_path: Path, damage: Callable[[Path, Raw], None], tags: str
 ) -> None:
     async def test() -> None:
@@ -210,7 +210,7 @@ def test_the_log_helps_the_queue(
 
 
 @pytest.mark.parametrize("damage", [body, size, magic])
-def test_a_broker_whose_first_message_is_damaged_tells_its_figures(
+def test_runtime_info_works_with_a_damaged_first_message(
     damage: Callable[[Path, Raw], None], tmp_path: Path
 ) -> None:
     async def test() -> None:

@@ -34,7 +34,7 @@ async def delete(talk: Talk, topic: str) -> None:
         ),
     ],
 )
-def test_what_is_no_topic_to_delete(topic: str, code: int, remark: str | None) -> None:
+def test_invalid_deletions_are_refused(topic: str, code: int, remark: str | None) -> None:
     async def test(talk: Talk) -> None:
         answer = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
         assert (answer.code, answer.remark) == (code, remark)
@@ -47,7 +47,7 @@ def after_a_crash(folder: Path, copy: Path) -> Path:
     return Path(shutil.copytree(folder, copy))
 
 
-def test_a_topic_that_is_made_again_begins_with_0(tmp_path: Path) -> None:
+def test_a_recreated_topic_starts_at_offset_0(tmp_path: Path) -> None:
     async def test(talk: Talk) -> None:
         for n in range(3):
             await talk.send("T1", b"old %d" % n)
@@ -68,7 +68,7 @@ def test_a_topic_that_is_made_again_begins_with_0(tmp_path: Path) -> None:
     running(again, tmp_path, store=SMALL)
 
 
-def test_names_are_no_paths(tmp_path: Path) -> None:
+def test_topic_names_are_not_paths(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
 
     async def test(talk: Talk) -> None:
@@ -104,7 +104,7 @@ def test_a_crash_brings_nothing_back(tmp_path: Path) -> None:
     running(with_new, tmp_path / "c", store=SMALL)
 
 
-def test_topics_of_nobody_are_cleaned_when_asked(tmp_path: Path) -> None:
+def test_queues_of_deleted_topics_are_removed_on_request(tmp_path: Path) -> None:
     with Store.open(tmp_path, SMALL) as store:
         for topic in ("Left", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
             store.put(Message(topic, b"body"))
@@ -118,7 +118,7 @@ def test_topics_of_nobody_are_cleaned_when_asked(tmp_path: Path) -> None:
     running(test, tmp_path, store=SMALL)
 
 
-def test_queues_stay_while_messages_are_on_their_way_to_them(tmp_path: Path) -> None:
+def test_queues_are_kept_while_messages_arrive(tmp_path: Path) -> None:
     async def test(talk: Talk) -> None:
         store = talk.broker.store
         settled = store.settle()

@@ -84,7 +84,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     running(consume, tmp_path / "store")
 
 
-def test_what_was_popped_and_not_acknowledged_comes_back(tmp_path: Path) -> None:
+def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
     offsets = tmp_path / "store" / "config" / "consumerOffset.json"
 
     async def before(namesrv: str) -> None:

@@ -77,7 +77,7 @@ MEANINGS = {
 
 @pytest.mark.parametrize("name", MEANINGS)
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_file_of_the_broker(
+def test_a_missing_file_is_logged_with_its_meaning(
     name: str,
     killed: bool,
     store: Path,
@@ -110,7 +110,7 @@ def test_a_file_of_the_broker(
     assert "is missing" not in caplog.text
 
 
-def test_the_file_before_is_used(
+def test_the_backup_of_a_missing_file_is_used(
     store: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As RocketMQ does."""
@@ -130,7 +130,9 @@ def test_the_file_before_is_used(
     assert "there is no" not in caplog.text
 
 
-def test_nothing_is_said_of_a_new_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_broker_logs_no_missing_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
         running(consume, tmp_path / "store")
     assert "missing" not in caplog.text

@@ -55,11 +55,11 @@ def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) -> lis
 
 
 @pytest.mark.parametrize("vip", [True, False])
-def test_the_vip_channel_is_two_below(tmp_path: Path, vip: bool) -> None:
+def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
     assert listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
 
 
-def test_which_may_be_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vip_port_in_use_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     low, high = free_ports()
     with socket.socket() as taken:
         taken.bind((HOST, low))

@@ -276,7 +276,7 @@ CASES = {
 }
 
 
-def test_no_kind_is_left_out() -> None:
+def test_every_kind_of_damage_has_a_case() -> None:
     assert {case.kind for case in CASES.values()} == set(ProblemKind) - WARNINGS
 
 
@@ -331,7 +331,7 @@ def check_delivery(root: Path, name: str, command: str, hit: set[int]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_advised_works(
+def test_the_advised_command_repairs_the_store(
     name: str, stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, damage, _ = CASES[name]

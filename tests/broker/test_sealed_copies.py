@@ -49,7 +49,7 @@ def check(root: Path, *topics: str, sealed: bool = True) -> None:
         assert check_store(view, SEALED.delay_levels).ok
 
 
-def test_delays_retries_and_dead_letters(tmp_path: Path) -> None:
+def test_checksums_of_delayed_retried_and_dead_messages(tmp_path: Path) -> None:
     async def test() -> None:
         tries: list[int] = []
 
@@ -71,7 +71,7 @@ def test_delays_retries_and_dead_letters(tmp_path: Path) -> None:
     check(tmp_path, "SCHEDULE_TOPIC_XXXX", "T", "%RETRY%G", "%DLQ%G")
 
 
-def test_transactions(tmp_path: Path) -> None:
+def test_checksums_of_transactional_messages(tmp_path: Path) -> None:
     async def test() -> None:
         async with (
             asyncio.timeout(30),
@@ -85,7 +85,7 @@ def test_transactions(tmp_path: Path) -> None:
     check(tmp_path, "RMQ_SYS_TRANS_HALF_TOPIC", "T")
 
 
-def test_pops_that_come_again(tmp_path: Path) -> None:
+def test_checksums_of_redelivered_pops(tmp_path: Path) -> None:
     async def test() -> None:
         async with asyncio.timeout(30), Broker.running(tmp_path, store=SEALED) as broker:
             async with Producer(broker.namesrv) as producer:
@@ -102,7 +102,7 @@ def test_pops_that_come_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_properties_that_consumers_send_on(tmp_path: Path, sealed: bool) -> None:
+def test_checksums_of_properties_that_consumers_forward(tmp_path: Path, sealed: bool) -> None:
     async def test(sealing: bool) -> None:
         store = SEALED if sealing else SOON
         async with (
@@ -127,7 +127,7 @@ def test_properties_that_consumers_send_on(tmp_path: Path, sealed: bool) -> None
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> None:
+def test_checksums_of_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> None:
     stale = b"a\x01b\x02__CRC32#\x010123456789\x02"
     items = encode_batch([BatchItem(0, b"copied", stale), BatchItem(0, b"new", b"c\x01d\x02")])
     config = SEALED.replace(property_crc=sealed)
@@ -144,7 +144,7 @@ def test_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_delay_behind_an_old_checksum(tmp_path: Path, sealed: bool) -> None:
+def test_a_delay_after_an_old_checksum(tmp_path: Path, sealed: bool) -> None:
     raw = b"__CRC32#\x010123456789\x02DELAY\x0199\x02a\x01b\x02"
     with Store.open(tmp_path, SEALED.replace(property_crc=sealed)) as store:
         store.put(StoredMessage("T", b"again", raw_properties=raw))

@@ -25,7 +25,9 @@ def spoil_body(root: Path, topic: str) -> None:
     path.write_bytes(content)
 
 
-def test_a_note_about_a_pop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_of_a_pop_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def pop() -> None:
         async with Broker.running(tmp_path, store=SMALL) as broker:
             async with Producer(broker.namesrv) as producer:
@@ -46,7 +48,9 @@ def test_a_note_about_a_pop(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and skipped" in caplog.text
 
 
-def test_a_delayed_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_delayed_message_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Those behind it are delivered."""
 
     async def send() -> None:

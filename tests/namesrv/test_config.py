@@ -13,7 +13,7 @@ def read(text: str) -> tuple[NameServerConfig, list[str]]:
     return NameServerConfig.from_entries(parse_properties(text, "namesrv.conf"))
 
 
-def test_known_keys() -> None:
+def test_known_keys_are_read() -> None:
     config, remarks = read("listenPort = 9877\nkvConfigPath=kv.json\norderMessageEnable=true")
     assert config == NameServerConfig(
         listen_port=9877, kv_config_path="kv.json", order_message_enable=True
@@ -21,7 +21,7 @@ def test_known_keys() -> None:
     assert not remarks
 
 
-def test_what_is_written_reads_back() -> None:
+def test_written_settings_are_read_back() -> None:
     config = NameServerConfig(bind_address="0.0.0.0", all_topic_list=False)
     assert read(config.to_properties()) == (config, [])
 
@@ -38,11 +38,11 @@ def test_keys_without_effect_are_reported() -> None:
 
 
 @pytest.mark.parametrize("text", ["listenPort=x", "listenPort=65536", "listenPort=-1"])
-def test_bad_numbers(text: str) -> None:
+def test_invalid_numbers_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"namesrv\.conf line 1: must be a whole number"):
         read(text)
 
 
-def test_bad_flags() -> None:
+def test_invalid_flags_are_refused() -> None:
     with pytest.raises(ConfigError, match="true or false"):
         read("orderMessageEnable=yes")

@@ -19,7 +19,7 @@ def registration(address: str) -> Registration:
     return Registration("C", "broker-a", address)
 
 
-def test_the_log_says_it_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     both = Rivals(lambda: now)
     expected = (
@@ -42,7 +42,7 @@ def test_the_log_says_it_once_in_a_while(caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.records) == 3
 
 
-def test_what_is_remembered_is_limited(
+def test_the_number_of_remembered_pairs_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rivals, "PAIRS_MAX", 2)
@@ -53,7 +53,7 @@ def test_what_is_remembered_is_limited(
     assert len(caplog.records) == 5
 
 
-def test_a_broker_of_the_same_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_rivals_of_a_local_broker_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     server = NameServer(NameServerConfig())
     for address in (ONE, OTHER, ONE):

@@ -28,7 +28,7 @@ def brokers_of(routes: Routes, topic: str) -> dict[str, dict[int, str]]:
     return {data.broker_name: data.broker_addrs for data in route.broker_datas} if route else {}
 
 
-def test_a_topic_on_two_brokers() -> None:
+def test_the_route_of_a_topic_on_two_brokers() -> None:
     routes = Routes()
     routes.register(master("a"), table("T"), 0.0)
     routes.register(master("b"), table("T", "U"), 0.0)
@@ -39,7 +39,7 @@ def test_a_topic_on_two_brokers() -> None:
     assert routes.route("V") is None
 
 
-def test_clusters() -> None:
+def test_brokers_are_listed_by_cluster() -> None:
     routes = Routes()
     routes.register(master("a"), table("T"), 0.0)
     routes.register(follower("a"), table("T"), 0.0)
@@ -57,7 +57,7 @@ class TestRivals:
     FIRST = Registration("C", "a", "first:1")
     LAST = Registration("C", "a", "last:1")
 
-    def test_each_is_told_and_the_last_counts(self) -> None:
+    def test_each_rival_is_reported_and_the_last_is_in_the_routes(self) -> None:
         routes = Routes()
         assert routes.register(self.FIRST, table("T"), 0.0) is None
         assert routes.register(self.LAST, table("T"), 1.0) == "first:1"
@@ -67,7 +67,7 @@ class TestRivals:
             assert brokers_of(routes, "T") == {"a": {0: "last:1"}}
 
     @pytest.mark.parametrize("leaves", ["first:1", "last:1"])
-    def test_the_other_stays(self, leaves: str) -> None:
+    def test_a_rival_takes_over_when_the_other_leaves(self, leaves: str) -> None:
         routes = Routes()
         routes.register(self.FIRST, table("T"), 0.0)
         routes.register(self.LAST, table("T"), 0.0)
@@ -80,7 +80,7 @@ class TestRivals:
         routes.unregister("a", 0, stays)
         assert routes.route("T") is None
 
-    def test_one_that_is_silent_goes(self) -> None:
+    def test_a_silent_rival_expires(self) -> None:
         routes = Routes()
         routes.register(self.FIRST, table("T"), 0.0)
         routes.register(self.LAST, table("T"), 1.0)
@@ -88,7 +88,7 @@ class TestRivals:
         assert routes.register(self.LAST, table("T"), EXPIRY_S) is None
         assert brokers_of(routes, "T") == {"a": {0: "last:1"}}
 
-    def test_a_sign_of_life_counts_for_both(self) -> None:
+    def test_a_heartbeat_counts_for_rivals_too(self) -> None:
         routes = Routes()
         routes.register(self.FIRST, table("T"), 0.0)
         routes.register(self.LAST, table("T"), 0.0)
@@ -98,7 +98,7 @@ class TestRivals:
 
 
 class TestRegistration:
-    def test_followers_bring_no_topics(self) -> None:
+    def test_followers_register_no_topics(self) -> None:
         routes = Routes()
         routes.register(follower(), table("T"), 0.0)
         assert routes.route("T") is None
@@ -123,14 +123,14 @@ class TestRegistration:
         routes.register(master(), table("U", version=2), 1.0)
         assert routes.topics() == ["T", "U"], "registrations may name only what has changed"
 
-    def test_a_complete_one_removes_topics(self) -> None:
+    def test_a_complete_registration_removes_topics(self) -> None:
         routes = Routes()
         routes.register(master("b"), table("T"), 0.0)
         routes.register(master(), table("T", "U"), 0.0)
         routes.register(master(), table("U", version=2), 0.0, complete=True)
         assert brokers_of(routes, "T") == {"b": {0: "b:10911"}}
 
-    def test_one_topic_between_two_registrations(self) -> None:
+    def test_a_topic_can_be_added_between_registrations(self) -> None:
         routes = Routes()
         routes.register(master(), table(), 0.0)
         routes.add_topic("T", [QueueData("a", 1, 1, 6), QueueData("stranger", 1, 1, 6)])
@@ -138,7 +138,7 @@ class TestRegistration:
 
 
 class TestLeaving:
-    def test_queues_go_with_the_last_broker_of_the_name(self) -> None:
+    def test_queues_are_removed_with_the_last_broker_of_the_name(self) -> None:
         routes = Routes()
         routes.register(master(), table("T"), 0.0)
         routes.register(follower(), table("T"), 0.0)
@@ -148,7 +148,7 @@ class TestLeaving:
         assert routes.topics() == []
         assert routes.clusters().cluster_addr_table == {}
 
-    def test_only_the_broker_itself_can_leave(self) -> None:
+    def test_only_the_broker_itself_can_unregister(self) -> None:
         routes = Routes()
         routes.register(master(), table("T"), 0.0)
         routes.unregister("a", 0, "impostor:10911")
@@ -156,7 +156,7 @@ class TestLeaving:
         routes.unregister("b", 0, "b:10911")
         assert routes.route("T") is not None
 
-    def test_expiry(self) -> None:
+    def test_silent_brokers_expire(self) -> None:
         routes = Routes()
         routes.register(master("a"), table("T"), 0.0)
         routes.register(master("b"), table("T"), 0.0)
@@ -169,7 +169,7 @@ class TestLeaving:
 
 
 class TestTopics:
-    def test_write_permission(self) -> None:
+    def test_write_permission_can_be_removed_and_restored(self) -> None:
         routes = Routes()
         routes.register(master("a"), table("T", "U"), 0.0)
         routes.register(master("b"), table("T"), 0.0)
@@ -181,7 +181,7 @@ class TestTopics:
         assert route and [queue.perm for queue in route.queue_datas] == [6, 6]
         assert routes.set_writable("nobody", False) == 0
 
-    def test_deletion(self) -> None:
+    def test_topics_can_be_deleted(self) -> None:
         routes = Routes()
         routes.register(master("a"), table("T", "U"), 0.0)
         routes.register(master("b", "D"), table("T"), 0.0)
@@ -191,7 +191,7 @@ class TestTopics:
         routes.delete_topic("T")
         assert routes.topics() == ["U"]
 
-    def test_system_flags(self) -> None:
+    def test_topics_are_found_by_system_flags(self) -> None:
         routes = Routes()
         routes.register(master("a"), table("T", topic_sys_flag=1), 0.0)
         routes.register(master("b"), table("U", topic_sys_flag=2), 0.0)

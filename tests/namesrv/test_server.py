@@ -97,7 +97,7 @@ def test_a_broker_registers(compressed: bool) -> None:
 
 
 class TestRegistration:
-    def test_a_follower_is_told_its_master(self) -> None:
+    def test_a_follower_gets_the_address_of_its_master(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             answer = RegisterBrokerResponse.decode((await a.register(1)).fields)
@@ -110,7 +110,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_a_damaged_body(self) -> None:
+    def test_a_damaged_body_is_refused(self) -> None:
         async def test(a: Asking) -> None:
             with pytest.raises(RequestError, match="CRC"):
                 await a.register(body_crc32=1)
@@ -123,14 +123,14 @@ class TestRegistration:
 
         asking(test)
 
-    def test_without_a_name(self) -> None:
+    def test_a_registration_without_a_name_is_refused(self) -> None:
         async def test(a: Asking) -> None:
             with pytest.raises(RequestError, match="needs the names"):
                 await a.ask(RequestCode.REGISTER_BROKER, RegisterBrokerHeader("", ADDRESS, "C", 0))
 
         asking(test)
 
-    def test_versions(self) -> None:
+    def test_a_broker_registers_only_changed_versions(self) -> None:
         async def test(a: Asking) -> None:
             header = RegisterBrokerHeader("a", ADDRESS, "C", 0)
             version = TOPICS.data_version.encode()
@@ -142,7 +142,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_leaving(self) -> None:
+    def test_a_broker_unregisters(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             await a.ask(RequestCode.UNREGISTER_BROKER, RegisterBrokerHeader("a", ADDRESS, "C", 0))
@@ -153,7 +153,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_the_connection_closes(self) -> None:
+    def test_a_closed_connection_removes_its_brokers(self) -> None:
         async def test(a: Asking) -> None:
             broker = Client()
             await Asking(a.server, int(a.address.rpartition(":")[2]), broker).register()
@@ -164,7 +164,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_silence(self) -> None:
+    def test_a_silent_broker_is_removed(self) -> None:
         async def test(a: Asking) -> None:
             await a.register(heartbeat_timeout_millis=1)
             while a.server.routes.topics():
@@ -172,7 +172,7 @@ class TestRegistration:
 
         asking(test, scan_interval_ms=1)
 
-    def test_a_broker_of_this_process(self) -> None:
+    def test_a_local_broker_does_not_expire(self) -> None:
         async def test(a: Asking) -> None:
             a.server.register_local(cluster="C", name="a", address=ADDRESS, topics=TOPICS)
             assert (await a.route("T")).code == 0
@@ -181,7 +181,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_one_topic(self) -> None:
+    def test_a_single_topic_is_registered(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             route = TopicRouteData([QueueData("a", 1, 1, 6)])
@@ -192,7 +192,7 @@ class TestRegistration:
 
         asking(test)
 
-    def test_a_heartbeat(self) -> None:
+    def test_a_heartbeat_keeps_a_broker(self) -> None:
         async def test(a: Asking) -> None:
             header = {"clusterName": "C", "brokerAddr": ADDRESS, "brokerName": "a"}
             assert (await a.ask(RequestCode.BROKER_HEARTBEAT, header)).code == 0
@@ -201,7 +201,7 @@ class TestRegistration:
 
 
 class TestRoutes:
-    def test_keys_are_bare_for_old_clients(self) -> None:
+    def test_old_clients_get_keys_without_quotes(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             old, new = Version.V4_9_4 - 1, Version.V4_9_4
@@ -214,7 +214,7 @@ class TestRoutes:
 
         asking(test)
 
-    def test_clusters(self) -> None:
+    def test_clusters_are_listed(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             info = ClusterInfo.decode((await a.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).content)
@@ -223,7 +223,7 @@ class TestRoutes:
 
         asking(test)
 
-    def test_order_of_brokers(self) -> None:
+    def test_routes_include_the_order_of_brokers(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             await a.ask(
@@ -237,7 +237,7 @@ class TestRoutes:
 
 
 class TestAdministration:
-    def test_topics(self) -> None:
+    def test_topics_are_listed_and_deleted(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
 
@@ -255,7 +255,7 @@ class TestAdministration:
 
         asking(test)
 
-    def test_permissions(self) -> None:
+    def test_write_permissions_are_changed(self) -> None:
         async def test(a: Asking) -> None:
             await a.register()
             name = {"brokerName": "a"}
@@ -268,7 +268,7 @@ class TestAdministration:
 
         asking(test)
 
-    def test_settings(self) -> None:
+    def test_settings_are_read_and_changed(self) -> None:
         async def test(a: Asking) -> None:
             async def shown() -> bytes:
                 return (await a.ask(RequestCode.GET_NAMESRV_CONFIG)).content
@@ -282,7 +282,7 @@ class TestAdministration:
         asking(test)
 
     @pytest.mark.parametrize("change", ["kvConfigPath=/etc/passwd", "configStorePath=x", "a=b"])
-    def test_settings_that_nobody_may_change(self, change: str) -> None:
+    def test_fixed_settings_cannot_be_changed(self, change: str) -> None:
         """The reference server wrote its settings into any file that a request named."""
 
         async def test(a: Asking) -> None:
@@ -298,7 +298,7 @@ class TestKeptSettings:
     async def put(a: Asking) -> None:
         await a.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"})
 
-    def test_values(self) -> None:
+    def test_values_are_set_read_and_deleted(self) -> None:
         key = {"namespace": "n", "key": "k"}
 
         async def test(a: Asking) -> None:
@@ -318,7 +318,7 @@ class TestKeptSettings:
 
         asking(test)
 
-    def test_in_a_file(self, tmp_path: Path) -> None:
+    def test_values_survive_in_the_file(self, tmp_path: Path) -> None:
         path = tmp_path / "namesrv" / "kvConfig.json"
         asking(self.put, kv_config_path=str(path))
         assert path.read_text() == '{\n\t"configTable":{\n\t\t"n":{\n\t\t\t"k":"v"\n\t\t}\n\t}\n}'
@@ -329,7 +329,7 @@ class TestKeptSettings:
 
         asking(still_there, kv_config_path=str(path))
 
-    def test_a_damaged_file(self, tmp_path: Path) -> None:
+    def test_a_damaged_file_is_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "kvConfig.json"
         path.write_text('{"configTable":')
         with pytest.raises(ConfigError, match="repair or remove"):

@@ -55,7 +55,7 @@ async def join(talk: Talk, *names: str) -> list[Client]:
 @pytest.mark.parametrize(
     ("strategy", "shares"), [("AVG", [[0, 1], [2, 3]]), ("AVG_BY_CIRCLE", [[0, 2], [1, 3]])]
 )
-def test_shares_for_pulls(strategy: str, shares: list[list[int]]) -> None:
+def test_queues_are_shared_by_strategy_for_pulls(strategy: str, shares: list[list[int]]) -> None:
     async def test(talk: Talk) -> None:
         await talk.send("T1")
         clients = await join(talk, "a", "b")
@@ -67,7 +67,7 @@ def test_shares_for_pulls(strategy: str, shares: list[list[int]]) -> None:
     running(test)
 
 
-def test_nothing_is_said_where_nothing_is_known() -> None:
+def test_unknown_groups_and_strategies_get_no_assignment() -> None:
     async def test(talk: Talk) -> None:
         assert await ask(talk, "a", "NONE") is None
         await talk.send("T1")
@@ -81,7 +81,7 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     running(test)
 
 
-def test_pops_are_of_any_queue_or_of_shares(tmp_path: Path) -> None:
+def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
     async def test(talk: Talk) -> None:
         await talk.send("T1")
         clients = await join(talk, "a", "b", "c")
@@ -110,7 +110,7 @@ def test_pops_are_of_any_queue_or_of_shares(tmp_path: Path) -> None:
     running(after, tmp_path)
 
 
-def test_brokers_of_a_cluster_agree() -> None:
+def test_brokers_of_a_cluster_return_the_same_assignment() -> None:
     """Each knows the queues of the others through the name server that they share."""
 
     async def test(talk: Talk) -> None:

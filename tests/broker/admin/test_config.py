@@ -49,7 +49,7 @@ def with_conf(test: Callable[[Talk], Awaitable[None]], folder: Path, conf: Path)
 
 
 class TestEffect:
-    def test_topics_of_themselves(self) -> None:
+    def test_auto_creation_of_topics_can_be_switched_off(self) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.send("A")).code == 0
             assert await change(talk, "autoCreateTopicEnable=false\n") == (0, "")
@@ -62,7 +62,7 @@ class TestEffect:
 
         running(test)
 
-    def test_topics_of_themselves_after_they_were_forbidden(self) -> None:
+    def test_auto_creation_of_topics_can_be_switched_on(self) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
             await change(talk, "autoCreateTopicEnable=true")
@@ -70,7 +70,7 @@ class TestEffect:
 
         running(test, config=BrokerConfig(auto_create_topics=False))
 
-    def test_groups_of_themselves(self) -> None:
+    def test_auto_creation_of_groups_can_be_switched_off(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1")
             await change(talk, "autoCreateSubscriptionGroup=false")
@@ -78,7 +78,7 @@ class TestEffect:
 
         running(test)
 
-    def test_length_of_messages(self) -> None:
+    def test_the_maximum_message_size_can_be_changed(self) -> None:
         async def test(talk: Talk) -> None:
             await change(talk, "maxMessageSize=1000")
             too_long = await talk.send("T1", bytes(1001))
@@ -89,7 +89,7 @@ class TestEffect:
 
         running(test)
 
-    def test_permission_of_the_whole_broker(self) -> None:
+    def test_the_permission_of_the_broker_can_be_changed(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1")
             await change(talk, "brokerPermission=2")
@@ -101,7 +101,7 @@ class TestEffect:
 
         running(test)
 
-    def test_retention(self) -> None:
+    def test_retention_can_be_changed(self) -> None:
         async def test(talk: Talk) -> None:
             assert await change(talk, "fileReservedTime=7\ndeleteWhen=04;16") == (0, "")
             config = talk.broker.store.config
@@ -129,7 +129,9 @@ class TestRefusals:
             (EXPLOIT, 16, "cannot be changed"),
         ],
     )
-    def test_with_the_reason_and_without_an_effect(self, text: str, code: int, said: str) -> None:
+    def test_refused_changes_name_the_reason_and_change_nothing(
+        self, text: str, code: int, said: str
+    ) -> None:
         async def test(talk: Talk) -> None:
             before = await shown(talk)
             found, remark = await change(talk, f"fileReservedTime=1\n{text}")
@@ -138,14 +140,14 @@ class TestRefusals:
 
         running(test)
 
-    def test_every_key_that_can_be_changed_is_told(self) -> None:
+    def test_every_changeable_key_is_listed(self) -> None:
         assert {"maxMessageSize", "autoCreateTopicEnable", "transactionCheckMax"} <= set(CHANGEABLE)
 
 
 class TestFile:
     TEXT = "# ours\nbrokerName = broker-x\nlong_polling=true\nlistenPort=0\n"
 
-    def test_gets_the_change_and_keeps_the_rest(self, tmp_path: Path) -> None:
+    def test_a_change_keeps_the_other_lines_of_the_file(self, tmp_path: Path) -> None:
         conf = tmp_path / "broker.conf"
         conf.write_text(self.TEXT)
 
@@ -160,7 +162,7 @@ class TestFile:
         )
         assert load_entries(parse_properties(conf.read_text())).broker.long_polling is False
 
-    def test_that_cannot_be_written_stops_the_change(self, tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_written_prevents_the_change(self, tmp_path: Path) -> None:
         conf = tmp_path / "gone" / "broker.conf"
         conf.parent.mkdir()
         conf.write_text(self.TEXT)

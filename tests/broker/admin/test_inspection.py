@@ -25,7 +25,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 
 
 class TestStatistics:
-    def test_by_topic_group_and_broker(self) -> None:
+    def test_figures_by_topic_group_and_broker(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 3)
             await talk.pull_until("T1", 3)
@@ -51,7 +51,7 @@ class TestStatistics:
 
         running(test)
 
-    def test_given_back(self) -> None:
+    def test_messages_sent_back_are_counted(self) -> None:
         async def test(talk: Talk) -> None:
             place = (await sent(talk, 1))[0]
             await talk.beat("CG", subscriptions={"T1": "*"})
@@ -65,7 +65,7 @@ class TestStatistics:
         running(test)
 
     @pytest.mark.parametrize("name", ["TOPIC_PUT_NUMS", "BROKER_PUT_NUMS", "QUEUE_PUT_NUMS", ""])
-    def test_unknown(self, name: str) -> None:
+    def test_unknown_statistics_are_refused(self, name: str) -> None:
         async def test(talk: Talk) -> None:
             asked = {"statsName": name, "statsKey": "none"}
             answer = await talk.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked)
@@ -93,7 +93,7 @@ class TestStatistics:
 
 
 class TestQueues:
-    def test_units(self) -> None:
+    def test_units_of_a_queue_are_listed(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 4)
             asked = {"topic": "T1", "queueId": 0, "index": 1, "count": 2}
@@ -105,7 +105,7 @@ class TestQueues:
 
         running(test)
 
-    def test_which_of_them_a_group_wants(self) -> None:
+    def test_units_that_match_the_subscription_are_marked(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 1)
             asked = {"topic": "T1", "queueId": 0, "index": 0, "count": 9, "consumerGroup": "CG"}
@@ -120,7 +120,7 @@ class TestQueues:
 
         running(test)
 
-    def test_that_are_not_there(self) -> None:
+    def test_missing_queues_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             asked = {"topic": "T1", "queueId": 7, "index": 0, "count": 1}
             answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
@@ -159,7 +159,7 @@ def test_producers_by_group() -> None:
     running(test)
 
 
-def test_offsets_to_be_corrected_to() -> None:
+def test_correction_offsets_are_the_lowest_of_all_groups() -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 5)
         for group, offset in (("G1", 4), ("G2", 3), ("G3", 1)):
@@ -207,7 +207,7 @@ def test_a_group_that_may_not_read_a_topic(tmp_path: Path) -> None:
     running(second, tmp_path)
 
 
-def test_pulls_that_find_something_and_others() -> None:
+def test_rates_count_pulls_with_and_without_messages() -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 8)
         await talk.pull("T1")
@@ -224,7 +224,7 @@ def test_pulls_that_find_something_and_others() -> None:
     running(test)
 
 
-def test_totals_begin_anew_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_restart_every_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 2)
         statistics = talk.broker._parts.runtime
@@ -269,7 +269,7 @@ def test_every_figure_that_exporters_parse() -> None:
     running(test)
 
 
-def test_free_write_buffers() -> None:
+def test_free_write_buffers_are_reported() -> None:
     async def test(talk: Talk) -> None:
         answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert KVTable.decode(answer.content).table["remainTransientStoreBufferNumbs"] == "3"

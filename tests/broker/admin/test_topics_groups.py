@@ -63,7 +63,7 @@ async def sent(talk: Talk, count: int) -> list[Command]:
 
 
 class TestTopics:
-    def test_made_changed_and_removed(self, tmp_path: Path) -> None:
+    def test_topics_are_created_changed_and_deleted(self, tmp_path: Path) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC)).code == 0
             assert '"T1"' in (tmp_path / "config" / "topics.json").read_text()
@@ -83,7 +83,7 @@ class TestTopics:
     @pytest.mark.parametrize(
         "changes", [{"topic": "a/b"}, {"topic": "TBW102"}, {"perm": 9}, {"readQueueNums": -1}]
     )
-    def test_refused(self, changes: dict[str, Any]) -> None:
+    def test_invalid_topics_are_refused(self, changes: dict[str, Any]) -> None:
         async def test(talk: Talk) -> None:
             before = talk.broker.topics.names()
             answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(TOPIC | changes))
@@ -94,7 +94,7 @@ class TestTopics:
 
         running(test)
 
-    def test_of_the_broker_itself(self) -> None:
+    def test_system_topics_are_listed(self) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
             names = TopicList.decode(answer.content).topic_list
@@ -103,7 +103,7 @@ class TestTopics:
         running(test)
 
 
-def test_groups_made_and_removed(tmp_path: Path) -> None:
+def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
     async def test(talk: Talk) -> None:
         body = SubscriptionGroupConfig("G1", retry_max_times=3).encode()
         await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
@@ -125,7 +125,7 @@ def test_groups_made_and_removed(tmp_path: Path) -> None:
     running(test, tmp_path)
 
 
-def test_how_far_topics_and_groups_are() -> None:
+def test_stats_of_topics_and_groups() -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 3)
         await commit(talk, 1)
@@ -149,7 +149,7 @@ def test_how_far_topics_and_groups_are() -> None:
     running(test)
 
 
-def test_who_is_connected() -> None:
+def test_connected_clients_are_listed() -> None:
     async def test(talk: Talk) -> None:
         nobody = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
         assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -165,7 +165,7 @@ def test_who_is_connected() -> None:
     running(test)
 
 
-def test_the_broker_as_a_whole() -> None:
+def test_runtime_info_and_settings_are_returned() -> None:
     async def test(talk: Talk) -> None:
         await sent(talk, 2)
         table = KVTable.decode((await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).content).table
@@ -190,7 +190,7 @@ class TestResets:
         table = ResetOffsets.decode(answer.content).offset_table
         return {queue.queue_id: offset for queue, offset in table.items()}
 
-    def test_to_a_time(self) -> None:
+    def test_offsets_are_reset_to_a_time(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 3)
             await commit(talk, 2)
@@ -217,7 +217,9 @@ class TestResets:
             ),
         ],
     )
-    def test_what_is_refused(self, changes: dict[str, Any], code: int, remark: str) -> None:
+    def test_invalid_resets_are_refused(
+        self, changes: dict[str, Any], code: int, remark: str
+    ) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 3)
             await commit(talk, 2)
@@ -230,7 +232,7 @@ class TestResets:
 
         running(test)
 
-    def test_consumers_are_told_in_their_language(self) -> None:
+    def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
         told: list[Command] = []
 
         def take(connection: Connection, request: Command) -> None:
@@ -257,7 +259,7 @@ class TestResets:
         handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
         running(test, config=pushed, client_handlers=handlers)
 
-    def test_the_next_pull_is_told(self) -> None:
+    def test_the_next_pull_announces_a_reset(self) -> None:
         """As by 5.3: nothing is pushed to consumers, however often offsets are reset."""
 
         def take(connection: Connection, request: Command) -> None:
@@ -285,7 +287,7 @@ class TestResets:
 
         running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
 
-    def test_a_pull_that_waits_is_told_at_once(self) -> None:
+    def test_a_waiting_pull_announces_a_reset_at_once(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 1)
             await talk.beat("CG", "c1", {"T1": "*"})
@@ -299,7 +301,7 @@ class TestResets:
 
         running(test)
 
-    def test_members_of_a_broadcast_are_told(self) -> None:
+    def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
         told = asyncio.Event()
 
         def take(connection: Connection, request: Command) -> None:
@@ -313,7 +315,7 @@ class TestResets:
 
         running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
 
-    def test_a_group_takes_over_the_offsets_of_another(self) -> None:
+    def test_offsets_are_cloned_to_another_group(self) -> None:
         async def test(talk: Talk) -> None:
             await sent(talk, 2)
             await commit(talk, 2)
@@ -323,7 +325,7 @@ class TestResets:
         running(test)
 
 
-def test_questions_that_a_consumer_answers() -> None:
+def test_requests_are_forwarded_to_a_consumer() -> None:
     def info(connection: Connection, request: Command) -> Command:
         return request.answer(body=ConsumerRunningInfo({"PROP": "x"}).encode())
 
@@ -393,7 +395,7 @@ def test_a_broadcast_group_that_is_online_has_no_backlog() -> None:
     running(test)
 
 
-def test_a_code_that_nobody_knows() -> None:
+def test_an_unknown_code_is_refused() -> None:
     async def test(talk: Talk) -> None:
         answer = await talk.ask(9999)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -48,7 +48,7 @@ PROPERTIES = {"a": "5", "b": "text", "c": "true", "d": "2.5", "e": "it's", "TAGS
         "TAGS is not null and TAGS in ('T')",
     ],
 )
-def test_passes(text: str) -> None:
+def test_the_message_matches(text: str) -> None:
     assert parse(text).matches(PROPERTIES)
 
 
@@ -79,7 +79,7 @@ def test_passes(text: str) -> None:
         "a = 5 AND missing = 1",
     ],
 )
-def test_does_not_pass(text: str) -> None:
+def test_the_message_does_not_match(text: str) -> None:
     assert not parse(text).matches(PROPERTIES)
 
 
@@ -108,7 +108,7 @@ def test_does_not_pass(text: str) -> None:
         "a = 1 OR " * 2000 + "a = 1",
     ],
 )
-def test_is_refused_with_its_place(text: str) -> None:
+def test_a_mistake_is_refused_with_its_position(text: str) -> None:
     with pytest.raises(FormatError, match="SQL92 filter at offset"):
         parse(text)
 

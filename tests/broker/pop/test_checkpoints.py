@@ -95,7 +95,7 @@ def on(folder: Path, test: Callable[[Parts], None]) -> None:
     asyncio.run(run())
 
 
-def test_it_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+def test_a_checkpoint_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     def test(parts: Parts) -> None:
         parts.put(3)
         long = parts.pop(0, invisible_ms=5000)
@@ -114,7 +114,7 @@ def test_it_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     on(tmp_path, test)
 
 
-def test_the_form_of_the_notes(tmp_path: Path) -> None:
+def test_records_have_the_format_of_rocketmq(tmp_path: Path) -> None:
     def test(parts: Parts) -> None:
         parts.put(6)
         point = parts.pop(2, 3, 5)
@@ -133,7 +133,7 @@ def test_the_form_of_the_notes(tmp_path: Path) -> None:
     on(tmp_path, test)
 
 
-def test_what_is_acknowledged_does_not_come_again(tmp_path: Path) -> None:
+def test_acknowledged_messages_are_not_redelivered(tmp_path: Path) -> None:
     def before(parts: Parts) -> None:
         parts.put(3)
         point = parts.pop(0, 1, 2)
@@ -149,7 +149,7 @@ def test_what_is_acknowledged_does_not_come_again(tmp_path: Path) -> None:
     on(tmp_path, after)
 
 
-def test_as_a_kill_leaves_it(tmp_path: Path) -> None:
+def test_open_checkpoints_survive_a_kill(tmp_path: Path) -> None:
     """The files of a store that nobody has stopped; no offset was ever saved."""
     killed = tmp_path / "killed"
 
@@ -175,7 +175,7 @@ def revived_once(parts: Parts) -> None:
     assert [record.body for record in parts.revive()] == [b"1"]
 
 
-def test_a_start_reads_no_more_than_is_open(tmp_path: Path) -> None:
+def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> None:
     def test(parts: Parts) -> None:
         parts.put(3)
         first, second = parts.pop(0), parts.pop(1)
@@ -197,7 +197,7 @@ def check_open(parts: Parts, place: int) -> None:
     assert (point.revive_offset, point.open) == (place, {2})
 
 
-def test_of_topics_and_groups_that_are_gone(tmp_path: Path) -> None:
+def test_checkpoints_of_deleted_topics_and_groups_are_dropped(tmp_path: Path) -> None:
     def test(parts: Parts) -> None:
         parts.put(1)
         parts.pop(0)
@@ -209,7 +209,7 @@ def test_of_topics_and_groups_that_are_gone(tmp_path: Path) -> None:
     on(tmp_path, test)
 
 
-def test_notes_that_make_no_sense_are_left_out(
+def test_records_that_cannot_be_decoded_are_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def before(parts: Parts) -> None:
@@ -231,7 +231,7 @@ def test_notes_that_make_no_sense_are_left_out(
     assert f"{NAME} queue 0 offset 2: {text}: AckBody has no c" in caplog.text
 
 
-def test_the_order_of_times_does_not_grow_without_end(
+def test_the_heap_of_revive_times_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "CLOSED_MAX", 10)
@@ -246,7 +246,7 @@ def test_the_order_of_times_does_not_grow_without_end(
     on(tmp_path, test)
 
 
-def test_notes_of_java_without_the_newer_members(tmp_path: Path) -> None:
+def test_records_of_older_java_brokers_are_read(tmp_path: Path) -> None:
     def before(parts: Parts) -> None:
         parts.put(3)
         note = {"t": "T", "c": "G", "q": 0, "so": 0, "pt": 5, "it": 10, "n": 2, "bm": 0, "rt": 15}
@@ -259,7 +259,7 @@ def test_notes_of_java_without_the_newer_members(tmp_path: Path) -> None:
     on(tmp_path, after)
 
 
-def test_a_damaged_message_holds_up_no_other(
+def test_a_damaged_message_does_not_block_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def test(parts: Parts) -> None:
@@ -279,7 +279,7 @@ def test_a_damaged_message_holds_up_no_other(
     assert "a popped message of group G is damaged and not redelivered" in caplog.text
 
 
-def test_a_clock_that_is_set_back_makes_nothing_wait_longer(tmp_path: Path) -> None:
+def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -> None:
     def running(parts: Parts) -> None:
         parts.put(2)
         parts.pop(0, invisible_ms=5000)
@@ -309,7 +309,7 @@ def saved(parts: Parts) -> None:
     parts.offsets.saver._write(parts.offsets._saved_content())
 
 
-def test_pops_behind_the_last_save_count(tmp_path: Path) -> None:
+def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
     """The log knows them: a group does not get again what it has acknowledged."""
 
     def first(parts: Parts) -> None:
@@ -331,7 +331,7 @@ def test_pops_behind_the_last_save_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_java", [False, True])
-def test_a_group_that_was_set_back_stays_there(tmp_path: Path, by_java: bool) -> None:
+def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) -> None:
     """Its pops from before are in the offsets that were saved then."""
 
     def first(parts: Parts) -> None:

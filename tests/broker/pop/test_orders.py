@@ -30,7 +30,7 @@ async def offset(talk: Talk) -> str:
     return (await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"]
 
 
-def test_a_queue_is_closed_until_all_is_acknowledged() -> None:
+def test_a_queue_is_closed_until_all_messages_are_acknowledged() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", *(b"%d" % n for n in range(5)))
         first, second = await take(talk, maxMsgNums=2)
@@ -47,7 +47,7 @@ def test_a_queue_is_closed_until_all_is_acknowledged() -> None:
     running(test)
 
 
-def test_what_is_open_comes_again_in_its_place() -> None:
+def test_unacknowledged_messages_are_redelivered_in_order() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1", b"2")
         first, second, _ = await take(talk, invisibleTime=100)
@@ -62,7 +62,7 @@ def test_what_is_open_comes_again_in_its_place() -> None:
     running(test)
 
 
-def test_an_acknowledgement_wakes_who_waits() -> None:
+def test_an_acknowledgement_wakes_waiting_pops() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         (first,) = await take(talk, maxMsgNums=1)
@@ -80,7 +80,7 @@ def test_an_acknowledgement_wakes_who_waits() -> None:
     running(test)
 
 
-def test_more_and_less_time() -> None:
+def test_the_invisible_time_can_be_extended_and_shortened() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0")
         (message,) = await take(talk, invisibleTime=200)
@@ -107,7 +107,7 @@ def test_the_same_attempt_gets_the_same_answer() -> None:
     running(test)
 
 
-def test_what_was_not_popped_cannot_be_acknowledged() -> None:
+def test_messages_that_were_not_popped_cannot_be_acknowledged() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         (message,) = await take(talk, maxMsgNums=1)
@@ -117,7 +117,7 @@ def test_what_was_not_popped_cannot_be_acknowledged() -> None:
     running(test)
 
 
-def test_a_group_that_is_set_elsewhere_begins_there() -> None:
+def test_a_pop_after_a_reset_begins_at_the_new_offset() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1", b"2")
         (message,) = await take(talk, maxMsgNums=1)
@@ -130,7 +130,7 @@ def test_a_group_that_is_set_elsewhere_begins_there() -> None:
     running(test)
 
 
-def test_it_is_kept_in_the_file_of_java(tmp_path: Path) -> None:
+def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> None:
     async def before(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1", b"2")
         _, second, third = await take(talk)
@@ -148,7 +148,7 @@ def test_it_is_kept_in_the_file_of_java(tmp_path: Path) -> None:
     running(after, tmp_path)
 
 
-def test_a_waiting_pop_is_told_when_the_last_of_several_times_is_over() -> None:
+def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         first, _ = await take(talk, invisibleTime=300)
@@ -159,7 +159,7 @@ def test_a_waiting_pop_is_told_when_the_last_of_several_times_is_over() -> None:
     running(test, within_s=8)
 
 
-def test_pops_leave_nothing_behind_until_their_time_is_over(
+def test_acknowledged_pops_leave_no_timers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many a second, each with an hour to be acknowledged in, would fill the memory."""

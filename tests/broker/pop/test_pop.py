@@ -21,7 +21,7 @@ from firetrail.store.config import FlushMode
 LONG = 10_000
 
 
-def test_what_is_popped_is_gone_for_others() -> None:
+def test_popped_messages_are_invisible_to_others() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1", b"2")
         await fill(talk, "T1", b"3", e=2)
@@ -37,7 +37,7 @@ def test_what_is_popped_is_gone_for_others() -> None:
     running(test)
 
 
-def test_one_queue_alone() -> None:
+def test_a_pop_may_name_one_queue() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0")
         await fill(talk, "T1", b"3", e=3)
@@ -47,7 +47,7 @@ def test_one_queue_alone() -> None:
     running(test)
 
 
-def test_what_is_not_acknowledged_comes_again() -> None:
+def test_unacknowledged_messages_are_redelivered() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         kept, done = await pop(talk, invisibleTime=50)
@@ -66,7 +66,7 @@ def test_what_is_not_acknowledged_comes_again() -> None:
     running(test)
 
 
-def test_more_and_less_time() -> None:
+def test_the_invisible_time_can_be_extended_and_shortened() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         first, second = await pop(talk, invisibleTime=300)
@@ -88,7 +88,7 @@ def test_more_and_less_time() -> None:
     running(test)
 
 
-def test_several_at_once() -> None:
+def test_a_batch_acknowledges_several_messages() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", *(b"%d" % n for n in range(5)))
         found = await pop(talk, invisibleTime=200)
@@ -116,7 +116,7 @@ def test_several_at_once() -> None:
 
 class TestAfterARestart:
     @pytest.mark.parametrize("flush", list(FlushMode))
-    def test_acknowledged_stays_away_and_open_comes_back(
+    def test_only_unacknowledged_messages_are_redelivered(
         self, tmp_path: Path, flush: FlushMode
     ) -> None:
         async def before(talk: Talk) -> None:
@@ -157,7 +157,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_with_a_sync_after_every_put(self) -> None:
+    def test_a_waiting_pop_is_answered_with_sync_flush(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1", b"0")
             first = await ask_pop(talk, pollTime=LONG)
@@ -170,7 +170,7 @@ class TestWaiting:
 
         running(test, store=SMALL.replace(flush=FlushMode.SYNC))
 
-    def test_only_what_is_wanted(self) -> None:
+    def test_only_matching_messages_wake_a_pop(self) -> None:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"a", b"a", i="TAGS\x01A\x02")
             waiting = asyncio.create_task(ask_pop(talk, pollTime=LONG, exp="B"))
@@ -182,7 +182,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_who_has_left_takes_nothing(self) -> None:
+    def test_a_disconnected_consumer_takes_no_messages(self) -> None:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"0")
             await pop(talk)
@@ -198,7 +198,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_notice_without_taking(self) -> None:
+    def test_a_notification_does_not_take_messages(self) -> None:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"0")
             await pop(talk)
@@ -216,7 +216,7 @@ class TestWaiting:
         running(test)
 
 
-def test_sql() -> None:
+def test_pops_filter_by_sql92() -> None:
     async def test(talk: Talk) -> None:
         for n in range(5):
             await fill(talk, "T1", b"%d" % n, i=f"n\x01{n}\x02")
@@ -229,7 +229,7 @@ def test_sql() -> None:
     running(test)
 
 
-def test_a_new_group_begins_where_it_wants() -> None:
+def test_the_init_mode_decides_where_a_new_group_begins() -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", *(b"%d" % n for n in range(10)))
         assert len(await pop(talk, initMode=0)) == 10
@@ -254,7 +254,7 @@ def test_peek_takes_nothing() -> None:
 
 
 class TestRefusals:
-    def test_of_pops(self) -> None:
+    def test_invalid_pops_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"0")
             cases = [
@@ -274,7 +274,7 @@ class TestRefusals:
 
         running(test)
 
-    def test_of_acknowledgements(self) -> None:
+    def test_invalid_acknowledgements_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"0")
             (message,) = await pop(talk)
@@ -292,7 +292,7 @@ class TestRefusals:
 
         running(test)
 
-    def test_clients_cannot_forge_what_is_noted(self) -> None:
+    def test_clients_cannot_send_to_the_revive_topic(self) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send(talk.broker.topics.revive, b"{}")
             assert answer.code == ResponseCode.NO_PERMISSION
@@ -303,7 +303,7 @@ class TestRefusals:
 
 
 @pytest.mark.parametrize("room", [20, 100, 400])
-def test_one_that_cannot_come_again_holds_up_no_other(room: int) -> None:
+def test_a_message_that_cannot_be_redelivered_does_not_block_others(room: int) -> None:
     """Its properties leave no room for what is added to them."""
 
     async def test(talk: Talk) -> None:
@@ -320,7 +320,7 @@ def test_one_that_cannot_come_again_holds_up_no_other(room: int) -> None:
     running(test)
 
 
-def test_one_of_many_that_wait_looks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_waiting_pops_read_the_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     take = PopProcessor._take
 
@@ -346,7 +346,7 @@ def test_one_of_many_that_wait_looks_for_all(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_receipts_of_the_grpc_proxy_have_further_words(ordered: bool) -> None:
+def test_receipts_may_have_the_further_fields_of_the_grpc_proxy(ordered: bool) -> None:
     async def test(talk: Talk) -> None:
         await fill(talk, "T1", b"0", b"1")
         first, second = await pop(talk, order=ordered)

@@ -34,7 +34,7 @@ def place(answer: Command) -> tuple[int, int, int]:
     )
 
 
-def test_messages_come_as_they_are_stored() -> None:
+def test_messages_are_sent_as_they_are_stored() -> None:
     async def test(talk: Talk) -> None:
         await send(talk, "A", "B", "A")
         answer = await talk.pull("T1")
@@ -51,7 +51,7 @@ def test_messages_come_as_they_are_stored() -> None:
 class TestLightQueues:
     LIGHT = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
 
-    def test_pulled_as_a_topic(self) -> None:
+    def test_a_light_queue_is_pulled_like_a_topic(self) -> None:
         async def test(talk: Talk) -> None:
             waiting = asyncio.create_task(talk.pull("%LMQ%a", 0, sysFlag=WAITING))
             assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
@@ -67,7 +67,7 @@ class TestLightQueues:
 
         running(test, store=SMALL.replace(light_queues=True))
 
-    def test_not_without_the_setting(self) -> None:
+    def test_light_queues_need_the_setting(self) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
             answer = await talk.pull("%LMQ%a")
@@ -77,7 +77,7 @@ class TestLightQueues:
 
 
 class TestFilters:
-    def test_tags(self) -> None:
+    def test_pulls_filter_by_tags(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A", "B", "C", "A")
             answer = await talk.pull("T1", subscription="A || C")
@@ -88,7 +88,7 @@ class TestFilters:
 
         running(test)
 
-    def test_properties(self) -> None:
+    def test_pulls_filter_by_properties(self) -> None:
         async def test(talk: Talk) -> None:
             for n in range(5):
                 await talk.send("T1", b"%d" % n, i=f"n\x01{n}\x02")
@@ -103,7 +103,9 @@ class TestFilters:
 
         running(test)
 
-    def test_one_pull_looks_at_some_messages_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_pull_examines_a_limited_number_of_messages(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """However many it asks for: others wait meanwhile."""
 
         async def test(talk: Talk) -> None:
@@ -118,7 +120,7 @@ class TestFilters:
         monkeypatch.setattr("firetrail.broker.filter.selection.SCANNED_MAX", 20)
         running(test)
 
-    def test_what_the_heartbeat_says(self) -> None:
+    def test_the_subscription_of_the_heartbeat_is_used(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A", "B")
             unknown = await talk.pull("T1", sysFlag=0)
@@ -143,7 +145,9 @@ class TestOffsetsOutside:
             (-1, ResponseCode.PULL_OFFSET_MOVED, 0),
         ],
     )
-    def test_of_a_queue(self, offset: int, code: int, goes_on_at: int) -> None:
+    def test_offsets_outside_a_queue_are_corrected(
+        self, offset: int, code: int, goes_on_at: int
+    ) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A", "A")
             answer = await talk.pull("T1", offset)
@@ -151,7 +155,7 @@ class TestOffsetsOutside:
 
         running(test)
 
-    def test_of_a_queue_without_messages(self) -> None:
+    def test_offsets_in_an_empty_queue_are_corrected(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             first = await talk.pull("T1", 0, queueId=1)
@@ -163,7 +167,7 @@ class TestOffsetsOutside:
 
 
 class TestRefusals:
-    def test_topic_group_and_queue(self) -> None:
+    def test_invalid_topics_groups_and_queues_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             assert (await talk.pull("T2")).code == ResponseCode.TOPIC_NOT_EXIST
@@ -175,14 +179,14 @@ class TestRefusals:
 
         running(test)
 
-    def test_permissions(self) -> None:
+    def test_pulls_without_permission_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             talk.broker.topics.put([TopicConfig("W", perm=2)])
             assert (await talk.pull("W")).code == ResponseCode.NO_PERMISSION
 
         running(test)
 
-    def test_groups_that_nobody_has_made(self) -> None:
+    def test_unknown_groups_are_refused_without_auto_creation(self) -> None:
         async def forbidden(talk: Talk) -> None:
             answer = await talk.pull("BenchmarkTest")
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -204,7 +208,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_in_a_queue_that_is_empty(self) -> None:
+    def test_a_message_wakes_a_pull_of_an_empty_queue(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             pull = asyncio.create_task(talk.pull("T1", 0, queueId=3, sysFlag=WAITING))
@@ -214,7 +218,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_only_what_is_wanted_wakes_it(self) -> None:
+    def test_only_matching_messages_wake_a_pull(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, subscription="B"))
@@ -229,7 +233,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_its_time_is_over(self) -> None:
+    def test_a_waiting_pull_is_answered_when_its_time_is_over(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             answer = await talk.pull("T1", 1, sysFlag=WAITING, suspendTimeoutMillis=30)
@@ -237,7 +241,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_after_unwanted_messages_it_need_not_see_them_again(self) -> None:
+    def test_a_timeout_moves_past_messages_that_do_not_match(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             waiting = talk.pull(
@@ -252,7 +256,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_who_has_left_is_forgotten(self) -> None:
+    def test_waiting_pulls_of_closed_connections_are_dropped(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             other = Client()
@@ -267,7 +271,7 @@ class TestWaiting:
 
         running(test)
 
-    def test_many_at_once(self) -> None:
+    def test_many_pulls_wait_at_once(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
             pulls = [
@@ -282,7 +286,7 @@ class TestWaiting:
         running(test)
 
 
-def test_the_offset_that_comes_with_a_pull() -> None:
+def test_a_pull_commits_the_offset_that_it_carries() -> None:
     async def test(talk: Talk) -> None:
         await send(talk, "A", "A")
         await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)

@@ -27,7 +27,7 @@ async def by_key(talk: Talk, key: str, **changes: object) -> tuple[int, list[byt
     return answer.code, [record.body for record in records(answer.content)]
 
 
-def test_by_key() -> None:
+def test_messages_are_found_by_key() -> None:
     async def test(talk: Talk) -> None:
         await three(talk)
         assert await by_key(talk, "k0") == (0, [b"0", b"2"])
@@ -39,7 +39,7 @@ def test_by_key() -> None:
     running(test)
 
 
-def test_by_place() -> None:
+def test_messages_are_found_by_position() -> None:
     async def test(talk: Talk) -> None:
         places = await three(talk)
         answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=places[1])
@@ -51,7 +51,7 @@ def test_by_place() -> None:
     running(test)
 
 
-def test_the_ends_of_a_queue_and_times() -> None:
+def test_ends_and_store_times_of_a_queue() -> None:
     async def test(talk: Talk) -> None:
         await three(talk)
 
@@ -70,7 +70,7 @@ def test_the_ends_of_a_queue_and_times() -> None:
 
 
 @pytest.mark.parametrize("boundary", [None, "LOWER", "lower", "UPPER", "upper"])
-def test_by_time(boundary: str | None) -> None:
+def test_offsets_are_found_by_time(boundary: str | None) -> None:
     """As a Java broker 5.3.3 answers; without a boundary 4.9 takes the nearest message."""
 
     async def test(talk: Talk) -> None:

@@ -35,7 +35,7 @@ def test_a_reply_is_pushed_and_stored() -> None:
     running(test, client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
 
 
-def test_nobody_waits_for_it() -> None:
+def test_a_reply_without_a_waiting_producer_is_refused() -> None:
     async def test(talk: Talk) -> None:
         gone = await talk.send(TOPIC, i=TO_P1, **REPLY)
         assert gone.code == ResponseCode.SYSTEM_ERROR and "p1" in (gone.remark or "")

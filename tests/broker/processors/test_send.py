@@ -33,7 +33,7 @@ TIMER_REFUSED = "accurate timer message is not enabled, timerWheelEnable is fals
 """What Java 5.3.3 answers without its timer wheel."""
 
 
-def test_what_is_sent_is_stored() -> None:
+def test_sent_messages_are_stored() -> None:
     async def test(talk: Talk) -> None:
         answer = await talk.send("T1", b"body", e=2, h=7)
         assert answer.code == ResponseCode.SUCCESS
@@ -51,7 +51,7 @@ def test_what_is_sent_is_stored() -> None:
     running(test)
 
 
-def test_the_long_names_of_the_first_version() -> None:
+def test_headers_of_the_first_version_are_accepted() -> None:
     async def test(talk: Talk) -> None:
         fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
         named = {V1[name]: value for name, value in fields.items()}
@@ -62,7 +62,7 @@ def test_the_long_names_of_the_first_version() -> None:
 
 
 @pytest.mark.parametrize("flush", FlushMode)
-def test_sends_at_once(flush: FlushMode) -> None:
+def test_concurrent_sends_are_all_stored(flush: FlushMode) -> None:
     async def test(talk: Talk) -> None:
         answers = await asyncio.gather(*(talk.send("T1", b"%d" % n) for n in range(100)))
         assert {answer.code for answer in answers} == {0}
@@ -72,7 +72,7 @@ def test_sends_at_once(flush: FlushMode) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_a_batch(code: int) -> None:
+def test_a_batch_is_stored_as_single_messages(code: int) -> None:
     async def test(talk: Talk) -> None:
         items = [BatchItem(0, b"body %d" % n, b"TAGS\x01A\x02") for n in range(3)]
         answer = await talk.send("T1", encode_batch(items), code=code, m="1", i="")
@@ -86,7 +86,7 @@ def test_a_batch(code: int) -> None:
 
 
 class TestTopics:
-    def test_a_topic_comes_with_its_first_message(self) -> None:
+    def test_the_first_message_creates_its_topic(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.send("T1", d=3)
             topic = talk.broker.topics.require("T1")
@@ -100,14 +100,14 @@ class TestTopics:
 
         running(test)
 
-    def test_not_if_that_is_not_allowed(self) -> None:
+    def test_unknown_topics_are_refused_without_auto_creation(self) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.send("T1")).code == ResponseCode.TOPIC_NOT_EXIST
 
         running(test, config=BrokerConfig(auto_create_topics=False))
 
     @pytest.mark.parametrize("name", ["", "../x", "a" * 128, "ümlaut"])
-    def test_names_that_cannot_be(self, name: str) -> None:
+    def test_invalid_topic_names_are_refused(self, name: str) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send(name)
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -115,7 +115,7 @@ class TestTopics:
 
         running(test)
 
-    def test_topics_of_the_broker_itself(self) -> None:
+    def test_sends_to_internal_topics_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
                 assert (await talk.send(name)).code == ResponseCode.NO_PERMISSION
@@ -136,14 +136,14 @@ class TestTopics:
 
 
 class TestQueues:
-    def test_any_queue(self) -> None:
+    def test_a_negative_queue_id_picks_any_queue(self) -> None:
         async def test(talk: Talk) -> None:
             answers = [await talk.send("T1", e=-1) for _ in range(40)]
             assert {answer.fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
 
         running(test)
 
-    def test_a_queue_that_is_not_there(self) -> None:
+    def test_a_missing_queue_is_refused(self) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send("T1", e=4)
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -153,7 +153,7 @@ class TestQueues:
 
 
 class TestRefusals:
-    def test_a_body_that_is_too_long(self) -> None:
+    def test_a_body_that_is_too_long_is_refused(self) -> None:
         async def test(talk: Talk) -> None:
             answer = await talk.send("T1", b"x" * 2000)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -161,14 +161,14 @@ class TestRefusals:
 
         running(test, store=SMALL.replace(max_message_size=1000))
 
-    def test_a_field_that_is_missing_or_wrong(self) -> None:
+    def test_missing_and_invalid_fields_are_refused(self) -> None:
         async def test(talk: Talk) -> None:
             assert (await talk.send("T1", d="x")).code == ResponseCode.SYSTEM_ERROR
             assert (await talk.send("T1", g=None)).code == ResponseCode.SYSTEM_ERROR
 
         running(test)
 
-    def test_a_message_that_was_tried_too_often_is_given_up(self) -> None:
+    def test_a_message_that_was_retried_too_often_becomes_a_dead_letter(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.beat("CG")
             again = await talk.send("%RETRY%CG", j=16)
@@ -214,7 +214,7 @@ def test_a_time_of_delivery_is_refused(name: str, batch: bool) -> None:
     "properties",
     ["TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", "TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x015\x02"],
 )
-def test_what_is_none_for_the_timer(properties: str) -> None:
+def test_delay_levels_and_delivered_timer_messages_are_accepted(properties: str) -> None:
     """A delay level wins over the time, and what was delivered may come again."""
 
     async def test(talk: Talk) -> None:
@@ -224,7 +224,7 @@ def test_what_is_none_for_the_timer(properties: str) -> None:
 
 
 @pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ"])
-def test_topics_of_java_that_need_other_files_take_no_messages(
+def test_sends_to_topics_with_unsupported_attributes_are_refused(
     attribute: str, tmp_path: Path
 ) -> None:
     name, _, value = attribute.partition("=")

@@ -30,7 +30,7 @@ async def back(talk: Talk, offset: int, delay_level: int = 0, **fields: object) 
     return answer.code
 
 
-def test_it_comes_back_to_its_group() -> None:
+def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
     async def test(talk: Talk) -> None:
         offset = await sent(talk)
         assert await back(talk, offset) == 0
@@ -50,7 +50,9 @@ def test_it_comes_back_to_its_group() -> None:
 
 
 @pytest.mark.parametrize(("level", "fields"), [(-1, {}), (0, {"maxReconsumeTimes": 0})])
-def test_it_is_given_up(level: int, fields: dict[str, object]) -> None:
+def test_a_message_sent_back_too_often_becomes_a_dead_letter(
+    level: int, fields: dict[str, object]
+) -> None:
     async def test(talk: Talk) -> None:
         offset = await sent(talk)
         assert await back(talk, offset, level, **fields) == 0
@@ -62,7 +64,7 @@ def test_it_is_given_up(level: int, fields: dict[str, object]) -> None:
     running(test, store=QUICK)
 
 
-def test_what_cannot_come_back() -> None:
+def test_unknown_messages_and_groups_cannot_be_sent_back() -> None:
     async def test(talk: Talk) -> None:
         offset = await sent(talk)
         assert await back(talk, offset + 1) == ResponseCode.SYSTEM_ERROR

@@ -42,7 +42,7 @@ class Notices:
         self.groups.append(request.fields["consumerGroup"])
 
 
-def test_a_consumer_is_there_after_its_first_heartbeat() -> None:
+def test_a_heartbeat_registers_a_consumer() -> None:
     async def test(talk: Talk) -> None:
         nobody = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
         assert nobody.code == ResponseCode.SYSTEM_ERROR
@@ -65,7 +65,7 @@ def test_a_heartbeat_as_the_cpp_client_writes_it() -> None:
     running(test)
 
 
-def test_what_is_no_heartbeat() -> None:
+def test_invalid_heartbeats_are_refused() -> None:
     async def test(talk: Talk) -> None:
         for body in (b"", b"{", b"[]", b'{"clientID":5}', b"[" * 100_000):
             assert (await talk.ask(RequestCode.HEART_BEAT, body)).code == ResponseCode.SYSTEM_ERROR
@@ -75,7 +75,7 @@ def test_what_is_no_heartbeat() -> None:
     running(test)
 
 
-def test_the_others_are_told_who_comes_and_goes() -> None:
+def test_members_are_notified_when_others_join_and_leave() -> None:
     async def test(talk: Talk) -> None:
         first, second = Notices(), Notices()
         await talk.beat("CG", "c1", client=first.client)
@@ -96,7 +96,7 @@ def test_the_others_are_told_who_comes_and_goes() -> None:
     running(test)
 
 
-def test_who_unregisters_is_gone() -> None:
+def test_a_client_that_unregisters_is_removed() -> None:
     async def test(talk: Talk) -> None:
         await talk.beat("CG", "c1")
         await talk.beat(producer="PG")
@@ -109,7 +109,7 @@ def test_who_unregisters_is_gone() -> None:
     running(test)
 
 
-def test_who_is_silent_for_too_long_is_gone() -> None:
+def test_a_client_without_heartbeats_is_removed() -> None:
     async def test(talk: Talk) -> None:
         silent = Client()
         await talk.beat("CG", "c1", client=silent)
@@ -123,7 +123,7 @@ def test_who_is_silent_for_too_long_is_gone() -> None:
     running(test, config=BrokerConfig(client_expiry_ms=100))
 
 
-def test_two_clients_with_one_id() -> None:
+def test_two_connections_with_one_client_id_count_once() -> None:
     async def test(talk: Talk) -> None:
         other = Client()
         await talk.beat("CG", "same")
@@ -156,7 +156,7 @@ class TestLocks:
         body = LockBody("CG", client_id, list(queues)).encode()
         return LockedBody.decode((await talk.ask(RequestCode.LOCK_BATCH_MQ, body)).content).locked
 
-    def test_one_client_a_queue(self) -> None:
+    def test_a_queue_is_locked_by_one_client(self) -> None:
         async def test(talk: Talk) -> None:
             first, second, third = self.QUEUES
             assert await self.lock(talk, "c1", first, second) == [first, second]

@@ -30,7 +30,7 @@ from firetrail.store.lifecycle.retention import HOUR_MS
 class TestProducersThatAreAway:
     """Only questions that were asked count."""
 
-    def test_are_waited_for(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_half_messages_wait_for_a_producer(self, caplog: pytest.LogCaptureFixture) -> None:
         asked: list[Command] = []
 
         def take(connection: Connection, request: Command) -> None:
@@ -53,7 +53,7 @@ class TestProducersThatAreAway:
         warning = "producer group PG has 1 open transactions, but no connected producer to ask"
         assert caplog.text.count(warning) == 1
 
-    def test_as_long_as_the_log_is_kept(
+    def test_half_messages_wait_as_long_as_the_log_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test(talk: Talk) -> None:
@@ -72,7 +72,7 @@ class TestProducersThatAreAway:
         running(test)
         assert "is given up after 72 hours without a producer to ask" in caplog.text
 
-    def test_leave_no_mark_of_what_retention_deletes(
+    def test_deleted_half_messages_get_no_end_mark(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test(talk: Talk) -> None:
@@ -88,7 +88,7 @@ class TestProducersThatAreAway:
         assert caplog.text.count("1 half messages of producer group PG were deleted with old") == 1
 
     @pytest.mark.parametrize("is_killed", [False, True])
-    def test_do_not_keep_the_start_of_the_log(
+    def test_waiting_half_messages_are_moved_to_the_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
     ) -> None:
         """An open half message far back is stored again, uncounted, as the same transaction."""
@@ -124,7 +124,9 @@ class TestProducersThatAreAway:
         running(before, tmp_path, config=IMPATIENT)
         running(after, tmp_path)
 
-    def test_cost_no_more_if_there_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_copies_of_many_waiting_half_messages_are_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Stored again, they are behind each other: that alone is no reason to do so again."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 6)
 

@@ -48,7 +48,7 @@ def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     running(test)
 
 
-def test_one_goes_while_another_comes() -> None:
+def test_a_topic_is_deleted_while_another_is_created() -> None:
     async def test(talk: Talk) -> None:
         await talk.send("OLD")
         talk.broker.topics.remove("OLD")
@@ -69,7 +69,7 @@ def test_a_change_reaches_the_route() -> None:
     running(test)
 
 
-def test_an_absent_name_server_does_not_delay_what_others_are_told(
+def test_an_absent_name_server_does_not_delay_registration_with_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -103,7 +103,7 @@ async def known(client: Client, namesrv: str, topic: str) -> Command:
         await asyncio.sleep(0.05)
 
 
-def test_a_name_server_that_starts_again_knows_topics_soon(
+def test_a_restarted_name_server_knows_topics_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the next registration, which is an hour away."""
@@ -134,7 +134,7 @@ def test_a_name_server_that_starts_again_knows_topics_soon(
     asyncio.run(asyncio.wait_for(test(), 20))
 
 
-def test_two_brokers_with_one_name_are_told(
+def test_two_brokers_with_one_name_get_a_remark(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:

@@ -45,7 +45,7 @@ def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
     running(test, config=config, store=SOON.replace(flush=FlushMode.SYNC))
 
 
-def test_what_is_not_due_waits(tmp_path: Path) -> None:
+def test_messages_are_not_delivered_early(tmp_path: Path) -> None:
     async def send(talk: Talk) -> None:
         await talk.send("T1", b"late", i=LATE)
         await talk.send("T1", b"soon", i="DELAY\x011\x02")
@@ -61,7 +61,7 @@ def test_what_is_not_due_waits(tmp_path: Path) -> None:
     running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
 
 
-def test_how_far_it_is_gets_on_disk_by_itself(tmp_path: Path) -> None:
+def test_progress_is_saved_periodically(tmp_path: Path) -> None:
     """Soon: what was delivered since comes again after a kill."""
 
     async def test(talk: Talk) -> None:
@@ -88,7 +88,7 @@ def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
     running(look, tmp_path, store=SOON)
 
 
-def test_one_that_cannot_be_stored_any_more_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_stored_does_not_block_others(tmp_path: Path) -> None:
     async def send(talk: Talk) -> None:
         await talk.send("T1", b"x" * 2000, i=LATE)
         await talk.send("T1", b"small", i=LATE)
@@ -101,7 +101,7 @@ def test_one_that_cannot_be_stored_any_more_holds_up_no_other(tmp_path: Path) ->
     running(after, tmp_path, store=smaller)
 
 
-def test_what_nobody_has_foreseen_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [OSError("too many open files"), ValueError("a bug")]
 
     async def test(talk: Talk) -> None:

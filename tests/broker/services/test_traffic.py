@@ -70,7 +70,7 @@ def test_figures_of_minute_hour_and_day(store: BrokerStore) -> None:
     assert (traffic.got.messages, traffic.got.bytes) == (36, 3600)
 
 
-def test_what_rests_for_a_day_is_forgotten(store: BrokerStore) -> None:
+def test_counters_that_do_not_change_for_a_day_are_dropped(store: BrokerStore) -> None:
     clock = Clock()
     traffic = Traffic(store, clock)
     traffic.count_sent_back("T", "G", 10)
@@ -83,7 +83,7 @@ def test_what_rests_for_a_day_is_forgotten(store: BrokerStore) -> None:
     assert traffic.messages(traffic.groups["T", "G"], DAY).sum == 1
 
 
-def test_a_stopped_one_leaves_the_store_alone(tmp_path: Path) -> None:
+def test_a_stopped_counter_does_not_read_the_store(tmp_path: Path) -> None:
     with BrokerStore.open(tmp_path / "store", SMALL) as store:
         traffic = Traffic(store, Clock())
         put(store, "T", 1)

@@ -33,7 +33,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 
 
-def test_a_half_message_is_not_seen() -> None:
+def test_consumers_do_not_see_a_half_message() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
         assert (half.code, half.fields["transactionId"]) == (0, "U1")
@@ -43,7 +43,7 @@ def test_a_half_message_is_not_seen() -> None:
     running(test)
 
 
-def test_commit() -> None:
+def test_a_commit_makes_the_message_visible() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
         assert await end(talk, half, COMMIT) == 0
@@ -57,7 +57,7 @@ def test_commit() -> None:
     running(test)
 
 
-def test_rollback_and_what_is_not_known_yet() -> None:
+def test_rolled_back_and_undecided_messages_stay_invisible() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
         assert await end(talk, half, UNKNOWN) == 0
@@ -69,7 +69,7 @@ def test_rollback_and_what_is_not_known_yet() -> None:
     running(test)
 
 
-def test_an_end_that_comes_twice_counts_once() -> None:
+def test_a_repeated_end_counts_once() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
         assert [await end(talk, half, COMMIT) for _ in range(3)] == [0, 0, 0]
@@ -78,7 +78,7 @@ def test_an_end_that_comes_twice_counts_once() -> None:
     running(test)
 
 
-def test_an_end_that_fits_no_half_message() -> None:
+def test_an_end_without_a_half_message_is_refused() -> None:
     async def test(talk: Talk) -> None:
         half = await begin(talk)
         refused = await ended(talk, half, COMMIT, group="other")
@@ -109,7 +109,7 @@ def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
     running(after, tmp_path)
 
 
-def test_an_end_that_is_said_again_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_end_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two questions, or a repeated answer: neither is told of an end that may still fail."""
 
     async def test(talk: Talk) -> None:
@@ -139,7 +139,7 @@ def test_an_end_that_is_said_again_waits_for_the_first(monkeypatch: pytest.Monke
     running(test)
 
 
-def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path) -> None:
+def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
     """Of both, which are one transaction, the older must not become another message."""
     kept: list[Command] = []
 
@@ -170,7 +170,7 @@ def test_killed_between_the_copy_to_be_asked_for_and_the_end_mark(tmp_path: Path
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_end_under_the_first_offset_after_a_question_and_a_restart(
+def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
     """It was taken for that of a transaction that had ended: answered, and nothing was stored."""
@@ -197,7 +197,9 @@ def test_an_end_under_the_first_offset_after_a_question_and_a_restart(
 
 
 class TestQuestions:
-    def test_after_the_clock_was_set_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_setting_the_clock_back_restarts_the_wait_for_a_check(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Neither at once, nor only when the clock is where it was."""
 
         async def test(talk: Talk) -> None:
@@ -214,7 +216,7 @@ class TestQuestions:
 
         running(test, config=BrokerConfig(transaction_timeout_ms=1000))
 
-    def test_a_damaged_one_holds_up_no_other(
+    def test_a_damaged_half_message_does_not_block_others(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def test(talk: Talk) -> None:
@@ -266,7 +268,9 @@ class TestQuestions:
 
         running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
 
-    def test_nobody_is_asked_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_half_message_is_given_up_after_too_many_checks(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async def test(talk: Talk) -> None:
             await talk.beat(producer="PG")
             await begin(talk)
@@ -284,7 +288,7 @@ class TestQuestions:
         running(test, config=IMPATIENT)
         assert "is given up after 2 checks and moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
-    def test_but_again_if_somebody_wants_it(self) -> None:
+    def test_checks_of_a_message_that_was_given_up_can_be_resumed(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.beat(producer="PG")
             await begin(talk)
@@ -317,7 +321,7 @@ def test_transactions_may_be_refused() -> None:
 class TestStrangeHalfMessages:
     """Producers may write anything into properties that the broker reads later."""
 
-    def test_numbers_that_are_none(self, tmp_path: Path) -> None:
+    def test_invalid_numbers_in_properties_are_ignored(self, tmp_path: Path) -> None:
         async def before(talk: Talk) -> None:
             for strange in ("TRANSACTION_CHECK_TIMES\x01abc", "TRANSACTION_CHECK_TIMES\x01²"):
                 assert (
@@ -337,7 +341,7 @@ class TestStrangeHalfMessages:
         running(before, tmp_path)
         running(after, tmp_path, config=IMPATIENT)
 
-    def test_one_that_cannot_be_stored_again_holds_up_no_other(self) -> None:
+    def test_a_half_message_that_cannot_be_stored_again_does_not_block_others(self) -> None:
         async def test(talk: Talk) -> None:
             await talk.beat(producer="PG")
             await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_631}\x02")

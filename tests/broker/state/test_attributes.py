@@ -26,7 +26,7 @@ async def told(talk: Talk) -> dict[str, str] | None:
     return TopicConfig.decode(answer.content).attributes
 
 
-def test_kept_and_told(tmp_path: Path) -> None:
+def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
     async def first(talk: Talk) -> None:
         assert await create(talk, "+message.type=FIFO,+reserve.time=3600") == (0, "")
         assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
@@ -44,7 +44,7 @@ def test_kept_and_told(tmp_path: Path) -> None:
     running(second, tmp_path)
 
 
-def test_of_several_topics() -> None:
+def test_attributes_of_several_topics_are_set_in_one_request() -> None:
     async def test(talk: Talk) -> None:
         body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
         await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body.encode())
@@ -68,7 +68,7 @@ def test_of_several_topics() -> None:
         ("+reserve.time=99999999999999999999", "must be a number, at least -1"),
     ],
 )
-def test_refused(text: str, said: str) -> None:
+def test_invalid_attributes_are_refused(text: str, said: str) -> None:
     async def test(talk: Talk) -> None:
         code, remark = await create(talk, text)
         assert code == ResponseCode.SYSTEM_ERROR and said in remark
@@ -77,7 +77,7 @@ def test_refused(text: str, said: str) -> None:
     running(test)
 
 
-def test_some_are_for_ever() -> None:
+def test_some_attributes_cannot_be_changed() -> None:
     current = altered(None, parse("+queue.type=SimpleCQ"), is_new=True)
     assert altered(current, parse("+queue.type=SimpleCQ"), is_new=False) == current
     for change in ("-queue.type", "+cleanup.policy=DELETE"):

@@ -94,7 +94,7 @@ def test_the_newer_file_counts(
     assert not caplog.records  # both say the same
 
 
-def test_a_newer_file_that_cannot_be_understood_is_an_error(
+def test_a_newer_file_that_cannot_be_decoded_is_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, LMQ_OFFSETS, FROM_JAVA[:50], 2_000_000_001)
@@ -133,7 +133,7 @@ def test_a_broker_saves_the_file_that_java_reads(
 
 
 @pytest.mark.parametrize("newer", [CONSUMER_OFFSETS, LMQ_OFFSETS])
-def test_a_repair_goes_by_the_newer_file(tmp_path: Path, newer: str) -> None:
+def test_a_repair_uses_the_newer_file(tmp_path: Path, newer: str) -> None:
     for name, text in ((CONSUMER_OFFSETS, WITHOUT_LMQ), (LMQ_OFFSETS, FROM_JAVA)):
         write(tmp_path, name, text, 1_000_000_000 + (name == newer))
     assert change_offsets(System(), tmp_path, lambda offsets: []) == []
@@ -151,7 +151,7 @@ def test_a_repair_goes_by_the_newer_file(tmp_path: Path, newer: str) -> None:
     assert content(tmp_path, LMQ_OFFSETS)["lmqOffsetTable"] == light
 
 
-def test_a_repair_leaves_alone_what_cannot_be_read(tmp_path: Path) -> None:
+def test_a_repair_does_not_change_unreadable_files(tmp_path: Path) -> None:
     write(tmp_path, LMQ_OFFSETS, FROM_JAVA[:50], 2_000_000_000)
     older = write(tmp_path, CONSUMER_OFFSETS, WITHOUT_LMQ, 1_000_000_000)
     (said,) = change_offsets(System(), tmp_path, lambda offsets: ["changed"])

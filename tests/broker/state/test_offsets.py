@@ -33,7 +33,7 @@ def test_a_new_group_begins_at_the_first_message() -> None:
     running(test)
 
 
-def test_a_group_goes_on_where_it_was() -> None:
+def test_a_group_continues_at_its_offset() -> None:
     async def test(talk: Talk) -> None:
         await talk.send("T1")
         assert await commit(talk, 1) == 0
@@ -46,7 +46,7 @@ def test_a_group_goes_on_where_it_was() -> None:
     running(test)
 
 
-def test_what_cannot_be_committed() -> None:
+def test_invalid_commits_are_refused() -> None:
     async def test(talk: Talk) -> None:
         assert await commit(talk, 1, topic="T9") == ResponseCode.TOPIC_NOT_EXIST
         await talk.send("T1")
@@ -80,7 +80,7 @@ def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
     assert config_json.loads(backup.read_bytes())["offsetTable"] == {"T1@CG": {0: 1}}
 
 
-def test_a_damaged_file_and_the_one_before(tmp_path: Path) -> None:
+def test_the_backup_of_a_damaged_file_is_used(tmp_path: Path) -> None:
     async def one(talk: Talk) -> None:
         for _ in range(3):
             await talk.send("T1")

@@ -93,7 +93,7 @@ def test_after_a_repair_no_new_message_is_skipped(
     running(consumes_new_messages, tmp_path)
 
 
-def test_a_start_sets_back_what_was_left_too_far(
+def test_a_start_sets_back_offsets_beyond_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In any store, one without Firetrail's checksums, too."""
@@ -147,7 +147,7 @@ def test_positions_in_files_that_are_not_read_are_kept(
     assert offsets_of(tmp_path)["Elsewhere@CG"] == {0: 500}
 
 
-def test_a_good_store_starts_without_a_word(
+def test_a_good_store_starts_without_warnings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path)
@@ -173,7 +173,7 @@ def test_a_pull_beyond_the_end_is_answered_as_by_java(tmp_path: Path) -> None:
     running(test, tmp_path)
 
 
-def test_delay_levels(tmp_path: Path) -> None:
+def test_delay_levels_beyond_the_end_are_set_back(tmp_path: Path) -> None:
     """A level that was beyond its queue delivers the next message as well."""
     store = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
     write(tmp_path, DELAY_OFFSETS, {"offsetTable": {1: 500, 2: 3}})
@@ -190,7 +190,7 @@ def order(offsets: list[int]) -> dict[str, object]:
     return {"popTime": 1, "i": 1000, "o": offsets, "l": 1, "cm": 0}
 
 
-def test_what_a_repair_sets_back_in_files(tmp_path: Path) -> None:
+def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
     ends: dict[tuple[str, int], int | None] = {("T1", 0): 4, ("Bad", 0): None, (REVIVE, 0): 6}
     write(
         tmp_path,
@@ -251,7 +251,7 @@ def shortened(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [shortened, None])
-def test_reaching_is_what_the_open_queue_says(
+def test_reaches_agrees_with_the_open_queue(
     change: Callable[[Path], None] | None, tmp_path: Path
 ) -> None:
     filled(tmp_path)
@@ -270,7 +270,7 @@ def test_reaching_is_what_the_open_queue_says(
     table.close()
 
 
-def test_expired_files_of_a_queue_were_reached(tmp_path: Path) -> None:
+def test_a_queue_reaches_its_expired_files(tmp_path: Path) -> None:
     folder = tmp_path / "consumequeue" / "T" / "0"
     folder.mkdir(parents=True)
     (folder / f"{40000:020}").write_bytes(bytes(20000))

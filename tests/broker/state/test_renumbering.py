@@ -34,7 +34,9 @@ async def committed(talk: Talk, group: str) -> int:
     return int(answer.fields["offset"])
 
 
-def test_groups_go_on_where_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_continue_after_the_same_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, saved = tmp_path / "store", tmp_path / "saved"
     positions = {"before": 3, "inside": 6, "behind": 12, "end": COUNT}
 
@@ -74,7 +76,7 @@ def test_groups_go_on_where_they_were(tmp_path: Path, capsys: pytest.CaptureFixt
     running(go_on, saved)
 
 
-def test_files_of_the_broker(tmp_path: Path) -> None:
+def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None:
     """Delay levels, ordered pops, and groups whose pops are left out."""
     with Store.open(tmp_path) as store:
         for topic in ("T", "SCHEDULE_TOPIC_XXXX", REVIVE):

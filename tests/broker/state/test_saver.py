@@ -33,7 +33,7 @@ class Slow(ConfigFile):
         self.saved.append(value)
 
 
-def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_in_a_row_share_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "PAUSE_FACTOR", 1e6)
 
     async def test() -> None:
@@ -54,7 +54,7 @@ def test_changes_in_a_row_are_few_writes(tmp_path: Path, monkeypatch: pytest.Mon
     asyncio.run(test())
 
 
-def test_nobody_waits_behind_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_caller_ends_the_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "PAUSE_FACTOR", 1e6)
 
     async def test() -> None:
@@ -69,7 +69,7 @@ def test_nobody_waits_behind_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asyncio.run(test())
 
 
-def test_a_change_during_a_pause_is_written_behind_it(tmp_path: Path) -> None:
+def test_a_change_during_a_pause_is_written_after_it(tmp_path: Path) -> None:
     async def test() -> None:
         file, value = Slow(tmp_path), {"n": 0}
         saver = Saver(file, lambda: dict(value))
@@ -86,7 +86,7 @@ def test_a_change_during_a_pause_is_written_behind_it(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_body(tmp_path: Path) -> None:
+def test_a_body_is_encoded_and_saved(tmp_path: Path) -> None:
     async def test() -> None:
         file = Slow(tmp_path)
         table = TopicConfigTable({"T": TopicConfig("T")})
@@ -98,7 +98,7 @@ def test_a_body(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_who_waits_gets_what_was_only_noted_as_well(tmp_path: Path) -> None:
+def test_waiting_includes_changes_without_a_due_save(tmp_path: Path) -> None:
     """Offsets in a deleted topic were answered to be gone, and were gone at the next saving."""
 
     async def test() -> None:
@@ -111,7 +111,7 @@ def test_who_waits_gets_what_was_only_noted_as_well(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_who_waits_for_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
+def test_waiting_callers_get_the_error_of_a_full_disk(tmp_path: Path) -> None:
     class Full(Slow):
         is_full = True
 
@@ -136,7 +136,9 @@ def test_who_waits_for_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(test(Full(tmp_path)), 10))
 
 
-def test_want_of_memory_loses_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_loses_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saver, "RETRY_S", 0.01)
 
     async def test() -> None:
@@ -156,7 +158,7 @@ def test_want_of_memory_loses_no_change(tmp_path: Path, monkeypatch: pytest.Monk
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_nobody_waits_for_a_write_that_fails_while_stopping(tmp_path: Path) -> None:
+def test_a_failed_write_during_the_stop_ends_all_waits(tmp_path: Path) -> None:
     class Failing(Slow):
         def save(self, value: dict[str, Any]) -> None:
             time.sleep(0.05)

@@ -36,7 +36,7 @@ def open_offsets(parts: Parts) -> list[set[int]]:
     return [point.open for point in parts.points._open.values()]
 
 
-def test_what_is_not_delivered_is_noted_once(tmp_path: Path) -> None:
+def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "timercheck").write_bytes((NOW + 10_000).to_bytes(8, "big") + bytes(40))
 
@@ -67,7 +67,7 @@ def test_what_is_not_delivered_is_noted_once(tmp_path: Path) -> None:
     on(tmp_path, again)
 
 
-def test_a_timer_that_has_left_no_word(tmp_path: Path) -> None:
+def test_a_timer_without_a_check_file_has_delivered_nothing(tmp_path: Path) -> None:
     def test(parts: Parts) -> None:
         parts.put(1)
         checkpoint(parts, 0, NOW + 59_000)

@@ -39,18 +39,18 @@ def refused(conf: str) -> list[str]:
         "storePathCommitLog=/a,/b",
     ],
 )
-def test_settings_that_would_only_pretend(line: str) -> None:
+def test_settings_that_would_only_seem_to_work_are_refused(line: str) -> None:
     assert refused(line) == [line.partition("=")[0].strip()]
 
 
 @pytest.mark.parametrize(
     "line", ["brokerRole=ASYNC_MASTER", "aclEnable=false", "storeType=default", ""]
 )
-def test_settings_that_do_not(line: str) -> None:
+def test_other_values_are_accepted(line: str) -> None:
     assert refused(line) == []
 
 
-def test_the_refusal_says_what_and_how(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_refusal_names_the_setting_and_the_flag(caplog: pytest.LogCaptureFixture) -> None:
     conf = parse_properties("aclEnable=true\nbrokerRole=SLAVE", "b.conf")
     found = refused_settings(conf)
     with pytest.raises(UnsupportedError) as caught:
@@ -67,7 +67,7 @@ def remarks(conf: str) -> list[str]:
     return [str(each) for each in load_entries(parse_properties(conf, "b.conf")).remarks]
 
 
-def test_what_is_refused_is_not_said_to_have_no_effect() -> None:
+def test_refused_settings_are_not_reported_as_ignored() -> None:
     refusable = [
         f"{key}={value}" for key, (values, _) in REFUSED_SETTINGS.items() for value in values[:1]
     ]
@@ -75,7 +75,7 @@ def test_what_is_refused_is_not_said_to_have_no_effect() -> None:
     assert len(remarks("aclEnable=false\nstoreType=default\nstorePathCommitLog=/a")) == 3
 
 
-def test_the_port_for_vip_channels_is_no_setting() -> None:
+def test_the_vip_port_cannot_be_set() -> None:
     (remark,) = remarks("fastListenPort=10909")
     assert remark == (
         "b.conf line 1: fastListenPort is not a key of RocketMQ or Firetrail; the port for clients "
@@ -106,7 +106,7 @@ def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
         ("dledger-n0/data/00000000000000000000", "dledger"),
     ],
 )
-def test_files_that_hold_messages_elsewhere(tmp_path: Path, file: str, name: str) -> None:
+def test_rocksdb_and_dledger_files_are_refused(tmp_path: Path, file: str, name: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.touch()
@@ -118,7 +118,9 @@ def test_files_that_hold_messages_elsewhere(tmp_path: Path, file: str, name: str
         running(nothing, tmp_path)
 
 
-def test_what_is_left_alone_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_data_of_a_java_broker_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("config", "compaction", "batchconsumequeue", "consumequeue_ext", "kvStore"):
         (tmp_path / name).mkdir()
     (tmp_path / "brokerIdentity").touch()
@@ -140,7 +142,9 @@ def test_what_is_left_alone_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
     running(test, tmp_path)
 
 
-def test_a_store_of_our_own_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_for_a_firetrail_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(talk: Talk) -> None:
         await talk.send("T1")
 

@@ -76,7 +76,7 @@ def filled(root: Path) -> None:
     timer.check(7)
 
 
-def test_what_waits_is_counted(tmp_path: Path) -> None:
+def test_waiting_messages_are_counted(tmp_path: Path) -> None:
     filled(tmp_path)
     with BrokerStore.open(tmp_path, SMALL) as store:
         found = count_waiting(store, System().files, tmp_path, REVIVE)
@@ -84,7 +84,7 @@ def test_what_waits_is_counted(tmp_path: Path) -> None:
     assert found == WaitingTimers(5, first, last, 3, DELIVERED_S * 1000)
 
 
-def test_it_is_said_at_the_start_and_in_the_status(
+def test_waiting_messages_are_logged_and_in_the_runtime_info(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path)
@@ -104,7 +104,9 @@ def test_it_is_said_at_the_start_and_in_the_status(
     assert "Firetrail has no timer and does not deliver them" in caplog.text
 
 
-def test_damaged_chains_and_too_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_and_long_chains_are_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled(tmp_path)
     timer = Timer(tmp_path)
     timer.slot(DELIVERED_S + 1, [("T", 1)] * 3)
@@ -118,6 +120,6 @@ def test_damaged_chains_and_too_long_ones(tmp_path: Path, monkeypatch: pytest.Mo
         assert count_waiting(store, System().files, tmp_path, REVIVE).count == 3
 
 
-def test_a_store_without_timers(tmp_path: Path) -> None:
+def test_a_store_without_a_timer_has_no_waiting_messages(tmp_path: Path) -> None:
     with BrokerStore.open(tmp_path, SMALL) as store:
         assert count_waiting(store, System().files, tmp_path, REVIVE).count == 0
