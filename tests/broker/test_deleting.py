@@ -15,6 +15,7 @@ from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.topics import TopicTable
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.settings.table import Live
 from firetrail.system import System
 
 
@@ -141,7 +142,7 @@ def test_queues_without_a_topic_are_those_of_a_deleted_one_unless_they_are_newer
     file.save(TopicConfigTable({}, DataVersion(3, 1000)).to_json())
 
     async def test() -> None:
-        table = TopicTable(file, BrokerConfig(), 18, lambda: 2000)
+        table = TopicTable(file, Live(BrokerConfig()), 18, lambda: 2000)
         newest = {"Deleted": 999, "Made": 1000, "Empty": None}
         table.recover([("Deleted", 0), ("Made", 0), ("Made", 1), ("Empty", 0)], newest.get)
         assert table.get("Deleted") is None

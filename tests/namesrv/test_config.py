@@ -33,7 +33,8 @@ def test_keys_without_effect_are_reported() -> None:
         "only file",
         "namesrv.conf line 2: serverWorkerThreads has no effect: it tunes threads or buffers that "
         "only the Java name server has",
-        "namesrv.conf line 3: listenport is not a key of RocketMQ's name server",
+        "namesrv.conf line 3: listenport is not a key of RocketMQ's name server; "
+        "did you mean listenPort?",
     ]
 
 
@@ -46,3 +47,16 @@ def test_invalid_numbers_are_refused(text: str) -> None:
 def test_invalid_flags_are_refused() -> None:
     with pytest.raises(ConfigError, match="true or false"):
         read("orderMessageEnable=yes")
+
+
+def test_a_bad_value_from_python_is_refused() -> None:
+    with pytest.raises(ConfigError, match="listen_port = 65536: must be a whole number from 0"):
+        NameServerConfig(listen_port=65536)
+
+
+def test_only_live_settings_change_and_the_old_object_stays_as_it_is() -> None:
+    config = NameServerConfig()
+    changed = config.changed(parse_properties("orderMessageEnable=true"))
+    assert (config.order_message_enable, changed.order_message_enable) == (False, True)
+    with pytest.raises(ConfigError, match=r"only orderMessageEnable, .* can be changed by request"):
+        config.changed(parse_properties("listenPort=1"))

@@ -25,6 +25,7 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import Server, ServerLimits
+from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.inventory import CONFIG_FILES
@@ -91,7 +92,7 @@ class Broker:
             ConfigError: The broker id is not that of a master.
         """
         self._folder = Path(folder)
-        self.config = (config or BrokerConfig()).replace()  # a copy, because it can change
+        self._live = Live(config or BrokerConfig())
         check_id(self.config, store or StoreConfig())
         self._conf = conf
         self._ignored = ignore_unsupported
@@ -109,6 +110,11 @@ class Broker:
         self.namesrv = ""
         self.listens: Sequence[str] = ()
         self.namesrv_listens: Sequence[str] = ()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force; an administrator can change some of them."""
+        return self._live.current
 
     @classmethod
     @asynccontextmanager
@@ -256,7 +262,7 @@ class Broker:
         self._parts = parts = build(
             Environment(
                 self._folder,
-                self.config,
+                self._live,
                 self.store,
                 self._system,
                 self._limits,

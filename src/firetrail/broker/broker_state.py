@@ -12,6 +12,7 @@ from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
+from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
@@ -20,7 +21,7 @@ from firetrail.system import System
 class BrokerState:
     """Settings, store and tables of a running broker."""
 
-    config: BrokerConfig
+    live: Live[BrokerConfig]
     store: BrokerStore
     system: System
     address: str
@@ -32,3 +33,8 @@ class BrokerState:
     selector: MessageSelector
     long_polling: LongPolling
     traffic: Traffic
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force now; parts that use live settings keep :attr:`live` instead."""
+        return self.live.current

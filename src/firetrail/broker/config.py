@@ -62,10 +62,10 @@ class BrokerConfig:
     namesrv: str = IDENTITY(
         "", "namesrvAddr", ADDRESSES, "Name servers to register with, besides the broker's own."
     )
-    register_interval_ms: int = IDENTITY(
+    register_interval_ms: int = IDENTITY.live(
         30_000, "registerNameServerPeriod", MS, "Pause between registrations."
     )
-    permission: int = IDENTITY(
+    permission: int = IDENTITY.live(
         6, "brokerPermission", Whole(0, 7), "4 to let clients read, 2 to let them write."
     )
     region: str = IDENTITY(
@@ -81,16 +81,16 @@ class BrokerConfig:
         "Stored with every message as TRACE_ON: whether clients trace the message.",
     )
 
-    auto_create_topics: bool = TOPICS(
+    auto_create_topics: bool = TOPICS.live(
         True, "autoCreateTopicEnable", FLAG, "Create a topic when its first message arrives."
     )
-    auto_create_groups: bool = TOPICS(
+    auto_create_groups: bool = TOPICS.live(
         True,
         "autoCreateSubscriptionGroup",
         FLAG,
         "Create a consumer group when its first consumer connects.",
     )
-    default_topic_queues: int = TOPICS(
+    default_topic_queues: int = TOPICS.live(
         8,
         "defaultTopicQueueNums",
         Whole(1, 10_000),
@@ -103,46 +103,46 @@ class BrokerConfig:
         "RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", NAME, "Name of the topic for message traces."
     )
 
-    long_polling: bool = CONSUMING(
+    long_polling: bool = CONSUMING.live(
         True,
         "longPollingEnable",
         FLAG,
         "Hold a pull that finds no message for as long as the consumer asks.",
     )
-    short_polling_ms: int = CONSUMING(
+    short_polling_ms: int = CONSUMING.live(
         1_000,
         "shortPollingTimeMills",
         MS,
         "How long a pull that finds no message is held without long polling.",
     )
-    client_expiry_ms: int = CONSUMING(
+    client_expiry_ms: int = CONSUMING.live(
         120_000,
         "channelExpiredTimeout",
         MS,
         "A client that has sent no heartbeat for this long is disconnected.",
     )
-    offsets_interval_ms: int = CONSUMING(
+    offsets_interval_ms: int = CONSUMING.live(
         1_000,
         "flushConsumerOffsetInterval",
         MS,
         "Pause between two saves of the consumer offsets. If a save takes long, the pause is at"
         " least ten times as long as the save, up to 5 s. RocketMQ's default is 5000.",
     )
-    delay_interval_ms: int = CONSUMING(
+    delay_interval_ms: int = CONSUMING.live(
         500,
         "flushDelayOffsetInterval",
         MS,
         "Pause between two saves of how far delayed messages were delivered. RocketMQ's default is"
         " 10000.",
     )
-    property_filter: bool = CONSUMING(
+    property_filter: bool = CONSUMING.live(
         True,
         "enablePropertyFilter",
         FLAG,
         "Let consumers filter messages by SQL92 expressions. RocketMQ's default is false.",
     )
 
-    server_side_reset: bool = CONSUMING(
+    server_side_reset: bool = CONSUMING.live(
         True,
         "useServerSideResetOffset",
         FLAG,
@@ -156,19 +156,19 @@ class BrokerConfig:
         "Number of queues of the internal topic that records pops and their acknowledgements.",
     )
 
-    reject_transactions: bool = TRANSACTIONS(
+    reject_transactions: bool = TRANSACTIONS.live(
         False, "rejectTransactionMessage", FLAG, "Refuse half messages."
     )
-    transaction_timeout_ms: int = TRANSACTIONS(
+    transaction_timeout_ms: int = TRANSACTIONS.live(
         6_000,
         "transactionTimeOut",
         MS,
         "Age of a half message at which its producer is first asked for the outcome.",
     )
-    transaction_check_interval_ms: int = TRANSACTIONS(
+    transaction_check_interval_ms: int = TRANSACTIONS.live(
         30_000, "transactionCheckInterval", MS, "Pause between two rounds of checks."
     )
-    transaction_check_max: int = TRANSACTIONS(
+    transaction_check_max: int = TRANSACTIONS.live(
         15, "transactionCheckMax", Whole(1), "A half message is given up after this many checks."
     )
 
@@ -198,28 +198,6 @@ class BrokerConfig:
 
 SETTINGS: Mapping[str, Setting] = table(BrokerConfig)
 """The table: every setting by its Python name."""
-
-LIVE = frozenset(
-    [
-        "permission",
-        "register_interval_ms",
-        "auto_create_topics",
-        "auto_create_groups",
-        "default_topic_queues",
-        "long_polling",
-        "short_polling_ms",
-        "client_expiry_ms",
-        "offsets_interval_ms",
-        "delay_interval_ms",
-        "property_filter",
-        "server_side_reset",
-        "reject_transactions",
-        "transaction_timeout_ms",
-        "transaction_check_interval_ms",
-        "transaction_check_max",
-    ]
-)
-"""Settings that can be changed while the broker runs."""
 
 
 @dataclass(frozen=True, slots=True)

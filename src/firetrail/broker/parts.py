@@ -46,6 +46,7 @@ from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
+from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
@@ -55,7 +56,7 @@ class Environment:
     """What the parts of a broker are created from."""
 
     folder: Path
-    config: BrokerConfig
+    live: Live[BrokerConfig]
     store: BrokerStore
     system: System
     limits: ServerLimits
@@ -114,7 +115,7 @@ def build(env: Environment) -> Parts:
     """
     store, system, now_ms = env.store, env.system, env.system.clock.now_ms
     topics = _recovered_topics(env)
-    groups = GroupTable(env.file(GROUPS_JSON), env.config, now_ms)
+    groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics)
@@ -125,7 +126,7 @@ def build(env: Environment) -> Parts:
     overruns += schedule.set_back(overshoot)
     transactions = Transactions(state)
     transactions.load()
-    checkpoints = PopCheckpoints(store, topics, offsets, env.config.name, now_ms)
+    checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms)
     checkpoints.load()
     if not store.recovery.clean:
         groups.recover(checkpoints.pops())
@@ -133,7 +134,7 @@ def build(env: Environment) -> Parts:
     orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
     log_overruns(overruns + orders.set_back(overshoot))
     timers = count_waiting(store, system.files, env.folder, topics.revive)
-    registration = Registration(env.config, env.address, topics.offered, env.name_server)
+    registration = Registration(env.live, env.address, topics.offered, env.name_server)
     return Parts(
         state,
         schedule,
@@ -152,7 +153,7 @@ def build(env: Environment) -> Parts:
 def _recovered_topics(env: Environment) -> TopicTable:
     store = env.store
     max_level = store.config.delay_levels.max_level
-    topics = TopicTable(env.file(TOPICS_JSON), env.config, max_level, env.system.clock.now_ms)
+    topics = TopicTable(env.file(TOPICS_JSON), env.live, max_level, env.system.clock.now_ms)
     topics.has_light_queues = store.has_light_queues
     if not store.recovery.clean or TOPICS_JSON in store.missing_config:
         pending = pending_destinations(store, topics.version.timestamp)
@@ -163,18 +164,18 @@ def _recovered_topics(env: Environment) -> TopicTable:
 def _state(
     env: Environment, topics: TopicTable, groups: GroupTable, offsets: OffsetTable
 ) -> BrokerState:
-    store, config = env.store, env.config
+    store, live = env.store, env.live
     loop = asyncio.get_running_loop()
     return BrokerState(
-        config,
+        live,
         store,
         env.system,
         env.address,
         topics,
         groups,
         offsets,
-        Clients(topics, groups, loop.time, config),
-        MessageSelector(store, config),
+        Clients(topics, groups, loop.time, live),
+        MessageSelector(store, live),
         LongPolling(store, loop),
         Traffic(store, loop.time),
     )

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import NOTHING_TO_SET
 from firetrail.namesrv import config as namesrv_config
-from firetrail.namesrv.config import NameServerConfig
 from firetrail.settings.conf_file import BROKERS, UNUSED
 from firetrail.settings.table import Setting
 from firetrail.store import config as store_config
-from firetrail.store import live_config as store_changing
 
 INTRO = """\
 # Configuration
@@ -60,13 +57,6 @@ allowed. In a file a ratio is a whole number of percents (`75`) or has a decimal
 numbers have no unit: sizes are in bytes, times in the unit that the name of the setting ends with.
 """
 
-NAME_SERVER_INTRO = """\
-## Name server
-
-Read from `namesrv.conf`; from Python, `NameServerConfig`.
-
-"""
-
 UNUSED_INTRO = """\
 ## Keys without effect
 
@@ -81,15 +71,15 @@ HEAD = "| setting | in `{file}` | default | live | |\n|---|---|---|---|---|\n"
 def page() -> str:
     """The text of the page."""
     sections = [INTRO]
-    for settings, live in (
-        (store_config.SETTINGS, store_changing.LIVE),
-        (broker_config.SETTINGS, broker_config.LIVE),
+    for file, settings in (
+        ("broker.conf", store_config.SETTINGS),
+        ("broker.conf", broker_config.SETTINGS),
+        ("namesrv.conf", namesrv_config.SETTINGS),
     ):
         for group, lines in groupby(settings.values(), key=lambda setting: setting.group):
-            rows = "".join(_row(setting, setting.name in live) for setting in lines)
-            head = HEAD.format(file="broker.conf")
+            rows = "".join(_row(setting) for setting in lines)
+            head = HEAD.format(file=file)
             sections.append(f"## {group.title}\n\n{group.intro}\n\n{head}{rows}")
-    sections.append(NAME_SERVER_INTRO + HEAD.format(file="namesrv.conf") + "".join(_name_server()))
     unused = {reason.replace(BROKERS, NOTHING_TO_SET): keys for reason, keys in UNUSED.items()}
     sections.append(
         UNUSED_INTRO
@@ -100,23 +90,12 @@ def page() -> str:
     return "\n".join(sections)
 
 
-def _row(setting: Setting, is_live: bool) -> str:
+def _row(setting: Setting) -> str:
     keys = "<br>".join(f"`{key}`" for key in setting.keys) or "(Firetrail only)"
     allowed = f" Allowed: {setting.kind.allowed}." if setting.kind.restricted else ""
     shown = setting.kind.show(setting.default)
-    return f"| `{setting.name}` | {keys} | {shown} | {_mark(is_live)} | {setting.doc}{allowed} |\n"
-
-
-def _name_server() -> Iterator[str]:
-    for field in fields(NameServerConfig):
-        line = field.metadata
-        shown = namesrv_config.shown(field.default)
-        mark = _mark(line["changeable"])
-        yield f"| `{field.name}` | `{line['key']}` | {shown} | {mark} | {line['doc']} |\n"
-
-
-def _mark(is_live: bool) -> str:
-    return "live" if is_live else ""
+    live = "live" if setting.live else ""
+    return f"| `{setting.name}` | {keys} | {shown} | {live} | {setting.doc}{allowed} |\n"
 
 
 def _unused(table: Mapping[str, str]) -> Iterator[str]:

@@ -79,9 +79,9 @@ UNUSED: Mapping[str, str] = {
 """Why keys of RocketMQ 4.9 and 5.x have no effect here: the reason, and patterns of the keys."""
 
 
-def why_unused(key: str) -> str | None:
+def why_unused(key: str, unused: Mapping[str, str] = UNUSED) -> str | None:
     """The reason why a key of RocketMQ has no effect; None if RocketMQ has no such key."""
-    for reason, patterns in UNUSED.items():
+    for reason, patterns in unused.items():
         if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
             return reason
     return None
@@ -109,7 +109,12 @@ class Reading:
     adjusted: list[Remark] = field(default_factory=list)
 
 
-def read_settings(settings: Mapping[str, Setting], entries: Mapping[str, Entry]) -> Reading:
+def read_settings(
+    settings: Mapping[str, Setting],
+    entries: Mapping[str, Entry],
+    unused: Mapping[str, str] = UNUSED,
+    no_key: str = NO_KEY,
+) -> Reading:
     """The values that ``entries`` give; ConfigError for one that cannot be understood."""
     reading = Reading()
     for setting in settings.values():
@@ -120,10 +125,10 @@ def read_settings(settings: Mapping[str, Setting], entries: Mapping[str, Entry])
     for key, entry in entries.items():
         if key in known:
             continue
-        if reason := why_unused(key):
+        if reason := why_unused(key, unused):
             reading.ignored.append(Remark(key, f"has no effect: {reason}", entry.place))
         else:
-            detail = f"{NO_KEY}{did_you_mean(key, known)}"
+            detail = f"{no_key}{did_you_mean(key, known)}"
             reading.unknown.append(Remark(key, detail, entry.place))
     return reading
 

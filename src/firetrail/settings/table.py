@@ -114,6 +114,17 @@ class Whole(Kind[int]):
 
 
 @dataclass(frozen=True, slots=True)
+class Port(Whole):
+    """A port; 0 stands for a free one."""
+
+    least: int = 0
+    most: int = 65535
+
+    def show(self, value: int) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Flag(Kind[bool]):
     """``true`` or ``false``. Java takes every other text for false; here it is an error."""
 
@@ -288,7 +299,7 @@ class Address(Kind[Host]):
             raise ValueError(error.detail) from None
 
     def parse_key(self, key: str, text: str, current: Host) -> Host:
-        port = Whole(0, 65535)
+        port = Port()
         if key == self.port_key:
             return current._replace(port=port.check(port.parse(text)))
         return self.check(current._replace(ip=text))
@@ -313,7 +324,14 @@ class Group:
         that RocketMQ does not have. Where several of them are given in one file, the one that
         stands first here wins, so older spellings come last.
         """
-        line = {"group": self, "keys": tuple(keys.split()), "kind": kind, "doc": doc}
+        return self._field(default, keys, kind, doc, live=False)
+
+    def live(self, default: T, keys: str, kind: Kind[T], doc: str) -> T:
+        """The same for a setting that can be changed while its owner runs."""
+        return self._field(default, keys, kind, doc, live=True)
+
+    def _field(self, default: T, keys: str, kind: Kind[T], doc: str, *, live: bool) -> T:
+        line = {"group": self, "keys": tuple(keys.split()), "kind": kind, "doc": doc, "live": live}
         field: T = dataclasses.field(default=default, metadata=line)
         return field
 
@@ -328,6 +346,7 @@ class Setting:
     keys: tuple[str, ...]
     kind: Kind[Any]
     doc: str
+    live: bool = False
 
     def checked(self, value: Any) -> Any:
         """``value`` in its normal form, or a ConfigError."""
@@ -335,6 +354,15 @@ class Setting:
             return self.kind.check(value)
         except ValueError as error:
             raise ConfigError(self.name, value, str(error)) from None
+
+    @property
+    def key(self) -> str:
+        """The name that is written to a file: RocketMQ's, if it has this setting."""
+        return self.keys[0] if self.keys else self.name
+
+    def written(self, value: Any) -> str:
+        """The value as a file has it: numbers without units."""
+        return str(value) if type(value) in (int, float, str) else self.kind.show(value)
 
     @property
     def names_in_file(self) -> tuple[str, ...]:
@@ -359,13 +387,17 @@ def table(config: type[Any]) -> Mapping[str, Setting]:
     return settings
 
 
-def take_over(config: T, changed: T) -> None:
-    """Give a configuration, which the parts of something that runs hold, the values of another.
+class Live(Generic[T]):
+    """The settings in force, for the parts of something that runs.
 
-    For who owns it: to everybody else a configuration never changes.
+    A configuration never changes. Its owner replaces :attr:`current` by another one, and parts look
+    there each time.
     """
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        object.__setattr__(config, field.name, getattr(changed, field.name))
+
+    __slots__ = ("current",)
+
+    def __init__(self, current: T) -> None:
+        self.current = current
 
 
 def _check_unique(names: Iterable[str]) -> None:

@@ -145,7 +145,7 @@ class StoreConfig:
     light_queues: bool = PUT(
         False, "enableLmq", FLAG, "Also put messages into the light queues (`%LMQ%…`) they name."
     )
-    max_message_size: int = PUT(
+    max_message_size: int = PUT.live(
         4 * MIB,
         "maxMessageSize",
         Whole(1, INT32_MAX - RECORD_SLACK, unit="bytes"),
@@ -173,22 +173,22 @@ class StoreConfig:
     flush: FlushMode = FLUSH(
         FlushMode.ASYNC, "flushDiskType", OneOf(FlushMode), "What a put waits for."
     )
-    sync_flush_timeout_ms: int = FLUSH(
+    sync_flush_timeout_ms: int = FLUSH.live(
         5_000,
         "syncFlushTimeout",
         MS,
         "How long a put waits for the disk, after which its status is a timeout.",
     )
-    flush_interval_ms: int = FLUSH(
+    flush_interval_ms: int = FLUSH.live(
         500, "flushIntervalCommitLog", MS, "Pause between syncs of the log."
     )
-    flush_least_pages: int = FLUSH(
+    flush_least_pages: int = FLUSH.live(
         4,
         "flushCommitLogLeastPages",
         PAGES,
         "Sync the log only if at least this many pages of 4 KiB are new; 0 always syncs.",
     )
-    flush_thorough_interval_ms: int = FLUSH(
+    flush_thorough_interval_ms: int = FLUSH.live(
         10_000,
         "flushCommitLogThoroughInterval",
         MS_OR_0,
@@ -197,13 +197,13 @@ class StoreConfig:
     consume_queue_flush_interval_ms: int = FLUSH(
         1_000, "flushIntervalConsumeQueue", MS, "Pause between syncs of the consume queues."
     )
-    consume_queue_flush_least_pages: int = FLUSH(
+    consume_queue_flush_least_pages: int = FLUSH.live(
         2,
         "flushConsumeQueueLeastPages",
         PAGES,
         "Sync a consume queue only if at least this many pages of 4 KiB are new; 0 always syncs.",
     )
-    consume_queue_flush_thorough_interval_ms: int = FLUSH(
+    consume_queue_flush_thorough_interval_ms: int = FLUSH.live(
         60_000,
         "flushConsumeQueueThoroughInterval",
         MS_OR_0,
@@ -222,14 +222,16 @@ class StoreConfig:
         FLAG,
         "Refuse puts while all buffers are in use, instead of committing the buffers at once.",
     )
-    commit_interval_ms: int = POOL(200, "commitIntervalCommitLog", MS, "Pause between commits.")
-    commit_least_pages: int = POOL(
+    commit_interval_ms: int = POOL.live(
+        200, "commitIntervalCommitLog", MS, "Pause between commits."
+    )
+    commit_least_pages: int = POOL.live(
         4,
         "commitCommitLogLeastPages",
         PAGES,
         "Commit only if at least this many pages of 4 KiB are new; 0 always commits.",
     )
-    commit_thorough_interval_ms: int = POOL(
+    commit_thorough_interval_ms: int = POOL.live(
         200,
         "commitCommitLogThoroughInterval",
         MS_OR_0,
@@ -240,46 +242,46 @@ class StoreConfig:
         True, "checkCRCOnRecover", FLAG, "Verify the checksum of every body that is scanned."
     )
 
-    file_reserved_hours: int = RETENTION(
+    file_reserved_hours: int = RETENTION.live(
         72,
         "fileReservedTime",
         Whole(0, unit="hours"),
         "Age at which a commit-log file expires, counted from its last modification.",
     )
-    delete_when: tuple[int, ...] = RETENTION(
+    delete_when: tuple[int, ...] = RETENTION.live(
         (4,), "deleteWhen", Hours(), "Hours of the local day in which expired files are deleted."
     )
-    disk_max_used_ratio: float = RETENTION(
+    disk_max_used_ratio: float = RETENTION.live(
         0.75,
         "diskMaxUsedSpaceRatio",
         Ratio(0.10, 0.95),
         "Above this ratio, expired files are deleted at any hour.",
     )
-    disk_clean_forcibly_ratio: float = RETENTION(
+    disk_clean_forcibly_ratio: float = RETENTION.live(
         0.85,
         "diskSpaceCleanForciblyRatio",
         Ratio(0.30, 0.85),
         "Above this ratio, files are deleted whether they have expired or not.",
     )
-    disk_warning_ratio: float = RETENTION(
+    disk_warning_ratio: float = RETENTION.live(
         0.90,
         "diskSpaceWarningLevelRatio",
         Ratio(0.35, 0.90),
         "Above this ratio, puts are refused until usage is below `disk_clean_forcibly_ratio`.",
     )
-    clean_forcibly: bool = RETENTION(
+    clean_forcibly: bool = RETENTION.live(
         True,
         "cleanFileForciblyEnable",
         FLAG,
         "Allow the deletion of files that have not expired; without it a full disk stops puts.",
     )
-    clean_interval_ms: int = RETENTION(
+    clean_interval_ms: int = RETENTION.live(
         10_000, "cleanResourceInterval", MS, "Pause between cleanup rounds."
     )
-    delete_batch_max: int = RETENTION(
+    delete_batch_max: int = RETENTION.live(
         10, "deleteFileBatchMax", Whole(1, unit="files"), "Commit-log files per round, at most."
     )
-    delete_interval_ms: int = RETENTION(
+    delete_interval_ms: int = RETENTION.live(
         100,
         "deleteCommitLogFilesInterval",
         MS_OR_0,
@@ -292,29 +294,29 @@ class StoreConfig:
         "Delete only files that `firetrail pipeline archive` has copied to every lake it writes to,"
         " however full the disk is, and none before its first run.",
     )
-    destroy_forcibly_after_ms: int = RETENTION(
+    destroy_forcibly_after_ms: int = RETENTION.live(
         120_000,
         "destroyMapedFileIntervalForcibly",
         MS_OR_0,
         "How long a deleted file remains available to readers that still use it.",
     )
 
-    max_transfer_bytes_in_memory: int = READ(
+    max_transfer_bytes_in_memory: int = READ.live(
         256 * KIB,
         "maxTransferBytesOnMessageInMemory",
         BYTES,
         "Bytes per get at most, for messages that are likely in memory.",
     )
-    max_transfer_count_in_memory: int = READ(
+    max_transfer_count_in_memory: int = READ.live(
         32,
         "maxTransferCountOnMessageInMemory",
         MESSAGES,
         "Messages per get at most, if they are likely in memory.",
     )
-    max_transfer_bytes_on_disk: int = READ(
+    max_transfer_bytes_on_disk: int = READ.live(
         64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Limit of bytes for older messages."
     )
-    max_transfer_count_on_disk: int = READ(
+    max_transfer_count_on_disk: int = READ.live(
         8, "maxTransferCountOnMessageInDisk", MESSAGES, "Limit of messages for older ones."
     )
     in_memory_ratio: float = READ(
@@ -323,23 +325,23 @@ class StoreConfig:
         Ratio(),
         "Fraction of the machine's memory that likely holds the newest messages.",
     )
-    max_filter_bytes: int = READ(
+    max_filter_bytes: int = READ.live(
         16_000,
         "maxFilterMessageSize",
         Whole(layout.UNIT.size, unit="bytes"),
         "Consume-queue bytes that one get examines at most, 20 per message, unless it asks for more"
         " messages than that.",
     )
-    offset_check_in_slave: bool = READ(
+    offset_check_in_slave: bool = READ.live(
         False,
         "offsetCheckInSlave",
         FLAG,
         "On a slave, too, a get outside the queue returns the offset to continue from.",
     )
-    max_query_count: int = READ(
+    max_query_count: int = READ.live(
         64, "maxMsgsNumBatch", MESSAGES, "Messages per query by key, at most."
     )
-    default_query_count: int = READ(
+    default_query_count: int = READ.live(
         32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key that names no maximum."
     )
 

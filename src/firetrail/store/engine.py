@@ -20,7 +20,7 @@ from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError,
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
-from firetrail.settings.table import take_over
+from firetrail.settings.table import Live
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.dispatch.arrivals import Arrivals
 from firetrail.store.dispatch.deriver import Deriver, LeavesOut
@@ -69,7 +69,7 @@ class Engine:
             self._lock = lock
             self._resources = resources
             try:
-                self._build(adopt_sizes(system, root, config).replace())  # configure changes it
+                self._build(adopt_sizes(system, root, config))
                 self._start()
             except OSError as error:
                 kind = DiskFullError if error.errno in NO_SPACE else StoreError
@@ -77,9 +77,14 @@ class Engine:
             self._resources = resources.pop_all()
         _engines.add(self)
 
+    @property
+    def config(self) -> StoreConfig:
+        """The settings in force; :meth:`configure` replaces them."""
+        return self._live.current
+
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
-        self.config = config
+        self._live = live = Live(config)
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
@@ -96,12 +101,12 @@ class Engine:
         self.light_numbers = LightNumbers(self.queues)
         self._deriver.light = config.light_queues or self.queues.has_light_queues
         self.drafter.rules.light_queues = self._deriver.light
-        self.reader = Reader(self.log.queue, self.queues, self.index, config)
+        self.reader = Reader(self.log.queue, self.queues, self.index, live)
         self.dispatcher = Dispatcher(self.log, self._deriver, self.dispatchable, self.fail)
         self.dispatcher.listeners.append(self.arrivals.notice)
-        self.flusher = LogFlusher(self.log, config, self._flushed, self.fail)
+        self.flusher = LogFlusher(self.log, live, self._flushed, self.fail)
         self.retention = Retention(
-            self.log, self.queues, self.index, self.gate, config, self._settled
+            self.log, self.queues, self.index, self.gate, live, self._settled
         )
 
     def _recover(self) -> RecoveryReport:
@@ -211,7 +216,7 @@ class Engine:
             watermark_file,
             self.retention,
             self.inventory,
-            self.config,
+            self._live,
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)
@@ -319,7 +324,7 @@ class Engine:
 
     def configure(self, changed: StoreConfig) -> None:
         """Apply changed settings that ``check_changes`` has accepted."""
-        take_over(self.config, changed)
+        self._live.current = changed
         self.drafter.rules.body_max = changed.max_message_size
         self.drafter.rules.record_max = changed.max_record_size
 

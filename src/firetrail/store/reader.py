@@ -15,6 +15,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
+from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -59,15 +60,15 @@ class Reader:
     """Reads from a log, its queues and its index; any number of threads may use it."""
 
     def __init__(
-        self, log: SegmentQueue, queues: QueueTable, index: Index | None, config: StoreConfig
+        self, log: SegmentQueue, queues: QueueTable, index: Index | None, config: Live[StoreConfig]
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
-        self._config = config
+        self._live = config
         self._cursors: dict[QueueKey, QueueCursor] = {}
         log.before_removal.append(self._cursors.clear)
-        self._memory = int(log.system.memory_bytes * config.in_memory_ratio)
+        self._memory = int(log.system.memory_bytes * config.current.in_memory_ratio)
 
     def forget_cursors(self) -> None:
         """Look every queue up again at its next get."""
@@ -119,7 +120,7 @@ class Reader:
         unit = queue.unit(offset)
         records = self._log.find(unit.physical_offset) if unit is not None else None
         if records is not None and records.look() is not None and units.look() is not None:
-            config = self._config
+            config = self._live.current
             if len(self._cursors) > self._queues.residents.most // 2:
                 self._cursors.clear()  # each cursor keeps the files that it reads open
             self._cursors[queue.topic, queue.queue_id] = QueueCursor(
@@ -137,7 +138,7 @@ class Reader:
         self, status: GetStatus, asked: int, next_offset: int, low: int, high: int
     ) -> GetResult:
         """Return an empty result that moves the reader; on a slave the reader stays in place."""
-        config = self._config
+        config = self._live.current
         if config.role is BrokerRole.SLAVE and not config.offset_check_in_slave:
             next_offset = asked
         return GetResult(status, next_offset, low, high)
@@ -152,7 +153,7 @@ class Reader:
         max_count: int,
         tags: frozenset[int] | None,
     ) -> GetResult:
-        config = self._config
+        config = self._live.current
         log_end = self._log.readable_offset
         selection = Selection(
             max_count,
@@ -279,7 +280,9 @@ class Reader:
         index = self._index
         if index is None:
             return QueryResult([], 0, 0)
-        wanted = min(max_count or self._config.default_query_count, self._config.max_query_count)
+        wanted = min(
+            max_count or self._live.current.default_query_count, self._live.current.max_query_count
+        )
         limit = wanted
         question = KeyQuestion(topic, key, begin, end)
         while True:

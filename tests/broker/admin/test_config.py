@@ -114,6 +114,19 @@ class TestEffect:
 
         running(test)
 
+    def test_a_configuration_that_was_read_before_stays_as_it_was(self) -> None:
+        async def test(talk: Talk) -> None:
+            broker, store = talk.broker.config, talk.broker.store.config
+            text = "defaultTopicQueueNums=2\nmaxMessageSize=1000\nflushIntervalCommitLog=7"
+            assert await change(talk, text) == (0, "")
+            assert broker.default_topic_queues != 2
+            assert store.max_message_size != 1000 and store.flush_interval_ms != 7
+            assert talk.broker.config == broker.replace(default_topic_queues=2)
+            changes = {"max_message_size": 1000, "flush_interval_ms": 7}
+            assert talk.broker.store.config == store.replace(**changes)
+
+        running(test)
+
 
 class TestRefusals:
     @pytest.mark.parametrize(

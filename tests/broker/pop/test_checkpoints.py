@@ -24,6 +24,7 @@ from firetrail.format import config_json
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.bodies import TopicConfig
+from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
@@ -36,7 +37,7 @@ class Parts:
 
     def __init__(self, folder: Path) -> None:
         self.now = 1_000_000
-        config, system = BrokerConfig(), System()
+        config, system = Live(BrokerConfig()), System()
 
         def file(name: str) -> ConfigFile:
             return ConfigFile(system, folder, name)

@@ -21,6 +21,7 @@ from firetrail.remoting.bodies import TopicConfig, TopicConfigTable, TopicRouteD
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
+from firetrail.settings.table import Live
 
 
 async def route(talk: Talk, topic: str) -> Command:
@@ -80,7 +81,7 @@ def test_an_absent_name_server_does_not_delay_registration_with_others(
         raise TimeoutError
 
     async def test() -> None:
-        config = BrokerConfig(namesrv="127.0.0.1:1")
+        config = Live(BrokerConfig(namesrv="127.0.0.1:1"))
         registering = Registration(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
         assert await registering._register_all() == 0
         assert now == 3

@@ -25,25 +25,19 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.settings.conf_file import NO_KEY, did_you_mean, read_settings, why_unused
-from firetrail.settings.table import Setting, take_over
+from firetrail.settings.table import Setting
 from firetrail.store import config as store_config
 from firetrail.store import live_config as store_changing
 
-_TABLES = (
-    (broker_config.SETTINGS, broker_config.LIVE),
-    (store_config.SETTINGS, store_changing.LIVE),
-)
-_KNOWN = {
-    name: (setting, setting.name in live)
-    for settings, live in _TABLES
+_TABLES = (broker_config.SETTINGS, store_config.SETTINGS)
+_KNOWN: Mapping[str, Setting] = {
+    name: setting
+    for settings in _TABLES
     for setting in settings.values()
     for name in setting.names_in_file
 }
 CHANGEABLE = sorted(
-    setting.keys[0] if setting.keys else setting.name
-    for settings, live in _TABLES
-    for setting in settings.values()
-    if setting.name in live
+    setting.key for settings in _TABLES for setting in settings.values() if setting.live
 )
 """The settings that can be changed, by their keys in ``broker.conf``."""
 
@@ -64,7 +58,7 @@ class ConfigProcessor:
         """``conf`` is the file that changes are written to, None to keep them in memory."""
         self._system = state.system
         self._store = state.store
-        self._config = state.config
+        self._live = state.live
         self._topics = state.topics
         self._conf = conf
         self._version = DataVersion()
@@ -77,14 +71,13 @@ class ConfigProcessor:
     def _settings(self, connection: Connection, request: Command) -> Command:
         """Return all settings under their keys in ``broker.conf``, one per line."""
         lines = []
-        for (settings, _), values in zip(_TABLES, (self._config, self._store.config), strict=True):
+        for settings, values in zip(_TABLES, (self._live.current, self._store.config), strict=True):
             for setting in settings.values():
                 value = getattr(values, setting.name)
                 if setting.name == "store_host":
                     lines += [f"brokerIP1={value.ip}", f"listenPort={value.port}"]
                 else:
-                    key = setting.keys[0] if setting.keys else setting.name
-                    lines.append(f"{key}={_shown(value, setting.kind.show(value))}")
+                    lines.append(f"{setting.key}={setting.written(value)}")
         version = self._version.encode(standard=True).decode()
         return request.answer(
             fields=VersionResponse(version).encode(), body="\n".join(lines).encode()
@@ -114,16 +107,16 @@ class ConfigProcessor:
             _check_key(key)
         of_broker, of_store = (
             read_settings(
-                settings, {k: v for k, v in entries.items() if _KNOWN[k][0].name in settings}
+                settings, {k: v for k, v in entries.items() if _KNOWN[k].name in settings}
             ).values
-            for settings, _ in _TABLES
+            for settings in _TABLES
         )
         store_changing.check_changes(self._store.config, of_store)
-        return Changes(self._config.replace(**of_broker), of_store)
+        return Changes(self._live.current.replace(**of_broker), of_store)
 
     def _take(self, changes: Changes) -> None:
         self._store.configure(**changes.of_store)
-        take_over(self._config, changes.broker)
+        self._live.current = changes.broker
         self._version = DataVersion(self._version.counter + 1, self._system.clock.now_ms())
         self._topics.reconfigured()
 
@@ -131,15 +124,14 @@ class ConfigProcessor:
         files = self._system.files
         text = files.read(conf).decode("utf-8", "surrogateescape")
         values = {key: entry.text for key, entry in entries.items()}
-        others = {name for key in entries for name in _KNOWN[key][0].names_in_file} - set(values)
+        others = {name for key in entries for name in _KNOWN[key].names_in_file} - set(values)
         changed = update_properties(text, values, others)
         files.replace(conf, changed.encode("utf-8", "surrogateescape"))
 
 
 def _check_key(key: str) -> None:
-    setting: Setting | None
-    setting, is_live = _KNOWN.get(key, (None, False))
-    if is_live:
+    setting = _KNOWN.get(key)
+    if setting is not None and setting.live:
         return
     if setting is not None or why_unused(key):
         raise RequestError(
@@ -150,8 +142,3 @@ def _check_key(key: str) -> None:
     raise RequestError(
         ResponseCode.INVALID_PARAMETER, f"{key:.100} {NO_KEY}{did_you_mean(key, _KNOWN)}"
     )
-
-
-def _shown(value: object, text: str) -> str:
-    """Return numbers without units, as they are written in ``broker.conf``."""
-    return str(value) if type(value) in (int, float, str) else text

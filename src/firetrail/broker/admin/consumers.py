@@ -47,7 +47,7 @@ class ConsumerProcessor:
         self._offsets = state.offsets
         self._clients = state.clients
         self._long_polling = state.long_polling
-        self._config = state.config
+        self._live = state.live
         self.handlers: dict[int, Handler] = {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
             RequestCode.CLONE_GROUP_OFFSET: self._clone,
@@ -79,8 +79,9 @@ class ConsumerProcessor:
                 f"topic {header.topic} has no queue {header.queue_id}, only "
                 f"{topic.write_queue_nums} queues, numbered from 0",
             )
+        broker = self._live.current.name
         table = {
-            MessageQueue(header.topic, self._config.name, queue_id): self._target(header, queue_id)
+            MessageQueue(header.topic, broker, queue_id): self._target(header, queue_id)
             for queue_id in queues
         }
         group = self._clients.consumers.get(header.group)
@@ -105,7 +106,7 @@ class ConsumerProcessor:
     def _is_pushed(self, group: ConsumerGroup) -> bool:
         """Whether a reset is pushed to the members. In a broadcast each keeps its own offsets."""
         broadcast = group.message_model is MessageModel.BROADCASTING
-        return broadcast or not self._config.server_side_reset
+        return broadcast or not self._live.current.server_side_reset
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
         """Return the offset to reset to; without force, never one that skips messages."""

@@ -11,6 +11,7 @@ from firetrail.errors import FormatError, RequestError
 from firetrail.format.record import decode_message
 from firetrail.remoting.bodies import BY_TAG
 from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.reader import tag_hashes
 from firetrail.store.results import GetResult, GetStatus
@@ -51,13 +52,13 @@ def parsed(config: BrokerConfig, text: str, kind: str | None) -> Selection:
 class MessageSelector:
     """Reads the messages of queues that match a filter."""
 
-    def __init__(self, store: BrokerStore, config: BrokerConfig) -> None:
+    def __init__(self, store: BrokerStore, config: Live[BrokerConfig]) -> None:
         self._store = store
-        self._config = config
+        self._live = config
 
     def parsed(self, text: str, kind: str | None) -> Selection:
         """Return the filter of an expression; RequestError if it is invalid or not allowed."""
-        return parsed(self._config, text, kind)
+        return parsed(self._live.current, text, kind)
 
     def get(
         self, topic: str, queue_id: int, offset: int, count: int, selection: Selection

@@ -94,7 +94,7 @@ class PopProcessor:
         self._long_polling = state.long_polling
         self._checkpoints = checkpoints
         self._orders = orders
-        self._config = state.config
+        self._live = state.live
         self._traffic = state.traffic
         self._now_ms = state.system.clock.now_ms
         self._numbers = count()
@@ -175,7 +175,7 @@ class PopProcessor:
     def _check(self, header: _Header) -> None:
         group = self._groups.require(header.consumer_group)
         topic = self._topics.require(header.topic)
-        readable = self._config.permission & topic.perm & Permission.READ
+        readable = self._live.current.permission & topic.perm & Permission.READ
         if not readable or not group.consume_enable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -245,7 +245,7 @@ class PopProcessor:
                 offset,
                 taken.pop_time,
                 header.invisible_time,
-                self._config.name,
+                self._live.current.name,
                 set(offsets),
                 taken.revive_queue,
             )

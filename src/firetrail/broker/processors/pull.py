@@ -46,7 +46,7 @@ class PullProcessor:
         self._clients = state.clients
         self._offsets = state.offsets
         self._long_polling = state.long_polling
-        self._config = state.config
+        self._live = state.live
         self._count_get = state.traffic.count_get
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
@@ -74,7 +74,7 @@ class PullProcessor:
     # -- checks -------------------------------------------------------------------------------
 
     def _check(self, header: PullHeader) -> None:
-        if not self._config.permission & _READ:
+        if not self._live.current.permission & _READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
         group = self._groups.require(header.consumer_group)
         if not group.consume_enable:
@@ -157,8 +157,8 @@ class PullProcessor:
     ) -> None:
         milliseconds = (
             header.suspend_timeout_millis
-            if self._config.long_polling
-            else self._config.short_polling_ms
+            if self._live.current.long_polling
+            else self._live.current.short_polling_ms
         )
 
         def wake(is_over: bool) -> bool:

@@ -30,6 +30,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
+from firetrail.settings.table import Live
 
 LANGUAGES = {language.value: language.name for language in Language}
 
@@ -91,12 +92,12 @@ class Clients:
         topics: TopicTable,
         groups: GroupTable,
         now: Callable[[], float],
-        config: BrokerConfig,
+        config: Live[BrokerConfig],
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._now = now
-        self._config = config
+        self._live = config
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
         self._groups_by_connection: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
@@ -171,7 +172,7 @@ class Clients:
     def _check(self, connection: Connection, request: Command) -> Command:
         """Check whether the broker supports the filter expression of a consumer."""
         wanted = CheckClientBody.decode(request.content).subscription_data
-        parsed(self._config, wanted.sub_string, wanted.expression_type)
+        parsed(self._live.current, wanted.sub_string, wanted.expression_type)
         return request.answer()
 
     # -- leaving ------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class Clients:
 
     def expire(self) -> None:
         """Close the connections of clients that have been silent for too long."""
-        oldest = self._now() - self._config.client_expiry_ms / 1000
+        oldest = self._now() - self._live.current.client_expiry_ms / 1000
         silent = [
             client.connection
             for clients in (*self.producers.values(), *(g.clients for g in self.consumers.values()))

@@ -20,6 +20,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
+from firetrail.settings.table import Live
 from firetrail.system import SYSTEM
 
 PAUSE_FACTOR = 10
@@ -39,12 +40,12 @@ class Registration:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: Live[BrokerConfig],
         address: str,
         topics: Callable[[Iterable[TopicConfig] | None], TopicConfigTable],
         name_server: NameServer | None,
     ) -> None:
-        self._config = config
+        self._live = config
         self._address = address
         self._topics = topics
         self._name_server = name_server
@@ -60,7 +61,7 @@ class Registration:
     async def start(self) -> None:
         """Register with all name servers; retry later with those that cannot be reached."""
         self._register_here()
-        if self._config.name_servers:
+        if self._live.current.name_servers:
             await self._register_all()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -98,7 +99,7 @@ class Registration:
 
     async def _ask_route(self, topic: str) -> TopicRouteData | None:
         header = TopicHeader(topic, True)
-        for address in self._config.name_servers:
+        for address in self._live.current.name_servers:
             command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
             try:
                 answer = await self._client.ask(address, command)
@@ -117,7 +118,9 @@ class Registration:
             await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
         if self._name_server is not None:
             self._name_server.unregister_local(
-                name=self._config.name, address=self._address, broker_id=self._config.broker_id
+                name=self._live.current.name,
+                address=self._address,
+                broker_id=self._live.current.broker_id,
             )
         await self._client.close()
 
@@ -125,11 +128,11 @@ class Registration:
         self._scheduled = False
         if self._name_server is not None:
             self._name_server.register_local(
-                cluster=self._config.cluster,
-                name=self._config.name,
+                cluster=self._live.current.cluster,
+                name=self._live.current.name,
                 address=self._address,
                 topics=self._topics(self._changes.values() if self._changes is not None else None),
-                broker_id=self._config.broker_id,
+                broker_id=self._live.current.broker_id,
                 complete=self._changes is None,
             )
 
@@ -155,7 +158,7 @@ class Registration:
                 await asyncio.sleep(PAUSE_FACTOR * await self._register_all(self._absent))
 
     def _next_due(self) -> float:
-        return asyncio.get_running_loop().time() + self._config.register_interval_ms / 1000
+        return asyncio.get_running_loop().time() + self._live.current.register_interval_ms / 1000
 
     async def _register_all(self, addresses: Iterable[str] | None = None) -> float:
         """Register all topics; return how many seconds encoding them took.
@@ -172,18 +175,19 @@ class Registration:
     async def _send_to_all(
         self, code: RequestCode, body: bytes, addresses: Iterable[str] | None = None
     ) -> None:
+        config = self._live.current
         header = RegisterBrokerHeader(
-            self._config.name,
+            config.name,
             self._address,
-            self._config.cluster,
-            self._config.broker_id,
+            config.cluster,
+            config.broker_id,
             ha_server_addr=self._address,
             body_crc32=checksum(body),
         )
         await asyncio.gather(
             *(
                 self._send(address, Command(code, header.encode(), body))
-                for address in list(self._config.name_servers if addresses is None else addresses)
+                for address in list(config.name_servers if addresses is None else addresses)
             )
         )
 

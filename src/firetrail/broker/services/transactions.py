@@ -76,7 +76,7 @@ class Transactions:
         self._topics = state.topics
         self._offsets = state.offsets
         self._clients = state.clients
-        self._config = state.config
+        self._live = state.live
         self._now_ms = state.system.clock.now_ms
         self._open: dict[int, Half] = {}
         self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
@@ -91,10 +91,10 @@ class Transactions:
 
     def half(self, message: Message) -> Message:
         """Return the half message to store for a message; RequestError if they are refused."""
-        if self._config.reject_transactions:
+        if self._live.current.reject_transactions:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.name}] sending transaction message is forbidden",
+                f"the broker[{self._live.current.name}] sending transaction message is forbidden",
             )
         changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
         return Message(
@@ -291,7 +291,7 @@ class Transactions:
 
         While it waits, its record is not read, unless it is too far back.
         """
-        check_max = self._config.transaction_check_max
+        check_max = self._live.current.transaction_check_max
         kept_h = self._store.config.file_reserved_hours
         if half.checks >= check_max:
             await self._give_up(half, f"after {check_max} checks")
@@ -323,7 +323,7 @@ class Transactions:
 
     def _immunity_ms(self, half: Half) -> int:
         own = half.immunity_ms
-        return self._config.transaction_timeout_ms if own is None else own
+        return self._live.current.transaction_timeout_ms if own is None else own
 
     async def _give_up(self, half: Half, why: str) -> None:
         record = self._stored(half)

@@ -16,6 +16,7 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupTable,
 )
 from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.table import Live
 
 SYSTEM_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = (
@@ -34,8 +35,10 @@ _NO_READING = 1 << 2
 class GroupTable:
     """The table of consumer groups by name."""
 
-    def __init__(self, file: ConfigFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
-        self._config = config
+    def __init__(
+        self, file: ConfigFile, config: Live[BrokerConfig], now_ms: Callable[[], int]
+    ) -> None:
+        self._live = config
         self._now_ms = now_ms
         kept = file.load(SubscriptionGroupTable)
         self._groups = dict(kept.subscription_group_table)
@@ -60,7 +63,7 @@ class GroupTable:
         if group is not None:
             return group
         check_group(name)
-        if not self._config.auto_create_groups and not name.startswith(SYSTEM_PREFIX):
+        if not self._live.current.auto_create_groups and not name.startswith(SYSTEM_PREFIX):
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist; create it first",
@@ -95,7 +98,7 @@ class GroupTable:
             for name, time in popped
             if name not in self._groups and time >= self._version.timestamp
         }
-        if lost and self._config.auto_create_groups:
+        if lost and self._live.current.auto_create_groups:
             self.put(SubscriptionGroupConfig(name) for name in sorted(lost))
 
     def remove(self, name: str) -> None:

@@ -21,6 +21,7 @@ from firetrail.format.names import (
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import Permission, ResponseCode
 from firetrail.remoting.headers import SendHeader
+from firetrail.settings.table import Live
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -63,18 +64,18 @@ class TopicTable:
     def __init__(
         self,
         file: ConfigFile,
-        config: BrokerConfig,
+        config: Live[BrokerConfig],
         delay_levels: int,
         now_ms: Callable[[], int],
     ) -> None:
-        self._config = config
+        self._live = config
         self._now_ms = now_ms
         kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
         self.version = kept.data_version
-        self.revive = f"{REVIVE_PREFIX}{config.cluster}"
+        self.revive = f"{REVIVE_PREFIX}{config.current.cluster}"
         """The internal topic that records pops and acknowledgements."""
-        self.system = SYSTEM_TOPICS | {config.cluster, config.name, self.revive}
+        self.system = SYSTEM_TOPICS | {config.current.cluster, config.current.name, self.revive}
         self._saver = Saver(file, self.content)
         self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
         self.has_light_queues = False
@@ -83,30 +84,30 @@ class TopicTable:
         self._create_system_topics()
 
     def _create_system_topics(self) -> None:
-        reply = reply_topic(self._config.cluster)
+        reply = reply_topic(self._live.current.cluster)
         inherited = READ_WRITE | Permission.INHERIT
-        queues = self._config.default_topic_queues
+        queues = self._live.current.default_topic_queues
         wanted = {
             SELF_TEST_TOPIC: (1, READ_WRITE),
             BENCHMARK_TOPIC: (1024, READ_WRITE),
-            self._config.cluster: (16, inherited),
-            self._config.name: (1, inherited),
+            self._live.current.cluster: (16, inherited),
+            self._live.current.name: (1, inherited),
             OFFSET_MOVED_TOPIC: (1, READ_WRITE),
             SCHEDULE_TOPIC: (self._delay_levels, READ_WRITE),
             reply: (1, READ_WRITE),
             HALF_TOPIC: (1, READ_WRITE),
             OP_TOPIC: (1, READ_WRITE),
-            self.revive: (self._config.revive_queues, Permission.READ),
+            self.revive: (self._live.current.revive_queues, Permission.READ),
         }
-        if self._config.auto_create_topics:
+        if self._live.current.auto_create_topics:
             wanted[AUTO_CREATE_TOPIC] = (queues, inherited)
         elif AUTO_CREATE_TOPIC in self._topics:
             # Left over from a time when auto-creation was on. RocketMQ keeps it, without INHERIT.
             self._topics[AUTO_CREATE_TOPIC] = replace(
                 self._topics[AUTO_CREATE_TOPIC], perm=int(READ_WRITE)
             )
-        if self._config.trace_topic:
-            wanted[self._config.trace_topic_name] = (1, READ_WRITE)
+        if self._live.current.trace_topic:
+            wanted[self._live.current.trace_topic_name] = (1, READ_WRITE)
         for name, (count, perm) in wanted.items():
             if name not in self._topics:
                 self._topics[name] = TopicConfig(name, count, count, int(perm))
@@ -153,7 +154,7 @@ class TopicTable:
             chosen = self.content().topic_config_table
         else:
             chosen = {topic.topic_name: topic for topic in topics}
-        permission = self._config.permission
+        permission = self._live.current.permission
         if permission & READ_WRITE != READ_WRITE:
             chosen = {
                 name: replace(topic, perm=topic.perm & permission) for name, topic in chosen.items()

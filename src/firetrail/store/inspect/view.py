@@ -39,6 +39,7 @@ from firetrail.format.names import (
     queue_folder,
 )
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.settings.table import Live
 from firetrail.storage.parallel import each
 from firetrail.storage.queue import usual_size
 from firetrail.store.config import StoreConfig
@@ -160,7 +161,7 @@ class StoreView:
         self.end, self.last_record = self._find_end() if known is None else known.end
         self.log.end_at(self.end)
         self.config = self._adopt_sizes(config)
-        self.reader = Reader(self.log, self.queues, self.index, self.config)
+        self.reader = Reader(self.log, self.queues, self.index, Live(self.config))
 
     @classmethod
     def open(

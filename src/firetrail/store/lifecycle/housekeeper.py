@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from firetrail.errors import DiskFullError
+from firetrail.settings.table import Live
 from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.index.index import Index
@@ -44,7 +45,7 @@ class Housekeeper:
         watermark_file: WatermarkFile,
         retention: Retention,
         inventory: InventoryFile,
-        config: StoreConfig,
+        config: Live[StoreConfig],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._log = log
@@ -54,7 +55,7 @@ class Housekeeper:
         self._file = watermark_file
         self._retention = retention
         self._inventory = inventory
-        self._config = config
+        self._live = config
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
         self._stop = threading.Event()
@@ -80,7 +81,7 @@ class Housekeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = self._config.consume_queue_flush_interval_ms / 1000
+        pause = self._live.current.consume_queue_flush_interval_ms / 1000
         try:
             while not self._stop.wait(pause):
                 try:
@@ -101,7 +102,7 @@ class Housekeeper:
         if self._failed:
             return
         now = self._clock.monotonic()
-        config = self._config
+        config = self._live.current
         if self._is_time_to_finish((now - self._last_thorough) * 1000):
             self._last_thorough = now
             self.flush_derived(self._stop.is_set)  # a stop continues it, within its own time limit
@@ -131,7 +132,7 @@ class Housekeeper:
 
         With few queues that is cheap: it is done when dispatch is idle, or every few seconds.
         """
-        if waited_ms >= self._config.consume_queue_flush_thorough_interval_ms:
+        if waited_ms >= self._live.current.consume_queue_flush_thorough_interval_ms:
             return True
         if len(self._queues.dirty) > FEW_QUEUES:
             return False

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from firetrail.format.names import OFFSET_MAX
+from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
@@ -39,14 +40,14 @@ class Retention:
         queues: QueueTable,
         index: Index | None,
         gate: Gate,
-        config: StoreConfig,
+        config: Live[StoreConfig],
         settled: Callable[[], int],
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
         self._gate = gate
-        self._config = config
+        self._live = config
         self._settled = settled
         self.guard = threading.Lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
@@ -59,7 +60,7 @@ class Retention:
     def round(self) -> int:
         """Check clock and disk, and delete what may go; return how many log files were deleted."""
         used = self._system.files.used_ratio(self._log.queue.folder.parent)
-        config = self._config
+        config = self._live.current
         self._watch_disk(used)
         forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
         due = used > config.disk_max_used_ratio or self._is_hour()
@@ -81,7 +82,7 @@ class Retention:
 
     def _sweep(self) -> None:
         """Remove files that could not be removed before because they were still being read."""
-        grace_ms = self._config.destroy_forcibly_after_ms
+        grace_ms = self._live.current.destroy_forcibly_after_ms
         for files in self._waiting:
             files.sweep(grace_ms)
         self._waiting = {files for files in self._waiting if files.has_retired}
@@ -93,7 +94,7 @@ class Retention:
         queue = self._log.queue
         removed = settled = 0
         archived = self._archived()
-        while removed < self._config.delete_batch_max and len(queue.segments) > 1:
+        while removed < self._live.current.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
             if not (forced or self._is_expired(oldest)) or oldest.end > archived:
                 break
@@ -103,16 +104,16 @@ class Retention:
             if oldest.end >= settled:
                 break
             if removed:
-                self._system.clock.sleep_ms(self._config.delete_interval_ms)
+                self._system.clock.sleep_ms(self._live.current.delete_interval_ms)
             self._log_removal(oldest, forced)
-            queue.retire_first(self._config.destroy_forcibly_after_ms)
+            queue.retire_first(self._live.current.destroy_forcibly_after_ms)
             removed += 1
         if removed and queue.has_retired:
             self._waiting.add(queue)
         return removed
 
     def _log_removal(self, segment: Segment, forced: str) -> None:
-        hours = self._config.file_reserved_hours
+        hours = self._live.current.file_reserved_hours
         expired = self._is_expired(segment)
         changed_ms = self._system.files.modified_ms(segment.path)
         age_ms = max(self._system.clock.now_ms() - changed_ms, 0)
@@ -130,20 +131,20 @@ class Retention:
 
     def _archived(self) -> int:
         """Return the position before which files may be deleted as far as lakes are concerned."""
-        if not self._config.delete_archived_only:
+        if not self._live.current.delete_archived_only:
             return OFFSET_MAX
         return archived_offset(self._system, self._log.queue.folder.parent)
 
     def _watch_disk(self, used: float) -> None:
         """Refuse puts above the warning ratio; accept them again below the cleaning ratio."""
-        if used > self._config.disk_warning_ratio:
+        if used > self._live.current.disk_warning_ratio:
             self._gate.shut(Closure.DISK_FULL, f"{used:.0%} of the file system is used")
-        elif used <= self._config.disk_clean_forcibly_ratio:
+        elif used <= self._live.current.disk_clean_forcibly_ratio:
             self._gate.lift(Closure.DISK_FULL)
 
     def _is_hour(self) -> bool:
         now = datetime.fromtimestamp(self._system.clock.now_ms() / 1000)
-        return now.hour in self._config.delete_when
+        return now.hour in self._live.current.delete_when
 
     def _is_expired(self, segment: Segment) -> bool:
         """Return whether the file was last modified long enough ago.
@@ -155,14 +156,14 @@ class Retention:
         passed_ms = int((clock.monotonic() - self._opened_at) * 1000)
         now_ms = min(clock.now_ms(), self._opened_ms + passed_ms)
         changed_ms = self._system.files.modified_ms(segment.path)
-        return now_ms >= changed_ms + self._config.file_reserved_hours * HOUR_MS
+        return now_ms >= changed_ms + self._live.current.file_reserved_hours * HOUR_MS
 
     def _follow(self) -> None:
         """Let queues and index begin where the log begins now."""
         log_min = self._log.min_offset
         if log_min == self._followed:
             return
-        grace_ms = self._config.destroy_forcibly_after_ms
+        grace_ms = self._live.current.destroy_forcibly_after_ms
         for queue in self._queues.all():
             if queue.delete_expired(log_min, grace_ms) and queue.files.has_retired:
                 self._waiting.add(queue.files)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from firetrail.settings.table import Live
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
 
@@ -115,12 +116,12 @@ class LogFlusher:
     def __init__(
         self,
         log: CommitLog,
-        config: StoreConfig,
+        config: Live[StoreConfig],
         on_progress: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._log = log
-        self._config = config
+        self._live = config
         self._on_progress = on_progress
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
@@ -159,7 +160,7 @@ class LogFlusher:
             self._tell_waiters()
 
     def _run(self) -> None:
-        sync_mode = self._config.flush is FlushMode.SYNC
+        sync_mode = self._live.current.flush is FlushMode.SYNC
         try:
             while not self._stopping:
                 try:
@@ -194,14 +195,14 @@ class LogFlusher:
         self._awake = True
 
     def _pause_s(self) -> float:
-        config = self._config
+        config = self._live.current
         if config.write_buffer_pool:
             return min(config.commit_interval_ms, config.flush_interval_ms) / 1000
         return config.flush_interval_ms / 1000
 
     def _commit_and_flush(self) -> bool:
         """Commit and sync what is due; everything at the thorough interval or for a waiter."""
-        config = self._config
+        config = self._live.current
         now = self._clock.monotonic()
         thorough = (now - self._last_thorough) * 1000 >= config.flush_thorough_interval_ms
         if thorough or self._waiters:
@@ -212,8 +213,8 @@ class LogFlusher:
         return self._log.flush(config.flush_least_pages) or committed
 
     def _least_pages_to_commit(self, now: float) -> int:
-        if (now - self._last_commit) * 1000 < self._config.commit_thorough_interval_ms:
-            return self._config.commit_least_pages
+        if (now - self._last_commit) * 1000 < self._live.current.commit_thorough_interval_ms:
+            return self._live.current.commit_least_pages
         self._last_commit = now
         return 0
 

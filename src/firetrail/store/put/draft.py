@@ -185,9 +185,9 @@ class Drafter:
                 INNER_MULTI_DISPATCH,
                 "messages of a batch cannot name light queues; send them one by one",
             )
-        if len(batch.body) > self._config.max_message_size:
+        if len(batch.body) > self.rules.body_max:
             raise IllegalMessageError(
-                "batch", f"it has {len(batch.body)} bytes, at most {self._config.max_message_size}"
+                "batch", f"it has {len(batch.body)} bytes, at most {self.rules.body_max}"
             )
         body = bytes(without_crcs(batch.body))
         shared = without_crc(batch.shared_properties)
@@ -206,11 +206,11 @@ class Drafter:
         except FormatError as error:
             raise IllegalMessageError("batch", str(error)) from error
         room = self._config.commit_log_file_size - layout.BLANK.size
-        if largest > self._config.max_record_size or size > room:
+        if largest > self.rules.record_max or size > room:
             raise IllegalMessageError(
                 "batch",
                 f"its records have {size} bytes, the largest {largest}; at most {room} and "
-                f"{self._config.max_record_size} are allowed",
+                f"{self.rules.record_max} are allowed",
             )
         return BatchDraft(
             topic,
