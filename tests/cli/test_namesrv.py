@@ -35,7 +35,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert said.strip() == (
         f"firetrail: {conf} line 1: rocketmqHome has no effect: "
-        "the place of files is given by kvConfigPath"
+        "kvConfigPath sets the location of the only file"
     )
 
 
