@@ -220,7 +220,7 @@ class _SplitReader:
             yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))
 
     def _look_up(self, log: ViewLog, units: bytes, chooser: Chooser) -> Iterator[pa.RecordBatch]:
-        """The records that units point to."""
+        """Yield the records that units point to."""
         first, count = 0, len(units) // UNIT_SIZE
         columns = Columns(min(count, ROWS_PER_BATCH))
         while first < count:

@@ -17,8 +17,8 @@ ROWS_MAX = 200
 _WIDTH, _HEIGHT = 1100, 46
 
 
-def render(report: CheckReport, made: datetime) -> str:
-    """Return the page; ``made`` is the time shown in its footer."""
+def render(report: CheckReport, created: datetime) -> str:
+    """Return the page; ``created`` is the time shown in its footer."""
     name = report.store.rstrip("/").rsplit("/", 1)[-1]
     return page(
         brand="Firetrail audit",
@@ -27,7 +27,7 @@ def render(report: CheckReport, made: datetime) -> str:
         tiles=_tiles(report),
         sections=_sections(report),
         store=report.store,
-        made=made,
+        created=created,
         note="Offsets are bytes; those in the log are physical offsets.",
     )
 

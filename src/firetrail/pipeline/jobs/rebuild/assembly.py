@@ -96,7 +96,7 @@ class Assembly(NamedTuple):
     files: list[QueueFiles | IndexFiles]
 
 
-class Made(NamedTuple):
+class AssembledFiles(NamedTuple):
     """Files that a task has written on a worker, relative to ``folder``, with their sizes."""
 
     folder: str
@@ -104,13 +104,13 @@ class Made(NamedTuple):
     worker: str
 
 
-def assemble(task: Assembly) -> Made:
+def assemble(task: Assembly) -> AssembledFiles:
     """Write the files of a task."""
     check_shared(task.folder)
     folder = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     staged = StagedFiles()
-    made: list[tuple[str, int]] = []
+    assembled: list[tuple[str, int]] = []
     for wanted in task.files:
         paths = wanted.write(folder, staged)
-        made += ((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
-    return Made(str(folder), made, worker_name())
+        assembled += ((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
+    return AssembledFiles(str(folder), assembled, worker_name())

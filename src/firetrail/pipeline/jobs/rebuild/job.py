@@ -26,9 +26,9 @@ from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
 from firetrail.pipeline.jobs.rebuild.arrangement import index_files, queue_files, shared_out
 from firetrail.pipeline.jobs.rebuild.assembly import (
+    AssembledFiles,
     Assembly,
     IndexFiles,
-    Made,
     QueueFiles,
     assemble,
 )
@@ -126,8 +126,8 @@ def make(
         ]
         slots = spark.sparkContext.defaultParallelism
         tasks = [Assembly(str(parts), group) for group in shared_out(wanted, slots)]
-        made = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
-        queues, index = _gather(files, building, made)
+        assembled = run_tasks(spark, assemble, tasks, name="rebuild: writing queues and index")
+        queues, index = _gather(files, building, assembled)
         files.remove_tree(pieces)
         files.remove_tree(parts)
     messages = sum(part.messages for part in derived)
@@ -200,17 +200,17 @@ def _parts(view: StoreView, slots: int) -> Iterator[tuple[Segment, int, int]]:
             start = cut
 
 
-def _gather(files: Files, building: Path, made: list[Made]) -> tuple[int, int]:
+def _gather(files: Files, building: Path, assembled: list[AssembledFiles]) -> tuple[int, int]:
     """Move the files of all tasks into one folder, durably; return (queues, index files)."""
     folders: dict[Path, int] = {}
-    for part in made:
+    for part in assembled:
         for name, size in part.files:
-            path, made_path = building / name, Path(part.folder) / name
-            check_arrived(made_path, size, part.worker)
+            path, written_path = building / name, Path(part.folder) / name
+            check_arrived(written_path, size, part.worker)
             if path.parent not in folders:
                 path.parent.mkdir(parents=True, exist_ok=True)
             folders[path.parent] = folders.get(path.parent, 0) + 1
-            made_path.rename(path)
+            written_path.rename(path)
     for folder in sorted({folder for path in folders for folder in (path, *path.parents)}):
         if folder.is_relative_to(building):
             files.sync_folder(folder)

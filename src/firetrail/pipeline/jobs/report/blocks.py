@@ -25,12 +25,12 @@ def page(
     tiles: Iterable[str],
     sections: Iterable[str],
     store: str,
-    made: datetime,
+    created: datetime,
     note: str,
 ) -> str:
     """Return a page about a store; ``brand`` is the kind of page and ``head`` the store's name."""
     template = Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    when = made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    when = created.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return template.substitute(
         title=escape(f"{head} · {brand}"),
         brand=escape(brand),
@@ -38,7 +38,7 @@ def page(
         subtitle=escape(subtitle),
         tiles="".join(tiles),
         sections="\n".join(sections),
-        footer=f"Made by Firetrail {version('firetrail')} on {when} from "
+        footer=f"Created by Firetrail {version('firetrail')} on {when} from "
         f"<code>{escape(store)}</code>. {escape(note)}",
     )
 

@@ -19,8 +19,8 @@ _GROUPS_MAX = 6
 _SKEW_HIGHLIGHTED = 1.5
 
 
-def render(figures: Figures, made: datetime) -> str:
-    """Return the page; ``made`` is the time shown in its footer."""
+def render(figures: Figures, created: datetime) -> str:
+    """Return the page; ``created`` is the time shown in its footer."""
     name = figures.store.rstrip("/").rsplit("/", 1)[-1]
     return page(
         brand="Firetrail report",
@@ -29,7 +29,7 @@ def render(figures: Figures, made: datetime) -> str:
         tiles=_tiles(figures),
         sections=_sections(figures),
         store=figures.store,
-        made=made,
+        created=created,
         note="Times are UTC; numbers of messages are records in the log.",
     )
 
