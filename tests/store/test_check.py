@@ -291,6 +291,35 @@ class TestFiles:
         assert found(report) == [(f"commitlog/{8192:020}", 0, 8192, ProblemKind.FILE_MISSING)]
         assert report.messages == len(records(root))
 
+    @pytest.mark.parametrize("name", ["v4-rolled", "ours"])
+    def test_a_log_without_files(self, name: str, tmp_path: Path, ours: Path) -> None:
+        """The volume of the log is not mounted: the queues are right, and nothing else is."""
+        root = ours if name == "ours" else copy_of(name, tmp_path)
+        end = checked(root).end_offset
+        shutil.rmtree(root / "commitlog")
+        (root / "commitlog").mkdir()
+        report = checked(root)
+        assert found(report) == [("commitlog", 0, 0, ProblemKind.LOG_END)]
+        assert report.problems[0].detail == (
+            f"the log has no file, although it had messages up to {end}"
+        )
+        assert report.advice is not None and "put the files of the log back" in report.advice
+        assert "rebuild-derived" not in report.advice
+
+    def test_a_log_without_files_that_only_the_checkpoint_knows(self, v4: Path) -> None:
+        for name in ("commitlog", "consumequeue", "index"):
+            shutil.rmtree(v4 / name)
+        (v4 / "commitlog").mkdir()
+        (problem,) = checked(v4).problems
+        assert problem.kind is ProblemKind.LOG_END
+        assert "although the checkpoint has a message stored at" in problem.detail
+
+    def test_a_new_store_has_no_log_yet(self, tmp_path: Path) -> None:
+        with Store.open(tmp_path / "new", small_config()):
+            pass
+        assert not list((tmp_path / "new" / "commitlog").iterdir())
+        assert checked(tmp_path / "new").ok
+
     def test_an_overlap(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         shutil.copy(root / LOG, root / "commitlog" / f"{100:020}")

@@ -10,6 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
+from firetrail.store.inspect.tail import check_end
 from firetrail.store.repair.rebuild import Rebuilt, check_outside, rebuild
 
 DESCRIPTION = """\
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Rebuild, and say what was made."""
     check_outside(args.store, args.into)
     with open_view(args.store) as view:
+        check_end(view)
         progress = Progress("rebuilding", view.end - view.log.min_offset)
         try:
             made = rebuild(view, args.into, args.delay_levels, progress)

@@ -17,6 +17,10 @@ LOG_REMEDY = (
     "salvage STORE --into DIR', or end the log before the damage with 'firetrail fsck STORE "
     "--repair truncate-log'"
 )
+PUT_LOG_BACK = (
+    "put the files of the log back (is the volume of the folder commitlog mounted?), or restore "
+    "them from a copy"
+)
 DERIVED_REMEDY = (
     "restore the file from a copy, or rebuild queues and index from the log with 'firetrail fsck "
     "STORE --repair rebuild-derived'"
@@ -121,6 +125,8 @@ MOVE_IT = "move it out of the store"
 def advice(problems: Iterable[Problem], store: str) -> str | None:
     """Return how a store with these problems is repaired; None if there are none."""
     found = list(problems)
+    if any(problem.file == COMMIT_LOG for problem in found):
+        return f"{PUT_LOG_BACK}, and check again"
     manual = filter(_needs_manual_repair, found)
     by_hand = list(dict.fromkeys(problem.file for problem in manual))
     if by_hand:  # other problems may result from these
@@ -129,14 +135,23 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
         return f"correct by hand, or restore from a copy, and check again: {shown}{more}"
     if any(_is_in(COMMIT_LOG, problem) for problem in found):
         return (
-            f"'firetrail salvage {store} --into DIR' copies every good message to a new store; "
-            f"'firetrail fsck {store} --repair truncate-log' drops all from the first damage on"
+            f"{_put_back_first(found)}'firetrail salvage {store} --into DIR' copies every good "
+            f"message to a new store; 'firetrail fsck {store} --repair truncate-log' drops all "
+            "from the first damage on"
         )
     if any(not _is_in(CONFIG, problem) for problem in found):
         return f"'firetrail fsck {store} --repair rebuild-derived' rebuilds queues and index"
     if found:
         return "restore the files of the broker from a copy"
     return None
+
+
+def _put_back_first(problems: list[Problem]) -> str:
+    """Return the beginning of the advice for a log that lacks files."""
+    absent = (ProblemKind.LOG_END, ProblemKind.FILE_MISSING)
+    if any(_is_in(COMMIT_LOG, each) and each.kind in absent for each in problems):
+        return "if log files were moved away, put them back and check again; otherwise "
+    return ""
 
 
 def _is_in(folder: str, problem: Problem) -> bool:

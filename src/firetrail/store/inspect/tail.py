@@ -18,11 +18,18 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
+from firetrail.store.inspect.problems import (
+    KIND_OF_STOP,
+    LOG_REMEDY,
+    PUT_LOG_BACK,
+    ProblemKind,
+)
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.log.scan import find_record
 from firetrail.store.log.walk import Damage, explain
 
@@ -45,7 +52,10 @@ class Tail(NamedTuple):
 
 def read_tail(view: StoreView) -> Tail:
     """Classify what follows the end of the log; nothing in a live store, which may write there."""
-    if view.state is StoreState.OPEN or not view.log.segments:
+    if not view.log.segments:
+        lost = _lost_log(view)
+        return Tail(TailKind.NOTHING if lost is None else TailKind.DAMAGED, lost)
+    if view.state is StoreState.OPEN:
         return Tail(TailKind.NOTHING, None)
     found = _look_at_end(view)
     if _is_missed(view, found):
@@ -55,6 +65,21 @@ def read_tail(view: StoreView) -> Tail:
     if found is None:
         return Tail(TailKind.NOTHING, None)
     return Tail(TailKind.TORN if view.state is StoreState.CRASHED else TailKind.STALE, found)
+
+
+def check_end(view: StoreView) -> None:
+    """Raise StoreDamagedError if the log ends before what was known to be in it."""
+    tail = read_tail(view)
+    if tail.kind is not TailKind.DAMAGED or tail.found is None:
+        return
+    remedy = LOG_REMEDY if view.log.segments else PUT_LOG_BACK
+    raise StoreDamagedError(
+        str(tail.found.path),
+        tail.found.position,
+        tail.found.physical_offset,
+        tail.found.detail,
+        f"nothing was changed; {remedy}",
+    )
 
 
 def is_torn(view: StoreView, damage: Damage) -> bool:
@@ -131,12 +156,31 @@ def _was_on_disk(view: StoreView, offset: int) -> bool:
     return stop is Stop.LIMIT and (columns.row(0)["store_time"] <= view.checkpoint.physic_timestamp)
 
 
+def _lost_log(view: StoreView) -> Damage | None:
+    """Return the damage if the log has no file although it had messages."""
+    known = _known_end(view)
+    if view.watermark is None:  # otherwise it is newer than the inventory
+        known = max(known, read_inventory(view.system, view.root).durable_offset)
+    if known > 0:
+        knowledge = f"it had messages up to {known}"
+    elif view.checkpoint.physic_timestamp > 0:
+        knowledge = f"the checkpoint has a message stored at {view.checkpoint.physic_timestamp}"
+    else:
+        return None
+    detail = f"the log has no file, although {knowledge}"
+    return Damage(view.log.folder, 0, 0, ProblemKind.LOG_END, detail, None)
+
+
+def _known_end(view: StoreView) -> int:
+    """Return how far queues, index and watermark say that the log reached."""
+    pointers = view.record_pointers()
+    known = max((pointer.physical_offset + (pointer.size or 0) for pointer in pointers), default=0)
+    return max(known, view.watermark.durable_offset if view.watermark is not None else 0)
+
+
 def _too_short(view: StoreView) -> Damage:
     segment = view.log.find(view.end) or view.log.segments[-1]
-    known = max((pointer.physical_offset for pointer in view.record_pointers()), default=0)
-    if view.watermark is not None:
-        known = max(known, view.watermark.durable_offset)
-    detail = f"the log ends here, although it had messages up to {max(known, view.end)}"
+    detail = f"the log ends here, although it had messages up to {max(_known_end(view), view.end)}"
     return Damage(
         segment.path, view.end - segment.base, view.end, ProblemKind.LOG_END, detail, None
     )

@@ -39,6 +39,7 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.store.inspect.problems import LOG_REMEDY
+from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.folder import FolderLock, check_is_store, stamped_folder
 from firetrail.store.lifecycle.inventory import read_inventory, take_stock, write_inventory
@@ -342,6 +343,7 @@ def check_log(view: StoreView) -> None:
 
     Bodies do not matter, because nothing is derived from them.
     """
+    check_end(view)
     faults = find_faults(view, Check.NONE)
     damage = faults.first(view)
     if damage is None or damage.physical_offset >= view.end:
@@ -359,7 +361,9 @@ def check_log(view: StoreView) -> None:
 
 
 def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
-    """Return the first damage of a log; raise StoreError if there is none."""
+    """Return the first damage of a log; raise StoreError if there is none, or no log file."""
+    if not view.log.segments:
+        check_end(view)
     damage = (faults or find_faults(view)).first(view)
     if damage is None:
         raise StoreError(f"{view.root}: the log is good to its end, so there is nothing to cut")

@@ -39,6 +39,7 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.index.tag_entries import has_tag_entries
+from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.lives import Lives
 from firetrail.store.repair.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
@@ -87,6 +88,7 @@ def rebuild(
         target = Path(into).absolute()
         check_outside(root, target)
         with StoreView.open(root) as view:
+            check_end(view)
             return make(spark, view, target, delays, on_progress)
     rebuilt: list[Rebuilt] = []
 
