@@ -1,4 +1,4 @@
-"""What the tests of fsck have in common."""
+"""Helpers for the tests of fsck."""
 
 from pathlib import Path
 

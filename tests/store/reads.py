@@ -1,4 +1,4 @@
-"""What the tests of reads have in common."""
+"""Helpers for the tests of reads."""
 
 from tests.helpers import put_all
 from tests.store.conftest import OpenStore

@@ -1,4 +1,4 @@
-"""What the tests of recovery have in common."""
+"""Helpers for the tests of recovery."""
 
 from pathlib import Path
 

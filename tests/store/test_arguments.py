@@ -184,7 +184,7 @@ def test_the_table_of_arguments_is_complete() -> None:
 def test_wrong_arguments_are_refused_by_name(
     name: str, wrong: str, store: Store, tmp_path: Path
 ) -> None:
-    """They are refused by the call itself, with an error that names the argument."""
+    """The call itself refuses them, with an error that names the argument."""
     method = getattr(store, name)
     needed = {
         each.name: GOOD.get(each.name, tmp_path / "other")
@@ -219,7 +219,7 @@ def test_wrong_arguments_are_refused_by_name(
 def test_wrong_message_fields_are_refused(
     field: str, values: tuple[Any, ...], store: Store
 ) -> None:
-    """What a message cannot have is refused when it is made, or when it is put."""
+    """Invalid values are refused when a message is created, or when it is put."""
     named = field.removesuffix("ies").removesuffix("s")
     for value in values:
         with pytest.raises((TypeError, ConfigError, IllegalMessageError), match=named):
@@ -275,7 +275,7 @@ class TestDropped:
 
 
 def test_the_signature_of_a_message() -> None:
-    """What help() and IDEs show is what the source says."""
+    """help() and IDEs show what the source says."""
     shown = inspect.signature(Message)
     source = Path(draft.__file__).with_name("draft.py")
     tree = ast.parse(source.read_text())

@@ -90,7 +90,7 @@ def test_a_bulk_append_creates_a_store(root: Path) -> None:
 
 @pytest.mark.parametrize("before", range(0, 24, 3))
 def test_a_bulk_append_continues_an_existing_log(root: Path, before: int) -> None:
-    """Wherever in a file the log ends."""
+    """The log may end anywhere in a file."""
     with Store.open(root, small_config()) as store:
         for number in range(before):
             store.put(Message("T", b"old %02d" % number + b"." * 100, queue_id=1))
@@ -162,7 +162,7 @@ class TestRefused:
         assert len(bodies_in(root)) == 5
         check(root)
 
-    def test_a_journal_that_is_none(self, root: Path) -> None:
+    def test_a_damaged_journal_is_refused(self, root: Path) -> None:
         append(root, MANY[:5])
         (root / "firetrail.sink").write_text("{")
         with pytest.raises(StoreError, match="it is unknown which batches were committed"):
@@ -195,7 +195,7 @@ class TestNumbers:
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Raised in place of the end of the process."""
 
 
 class DyingFiles(Files):
@@ -275,7 +275,7 @@ def die(bulk: BulkAppend) -> None:
 
 
 def outcome(image: Path, before: int) -> int:
-    """How many messages the store has then; with the same number again it has all."""
+    """Return how many messages the store has; after the same number again it has all."""
     again = image.with_name(f"{image.name}again")
     shutil.copytree(image, again)
     Store.open(image, small_config(), system=QUICK).close()

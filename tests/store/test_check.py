@@ -84,7 +84,7 @@ class TestGoodStores:
         assert report.torn_tail is not None
         assert report.torn_tail[:3] == (LOG, end, end)
 
-    def test_good_records_that_recovery_drops_are_told(self, tmp_path: Path) -> None:
+    def test_good_records_that_recovery_drops_are_reported(self, tmp_path: Path) -> None:
         with Store.open(tmp_path / "s", small_config()) as store:
             offsets = put_all(store, [b"x" * 50] * 20)
             root = crash_image(tmp_path / "s", tmp_path / "crashed")
@@ -249,7 +249,7 @@ class TestTheLog:
         assert report.ok
         assert [w[:4] for w in report.warnings] == [(LOG, second, second, ProblemKind.STORE_TIME)]
 
-    def test_old_bytes_behind_the_end_are_a_warning(self, v4: Path) -> None:
+    def test_old_bytes_after_the_end_are_a_warning(self, v4: Path) -> None:
         overwrite(v4 / LOG, 3137, (v4 / LOG).read_bytes()[100:266])
         report = checked(v4)
         assert report.ok
@@ -372,7 +372,7 @@ class TestFiles:
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_any_bit_of_any_file(name: str, tmp_path: Path) -> None:
-    """Whatever is flipped: a report, never an exception; and whole again when flipped back."""
+    """Any flipped bit gives a report, never an exception; flipped back, the store is good."""
     root = copy_of(name, tmp_path)
     rng = random.Random(name)
     paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]

@@ -86,7 +86,7 @@ class TestQueues:
         flip(root / self.QUEUE, 5 * 20 + 11)
         assert found(checked(root)) == [(self.QUEUE, 100, 0, ProblemKind.UNIT_STRAY)]
 
-    def test_a_topic_made_again_is_a_warning(self, tmp_path: Path) -> None:
+    def test_a_topic_created_again_is_a_warning(self, tmp_path: Path) -> None:
         """The Java store numbers its messages from 0 again."""
         with Store.open(tmp_path, small_config()) as store:
             put_all(store, [b"old"] * 3)
@@ -209,7 +209,7 @@ class TestMarks:
         at = CHECKPOINT.offsets[field]
         assert found(checked(v4)) == [("checkpoint", at, None, ProblemKind.CHECKPOINT_AHEAD)]
 
-    def test_a_checkpoint_that_is_none(self, v4: Path) -> None:
+    def test_a_checkpoint_that_cannot_be_read(self, v4: Path) -> None:
         flip(v4 / "checkpoint", 8, 7)
         assert found(checked(v4)) == [("checkpoint", 8, None, ProblemKind.CHECKPOINT_UNREADABLE)]
         truncate(v4 / "checkpoint", 100)
@@ -219,7 +219,7 @@ class TestMarks:
         assert report.ok
         assert [warning.kind for warning in report.warnings] == [ProblemKind.CHECKPOINT_MISSING]
 
-    def test_a_checkpoint_behind_the_watermark(self, ours: Path) -> None:
+    def test_a_checkpoint_older_than_the_watermark(self, ours: Path) -> None:
         content = (ours / "checkpoint").read_bytes()
         bit = next(b for b in range(64) if int.from_bytes(content[:8], "big") >> b & 1)
         flip(ours / "checkpoint", 7 - bit // 8, bit % 8)

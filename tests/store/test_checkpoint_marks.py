@@ -1,4 +1,4 @@
-"""What the checkpoint promises a Java store that has to recover from it."""
+"""The checkpoint as a Java store uses it that has to recover from it."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def headers(root: Path) -> list[IndexHeader]:
     return [decode_index_header(path.read_bytes()) for path in sorted((root / "index").iterdir())]
 
 
-def test_it_ends_before_the_index_file_that_is_being_filled(tmp_path: Path) -> None:
+def test_the_checkpoint_ends_before_the_unfilled_index_file(tmp_path: Path) -> None:
     checkpoint = fill(tmp_path, messages=7)
     full, last = headers(tmp_path)[1:]
     assert last.end_timestamp > full.end_timestamp
@@ -40,12 +40,12 @@ def test_it_ends_before_the_index_file_that_is_being_filled(tmp_path: Path) -> N
     assert checkpoint.physic_timestamp == last.end_timestamp
 
 
-def test_it_counts_an_index_file_that_is_just_full(tmp_path: Path) -> None:
+def test_the_checkpoint_covers_an_index_file_that_is_just_full(tmp_path: Path) -> None:
     checkpoint = fill(tmp_path, messages=6)
     assert checkpoint.index_timestamp == headers(tmp_path)[-1].end_timestamp
 
 
-def test_it_promises_nothing_while_the_first_index_file_is_being_filled(tmp_path: Path) -> None:
+def test_the_checkpoint_is_zero_until_an_index_file_is_full(tmp_path: Path) -> None:
     checkpoint = fill(tmp_path, messages=2)
     assert checkpoint[1:3] == (0, 0)
     assert checkpoint.logics_offset == 0

@@ -67,7 +67,7 @@ ROCKETMQ_DEFAULTS = {
     "maxMsgsNumBatch": "64",
     "defaultQueryMaxNum": "32",
 }
-"""As the configuration objects of RocketMQ 4.9.8 and 5.3.4 hold them."""
+"""The values in the configuration objects of RocketMQ 4.9.8 and 5.3.4."""
 
 OTHER_TEXT: dict[type, str] = {
     FlushMode: "SYNC_FLUSH",
@@ -283,7 +283,7 @@ def test_a_broker_conf_as_people_have_it(tmp_path: Path) -> None:
     assert ignored["brokerName"] == "has no effect: it belongs to the broker"
 
 
-def test_a_file_that_rocketmq_takes_is_taken() -> None:
+def test_a_file_that_rocketmq_accepts_is_accepted() -> None:
     loaded = StoreConfig.from_properties(
         "mappedFileSizeCommitLog=4096\ndiskSpaceWarningLevelRatio=40\nbrokerRole=SLAVE"
     )
@@ -295,7 +295,7 @@ def test_a_file_that_rocketmq_takes_is_taken() -> None:
     ]
 
 
-def test_the_name_of_a_file_is_not_taken_for_its_text() -> None:
+def test_the_name_of_a_file_is_not_mistaken_for_its_content() -> None:
     with pytest.raises(ConfigError, match="pass a Path for a file"):
         StoreConfig.from_properties("conf/broker.conf")
     assert StoreConfig.from_properties("").config == StoreConfig()
@@ -314,7 +314,7 @@ def test_the_name_of_a_file_is_not_taken_for_its_text() -> None:
         "serverWorkerThreads",
     ],
 )
-def test_keys_of_rocketmq_without_effect_are_told_from_misspelt_ones(key: str) -> None:
+def test_ignored_keys_of_rocketmq_differ_from_misspelt_ones(key: str) -> None:
     loaded = StoreConfig.from_mapping({key: "1"})
     assert [remark.key for remark in loaded.ignored] == [key]
     assert not loaded.unknown

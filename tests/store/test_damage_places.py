@@ -179,7 +179,7 @@ def test_reports_are_limited(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is remembered is bounded: with more ranges than that, some are reported again."""
+    """The memory of reported ranges is bounded: beyond it, some are reported again."""
     root, places = store_of
     for number in (3, 5, 7):
         KINDS["magic"](root, places[number])
@@ -196,8 +196,8 @@ def test_reports_are_limited(
     assert len(caplog.records) == 3
 
 
-def test_what_was_stored_and_is_not_there(store_of: tuple[Path, list[Place]]) -> None:
-    """A message that something waits for is damaged or expired, never just not there."""
+def test_a_stored_message_that_is_missing(store_of: tuple[Path, list[Place]]) -> None:
+    """A message that something waits for is damaged or expired, never just missing."""
     root, places = store_of
     KINDS["zeroed head"](root, places[40])
     with BrokerStore.open(root, CONFIG) as store:

@@ -111,8 +111,8 @@ def test_queues_that_never_get_a_message_are_not_waited_for(open_store: OpenStor
     eventually(lambda: store.dispatch_behind == 0)
 
 
-def test_what_waits_for_the_disk_holds_nobody_up(tmp_path: Path) -> None:
-    """Or an event loop would wait for syncs that it has not even asked for yet."""
+def test_messages_waiting_for_the_disk_delay_no_put(tmp_path: Path) -> None:
+    """Otherwise an event loop would wait for syncs that it has not even requested yet."""
     machine = Machine()
     config = small_config(flush=FlushMode.SYNC, log=1 << 16)
 

@@ -34,7 +34,7 @@ class TestFailedOpen:
         "operation",
         ["open", "map", "sync", "allocate", "write", "set_size", "sync_folder", "read", "names"],
     )
-    def test_leaves_nothing_behind_and_can_be_repeated(
+    def test_a_failed_opening_leaves_nothing_open(
         self, machine: Machine, root: Path, operation: str, clean: bool
     ) -> None:
         with Store.open(root, small_config(), system=machine.system) as store:
@@ -278,7 +278,7 @@ def test_a_program_that_ends_without_closing(root: Path) -> None:
         assert len(bodies(store)) >= 300
 
 
-def test_opening_and_closing_again_and_again_uses_nothing_up(root: Path) -> None:
+def test_repeated_opening_leaks_nothing(root: Path) -> None:
     def in_use() -> tuple[int, int, int]:
         maps = Path("/proc/self/maps").read_text().count(str(root))
         return len(os.listdir("/proc/self/fd")), maps, threading.active_count()

@@ -79,7 +79,9 @@ class TestStoresOfJava:
             rebuild(view, tmp_path / "new", DELAYS, lambda done: None)
         assert derived(tmp_path / "new") == derived(GOLDEN / NAME)
 
-    def test_derived_again_when_all_queues_are_gone(self, java_store: Path) -> None:
+    def test_light_queues_are_derived_again_when_all_queues_are_lost(
+        self, java_store: Path
+    ) -> None:
         shutil.rmtree(java_store / "consumequeue")
         with Store.open(java_store, StoreConfig().for_files(consume_queue_file_size=400)):
             pass
@@ -99,14 +101,14 @@ class TestStoresOfJava:
             assert bodies(store, A) == [*IN_A, 30]
 
     @pytest.mark.parametrize("torn", [b"\0" * 20, UNIT.struct.pack(77, 20, 3)])
-    def test_recovery_cuts_what_is_no_unit(self, java_store: Path, torn: bytes) -> None:
+    def test_recovery_removes_bytes_that_are_not_units(self, java_store: Path, torn: bytes) -> None:
         first = java_store / "consumequeue" / A / "0" / f"{0:020d}"
         overwrite(first, 5 * len(torn), torn)
         with Store.open(java_store) as store:
             assert bodies(store, A) == IN_A
         assert queues(java_store) == queues(GOLDEN / NAME)
 
-    def test_following_goes_on_behind_what_was_read(self, java_store: Path) -> None:
+    def test_following_continues_after_the_last_message(self, java_store: Path) -> None:
         with Store.open(java_store) as store:
             followed = store.follow(A, timeout=0.2)
             found = [next(followed) for _ in IN_A]

@@ -29,7 +29,7 @@ class TestByPlace:
         put_all(store, [b"x"])
         assert store.at(offset) is None
 
-    def test_the_end_mark_of_a_file_is_no_message(self, store: Store) -> None:
+    def test_the_end_mark_of_a_file_is_not_a_message(self, store: Store) -> None:
         put_all(store, numbered(2, 3000))
         size = store.get("T").size // 2
         assert store.log_range[1] == 4096 + size
@@ -97,7 +97,7 @@ class TestByKey:
         put_all(store, [b"x"], keys=["k", "k"], properties={"UNIQ_KEY": "k"})
         assert self.found(store, "k") == [b"x"]
 
-    def test_keys_of_equal_hash_are_told_apart(self, store: Store) -> None:
+    def test_keys_of_equal_hash_are_distinguished(self, store: Store) -> None:
         assert index_key_hash("T", "Aa") == index_key_hash("T", "BB")
         put_all(store, [b"first"], keys=["Aa"])
         put_all(store, [b"second"], keys=["BB"])
@@ -225,7 +225,9 @@ class TestByTime:
         assert store.offset_at("T", 0, START_MS, boundary) == 0
 
     @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_before_what_was_removed(self, open_store: OpenStore, boundary: Boundary) -> None:
+    def test_a_time_before_the_deleted_messages(
+        self, open_store: OpenStore, boundary: Boundary
+    ) -> None:
         store = beheaded(open_store)
         assert store.offset_at("T", 0, START_MS - 1000, boundary) == store.min_offset("T")
 

@@ -110,10 +110,10 @@ class TestStatuses:
             (bytes(11) + b"\x50" + bytes(8), 1, True),
         ],
     )
-    def test_the_log_has_what_damaged_units_are_for(
+    def test_messages_of_damaged_units_are_found_in_the_log(
         self, open_store: OpenStore, unit: bytes, count: int, is_cut: bool
     ) -> None:
-        """Also several in a row, and where the log does not begin at 0 any more."""
+        """This includes several in a row, and a log that no longer begins at 0."""
         store = beheaded(open_store) if is_cut else open_store()
         if not is_cut:
             put_all(store, numbered(100, 100))
@@ -175,7 +175,7 @@ class TestCaps:
         put_all(store, numbered(9))
         assert answer(store, 0, count=100) == ("FOUND", 4)
 
-    def test_on_disk_is_what_does_not_fit_into_memory(
+    def test_messages_beyond_the_memory_count_as_on_disk(
         self, open_store: OpenStore, tmp_path: Path
     ) -> None:
         config = {

@@ -9,9 +9,7 @@ from firetrail import Message, Store
 
 
 @pytest.mark.parametrize("unclean", [False, True], ids=["closed", "unclean"])
-def test_messages_are_numbered_on_after_queues_were_derived_anew(
-    tmp_path: Path, unclean: bool
-) -> None:
+def test_numbers_continue_after_queues_were_derived_again(tmp_path: Path, unclean: bool) -> None:
     with Store.open(tmp_path) as store:
         for _ in range(3):
             store.put(Message("t", b"old"))

@@ -1,4 +1,4 @@
-"""What error texts advise is done here, word for word, and the store works again.
+"""The advice of error texts is followed word for word, and the store works again.
 
 Each case damages a store, opens and uses it, and gets an error that names the damaged file. Then,
 in a copy each: the file is put back; every command in the text is run.
@@ -78,7 +78,7 @@ REBUILT: list[tuple[str, Callable[[Path], None]]] = [
     ("index/first", spoil),
     ("index/first", cut),
 ]
-"""What needs no remedy."""
+"""Damage that needs no remedy."""
 
 
 def path_of(root: Path, place: str) -> Path:

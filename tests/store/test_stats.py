@@ -26,7 +26,7 @@ class TestLatency:
 
 
 class TestStore:
-    def test_counts_what_went_in_and_out(self, store: Store) -> None:
+    def test_puts_and_gets_are_counted(self, store: Store) -> None:
         size = store.put(Message("T", b"abc")).size
         store.put(Message("T", b"abc"))
         batch = store.put_batch([Message("T", b"d"), Message("T", b"e")])

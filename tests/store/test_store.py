@@ -42,7 +42,7 @@ def test_topics_queues_and_offsets_are_listed(store: Store) -> None:
     assert isinstance(store.config, StoreConfig)
 
 
-def test_a_refused_put_leaves_no_topic_behind(open_store: OpenStore, machine: Machine) -> None:
+def test_a_refused_put_creates_no_topic(open_store: OpenStore, machine: Machine) -> None:
     store = open_store()
     machine.files.fill_disk("commitlog")
     assert store.try_put(Message("T", b"x")).status is PutStatus.CREATE_MAPPED_FILE_FAILED

@@ -83,8 +83,8 @@ class TestSomeTopics:
                     assert set(view.tails) == {key for key in whole.tails if key[0] in chosen}
                     assert read_tail(view) == read_tail(whole)
 
-    def test_a_log_that_another_store_went_on_with(self, root: Path) -> None:
-        """It leaves the watermark of the clean stop before."""
+    def test_a_log_that_another_store_continued(self, root: Path) -> None:
+        """Java leaves the watermark of the previous clean stop."""
         watermark = (root / "firetrail.watermark").read_bytes()
         with Store.open(root) as store:
             put_all(store, [b"later"], topic="Other")
@@ -110,7 +110,7 @@ class TestSomeTopics:
         assert ends[None] == ends[()] == ends["T20",] == whole
         assert ends["T05",] in (whole, hole.physical_offset)  # it has no later message
 
-    def test_much_log_that_nobody_asked_for_is_not_followed(
+    def test_much_log_of_other_topics_is_not_followed(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (root / "firetrail.watermark").unlink()

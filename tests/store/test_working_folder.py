@@ -8,7 +8,7 @@ from tests.helpers import small_config
 from firetrail import Message, Store
 
 
-def test_files_made_later_go_to_the_folder_that_was_opened(
+def test_files_created_later_go_to_the_opened_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"

@@ -37,7 +37,7 @@ class Follower:
 
 
 class TestFollow:
-    def test_begins_with_what_is_there_and_waits_for_more(self, open_store: OpenStore) -> None:
+    def test_begins_with_existing_messages_and_waits_for_more(self, open_store: OpenStore) -> None:
         store = open_store()
         put_all(store, [b"a", b"b"])
         follower = Follower(store.follow("T"))
@@ -48,7 +48,7 @@ class TestFollow:
         store.close()
         assert follower.join() == [b"a", b"b", b"c", b"d"]
 
-    def test_a_queue_that_is_not_there_yet(self, open_store: OpenStore) -> None:
+    def test_a_queue_that_does_not_exist_yet(self, open_store: OpenStore) -> None:
         store = open_store()
         follower = Follower(store.follow("T", 3))
         put_all(store, [b"a"], queue_id=3)
@@ -97,7 +97,7 @@ class TestFollow:
         store.close()
         assert {len(follower.join()) for follower in followers} == {50}
 
-    def test_an_abandoned_one_leaves_nothing_behind(self, store: Store) -> None:
+    def test_an_abandoned_follower_stops_watching(self, store: Store) -> None:
         put_all(store, [b"a", b"b"])
         following = store.follow("T")
         next(following)
@@ -105,7 +105,7 @@ class TestFollow:
         assert store._engine.arrivals._waiting == 0
 
     def test_close_ends_a_follower_at_any_moment(self, open_store: OpenStore) -> None:
-        """Whatever moment it is caught in, it ends; what it has seen is in order."""
+        """The follower ends, and the messages that it has seen are in order."""
         for _ in range(5):
             store = open_store(log=1 << 16, units=1000)
             offset = store.max_offset("T")
@@ -118,12 +118,12 @@ class TestFollow:
 
 
 class TestArrivals:
-    def test_nothing_is_noticed_while_nobody_watches(self) -> None:
+    def test_arrivals_are_not_counted_without_a_watcher(self) -> None:
         arrivals = Arrivals()
         arrivals.notice([Arrival("T", 0, 1, 1)])
         assert arrivals.mark == 0
 
-    def test_what_came_since_the_mark(self) -> None:
+    def test_an_arrival_since_the_mark_ends_the_wait(self) -> None:
         arrivals = Arrivals()
         with arrivals.watched():
             mark = arrivals.mark
@@ -145,7 +145,7 @@ class TestWaitDispatched:
     def test_returns_at_once_without_messages(self, store: Store) -> None:
         assert store.wait_dispatched(0)
 
-    def test_of_what_is_in_no_queue(self, store: Store) -> None:
+    def test_records_in_no_queue_are_waited_for(self, store: Store) -> None:
         store.put(Message("T", b"half", sys_flag=4))
         assert store.wait_dispatched(PATIENCE_S)
 

@@ -107,7 +107,7 @@ class TestArrivals:
         assert new == last
         assert last == {("T", 0): 2, ("T", 2): 1, ("U", 0): 1}
 
-    def test_messages_are_readable_when_they_are_told(self, store: Store) -> None:
+    def test_messages_are_readable_when_listeners_are_called(self, store: Store) -> None:
         seen: list[tuple[int, int]] = []
 
         def listen(arrivals: list[Arrival]) -> None:
@@ -120,7 +120,7 @@ class TestArrivals:
         eventually(lambda: seen[-1] == (30, 1))
         assert all(count for _, count in seen)
 
-    def test_a_listener_that_fails_stops_nothing(
+    def test_a_failing_listener_does_not_stop_dispatch(
         self, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
         heard: list[Arrival] = []
@@ -169,7 +169,7 @@ class TestSteps:
 
 class TestDiskFull:
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
-    def test_says_so_and_goes_on_when_there_is_space(
+    def test_dispatch_resumes_when_there_is_space(
         self, open_store: OpenStore, machine: Machine, root: Path, kind: str
     ) -> None:
         store = open_store(log=1 << 16, units=10, entries=11, slots=4)
@@ -342,7 +342,7 @@ class TestHelp:
             assert served.get_hashed("T", 0, 0).count == 0
         assert served.get_hashed("T", 0, 0).count == 1
 
-    def test_time_that_is_over_within_a_step_is_no_failure(
+    def test_running_out_of_time_within_a_step_is_not_a_failure(
         self,
         served: BrokerStore,
         monkeypatch: pytest.MonkeyPatch,
@@ -360,7 +360,7 @@ class TestHelp:
         assert not caplog.records
         assert served.get_hashed("T", 0, 0).count == 1
 
-    def test_what_takes_long_is_left_to_the_dispatcher(
+    def test_long_work_is_left_to_the_dispatcher(
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("firetrail.store.dispatch.dispatcher.HELP_S", -1.0)

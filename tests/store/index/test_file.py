@@ -1,4 +1,4 @@
-"""One index file: what Java's own test asks of it, its space on disk, and cutting it back."""
+"""One index file: the checks of Java's own test, its space on disk, and cutting it back."""
 
 import os
 from array import array
@@ -81,7 +81,7 @@ class TestName:
         assert created is not None and round(created.timestamp() * 1000) == START_MS
 
     @pytest.mark.parametrize("step", [0, -10_000_000, +5])
-    def test_sorts_behind_the_file_before(
+    def test_the_name_sorts_after_that_of_the_previous_file(
         self, machine: Machine, tmp_path: Path, step: int
     ) -> None:
         first = IndexFile.create(machine.system, tmp_path, GEOMETRY, None)
@@ -106,7 +106,9 @@ class TestDiskFull:
         assert os.listdir(tmp_path) == []
         assert not machine.files.open_files
 
-    def test_while_it_grows_appends_nothing(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_full_disk_while_it_grows_appends_nothing(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
         geometry = IndexGeometry(100, 40_000)
         file = IndexFile.create(machine.system, tmp_path, geometry, None)
         fill(file, 3000)
@@ -139,7 +141,9 @@ class TestDiskFull:
 
 
 class TestLoad:
-    def test_of_the_expected_size_looks_at_nothing(self, machine: Machine, file: IndexFile) -> None:
+    def test_a_file_of_the_expected_size_is_not_read(
+        self, machine: Machine, file: IndexFile
+    ) -> None:
         fill(file, 5)
         machine.files.forget()
         again = IndexFile.load(machine.system, file.segment.path, GEOMETRY, writable=True)

@@ -70,7 +70,7 @@ def times(offset: int) -> int:
 
 
 class TestFiles:
-    def test_none_until_a_key_comes(self, bench: Bench) -> None:
+    def test_no_file_before_the_first_key(self, bench: Bench) -> None:
         assert bench.index.end == (0, 0)
         assert bench.query() == []
         assert not bench.folder.exists()
@@ -102,7 +102,7 @@ class TestFiles:
         assert len(bench.load().files) == 1
 
     @pytest.mark.parametrize("writable", [True, False])
-    def test_a_file_of_no_bytes_is_what_a_crash_leaves(self, bench: Bench, writable: bool) -> None:
+    def test_a_writable_index_removes_an_empty_file(self, bench: Bench, writable: bool) -> None:
         bench.put(1, 3)
         empty = bench.folder / "29990101000000000"
         empty.touch()
@@ -174,13 +174,13 @@ class TestFlush:
         bench.index.flush()
         assert machine.files.count("sync") == 1
 
-    def test_a_filled_file_that_expired_meanwhile(self, bench: Bench) -> None:
+    def test_a_filled_file_that_expired_before_the_flush(self, bench: Bench) -> None:
         bench.put(1, 13)
         bench.index.delete_expired(10**9, 0)
         bench.index.flush()
         assert len(bench.index.files) == 1
 
-    def test_filled_is_what_will_not_change(self, bench: Bench) -> None:
+    def test_filled_covers_only_full_files(self, bench: Bench) -> None:
         assert bench.index.filled == (0, 0)
         bench.put(1, 4)
         assert bench.index.filled == (0, 0)
@@ -244,7 +244,7 @@ class TestCut:
         assert bench.query() == [100 * n for n in range(13, 0, -1)]
 
     @pytest.mark.parametrize(("log_end", "resume"), [(1 << 62, 1200), (1250, 1200), (1050, 1000)])
-    def test_of_what_was_found_the_last_record_goes(
+    def test_an_untrusted_cut_drops_the_last_record(
         self, bench: Bench, log_end: int, resume: int
     ) -> None:
         """Some of its keys may be missing; it is indexed again, once."""
@@ -253,7 +253,7 @@ class TestCut:
         bench.put(resume // 100, 13)
         assert bench.query() == [100 * n for n in range(12, 0, -1)]
 
-    def test_what_is_not_in_the_log(self, bench: Bench) -> None:
+    def test_entries_without_a_record_are_cut(self, bench: Bench) -> None:
         bench.put(1, 5)
         plan = bench.index.plan_cut(1 << 62, True, lambda offset: offset < 300)
         assert (plan.files, plan.keep) == (1, 2)

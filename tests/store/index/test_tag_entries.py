@@ -47,7 +47,7 @@ def test_a_new_index_is_as_configured(tmp_path: Path, tags: bool) -> None:
     assert has_tag(tmp_path, "new", "t") == ([0] if tags else [])
 
 
-def test_an_index_without_tagged_messages_tells_nothing(tmp_path: Path) -> None:
+def test_an_index_without_tagged_messages_gives_no_answer(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         for number in range(5):
             store.put(Message("new", b"x", keys=[f"k{number}"]))
@@ -56,7 +56,7 @@ def test_an_index_without_tagged_messages_tells_nothing(tmp_path: Path) -> None:
     assert has_tag(tmp_path, "new", "t") == [put.physical_offset]
 
 
-def test_damaged_records_tell_nothing(tmp_path: Path) -> None:
+def test_damaged_records_give_no_answer(tmp_path: Path) -> None:
     with Store.open(tmp_path, StoreConfig(commit_log_file_size=4096, max_message_size=1000)) as s:
         for number in range(5):
             s.put(Message("new", b"body", tags="t", keys=[f"k{number}"]))

@@ -149,7 +149,7 @@ class TestInUse:
         with StoreView.open(tmp_path) as view:
             assert len(walked(view)[0]) == 3
 
-    def test_files_that_retention_deletes_meanwhile(self, tmp_path: Path) -> None:
+    def test_files_that_retention_deletes_during_the_walk(self, tmp_path: Path) -> None:
         with Store.open(tmp_path, small_config(log=1024)) as store:
             offsets = put_all(store, [b"x" * 100] * 30)
         config = small_config(log=1024)
@@ -230,7 +230,7 @@ class TestTheEnd:
             assert offsets[-1] == last.physical_offset
             assert [found.kind for found in damage] == [ProblemKind.BODY_CRC]
 
-    def test_a_last_record_that_is_no_record(self, tmp_path: Path) -> None:
+    def test_a_damaged_last_record_of_a_closed_log(self, tmp_path: Path) -> None:
         root = copy_of("v4-clean", tmp_path)
         last = records(root)[-1]
         flip(root / "commitlog" / ("0" * 20), last.physical_offset + 4)
@@ -240,8 +240,8 @@ class TestTheEnd:
             assert tail.kind is TailKind.DAMAGED
             assert tail.found is not None and tail.found.kind is ProblemKind.RECORD_MAGIC
 
-    def test_old_bytes_behind_a_closed_log_do_not_count(self, tmp_path: Path) -> None:
-        """As the Java store leaves them when it has truncated its log."""
+    def test_old_bytes_after_a_closed_log_do_not_count(self, tmp_path: Path) -> None:
+        """The Java store leaves them when it truncates its log."""
         root = copy_of("v4-clean", tmp_path)
         log = root / "commitlog" / ("0" * 20)
         content = bytearray(log.read_bytes())
@@ -297,7 +297,7 @@ class TestWhatDoesNotFit:
             assert view.queue_faults["T1", 0].kind is ProblemKind.FILE_SIZE
             assert len(walked(view)[0]) == 259
 
-    def test_an_index_file_that_is_none(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_an_index_file(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         first, second = sorted((root / "index").iterdir())
         flip(first, 0, 7)  # a negative time

@@ -54,7 +54,7 @@ def test_results_respect_the_limits() -> None:
     "offset", [FIRST - 1, FIRST + 10, 2**63 - 1, -(2**63), 2**62, (2**64 + 20 * FIRST) // 20 + 1]
 )
 def test_offsets_outside_of_the_file(offset: int) -> None:
-    """Also those that would be inside if multiplied in 64 bits."""
+    """This includes offsets that would be inside if multiplied in 64 bits."""
     assert cursor(UNITS).get(offset, 5) is None
 
 
@@ -101,7 +101,7 @@ class TestFirstBad:
         return (size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big")).ljust(91, b".")
 
     def answers(self, records: list[bytes]) -> list[GetResult]:
-        """The same records as a cursor answers and as slices."""
+        """Return the same records as the result of a cursor and as slices."""
         log = b"".join(records)
         units = [ConsumeQueueUnit(BASE + n * self.SIZE, self.SIZE, 0) for n in range(len(records))]
         data = b"".join(map(encode_unit, units))

@@ -1,4 +1,4 @@
-"""What one read of a consume queue takes, against the same rules in plain Python."""
+"""The selection of one read of a consume queue, compared with the same rules in plain Python."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_salvage_before_the_start_keeps_them(
     assert bodies(tmp_path / "saved") == expected(0, HIT) + expected(HIT + 1)
 
 
-def test_a_torn_record_alone_is_no_message(
+def test_a_torn_record_alone_is_not_copied(
     root: Path, stored: list[Record], caplog: pytest.LogCaptureFixture
 ) -> None:
     last = stored[-1].physical_offset

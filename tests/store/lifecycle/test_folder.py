@@ -62,7 +62,7 @@ class TestNotAStore:
             assert again.topics() == []
         assert (root / "letter.txt").read_bytes() == b"x"
 
-    def test_for_those_who_only_look(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_store_must_have_a_log_folder(self, machine: Machine, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="missing: no such folder"):
             check_is_store(machine.system, tmp_path / "missing")
         with pytest.raises(NotAStoreError, match="has no folder 'commitlog'"):
@@ -74,7 +74,7 @@ class TestNotAStore:
         Store.open(tmp_path, small_config(), system=machine.system).close()
         Store.open(str(tmp_path), small_config(), system=machine.system).close()
 
-    def test_folders_above_are_made(self, machine: Machine, tmp_path: Path) -> None:
+    def test_parent_folders_are_created(self, machine: Machine, tmp_path: Path) -> None:
         path = tmp_path / "a" / "b" / "c"
         Store.open(path, small_config(), system=machine.system).close()
         assert path.is_dir()
@@ -222,7 +222,9 @@ class TestLock:
 
 
 class TestAbort:
-    def test_is_there_while_the_store_is_open(self, open_store: OpenStore, root: Path) -> None:
+    def test_the_abort_file_exists_while_the_store_is_open(
+        self, open_store: OpenStore, root: Path
+    ) -> None:
         store = open_store()
         assert (root / "abort").read_bytes().startswith(b"firetrail")
         store.close()

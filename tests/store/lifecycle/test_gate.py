@@ -34,7 +34,7 @@ def test_shut_for_good_takes_no_lock() -> None:
     assert gate.refusal == "not here"
 
 
-def test_what_keeps_messages_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     gate = Gate()
     gate.shut(Closure.CLOSED)

@@ -39,7 +39,7 @@ def test_an_open_store_notes_that_it_is_not_closed(
     assert not noted(machine, root).clean
 
 
-def test_a_round_notes_what_is_on_disk(store: Store, machine: Machine, root: Path) -> None:
+def test_a_round_records_what_is_on_disk(store: Store, machine: Machine, root: Path) -> None:
     put_all(store, [b"a"], keys=["k"])
     settle(store)
     store._engine.housekeeper.round()
@@ -53,7 +53,7 @@ def test_a_round_notes_what_is_on_disk(store: Store, machine: Machine, root: Pat
     assert (watermark.last_record_offset, watermark.clean) == (0, False)
 
 
-def test_it_costs_nothing_when_nothing_happened(store: Store, machine: Machine) -> None:
+def test_an_idle_round_writes_nothing(store: Store, machine: Machine) -> None:
     put_all(store, [b"a"], keys=["k"])
     store.flush()
     settle(store)
@@ -110,7 +110,7 @@ def test_many_queues_wait_for_the_thorough_interval(
 def test_the_watermark_never_says_more_than_what_is_synced(
     store: Store, machine: Machine, root: Path
 ) -> None:
-    """What is dispatched while the queues are being synced is not covered."""
+    """Messages that are dispatched while the queues are being synced are not covered."""
     put_all(store, [b"a"])
     store.flush()
     settle(store)
@@ -176,7 +176,7 @@ def test_any_other_failure_as_well(open_store: OpenStore, monkeypatch: pytest.Mo
     eventually(lambda: "a bug" in store.refusal)
 
 
-def test_what_was_noted_is_where_recovery_starts(
+def test_recovery_starts_at_the_watermark(
     open_store: OpenStore, root: Path, tmp_path: Path
 ) -> None:
     store = open_store(log=1 << 16)

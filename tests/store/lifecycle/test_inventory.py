@@ -94,9 +94,7 @@ def test_queues_are_derived_again(
         assert store.put(Message("t1", b"next")).queue_offset == 7
 
 
-def test_nothing_is_said_of_a_store_that_is_complete(
-    closed: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_complete_store_logs_nothing(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = derived(closed)
     for _ in range(2):
         reopened(closed)
@@ -222,7 +220,7 @@ class TestStoresOfJava:
         assert checked(root).ok
 
     @pytest.mark.parametrize("changed_ms", [0, 1])
-    def test_a_list_of_topics_that_is_older_than_the_messages_says_nothing(
+    def test_a_list_of_topics_older_than_the_messages_proves_nothing(
         self, changed_ms: int, tmp_path: Path
     ) -> None:
         root = copy_of("v5-clean", tmp_path)

@@ -290,7 +290,7 @@ class TestTornTail:
         zeroed = calls.index("write_zeros")
         assert "sync" in calls[zeroed:]
 
-    def test_what_was_cut_does_not_come_back(
+    def test_cut_records_do_not_come_back(
         self, open_store: OpenStore, root: Path, tmp_path: Path
     ) -> None:
         """The stale-tail bug of the Java store, step by step (reference/store.md 5.5)."""

@@ -100,7 +100,7 @@ LOSSES: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_lost_is_rebuilt(killed: Path, loss: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_queues_are_rebuilt(killed: Path, loss: str, caplog: pytest.LogCaptureFixture) -> None:
     before = derived(killed)
     LOSSES[loss](killed)
     assert reopened(killed) == before
@@ -111,7 +111,7 @@ def test_what_is_lost_is_rebuilt(killed: Path, loss: str, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_missing_or_short_index_files_are_rebuilt(tmp_path: Path, number: int) -> None:
-    """Each one, missing or short, in a store that was closed and in one that was killed."""
+    """Test each file, missing or short, in a closed and in a killed store."""
     root = tmp_path / "store"
     with BrokerStore.open(root, CONFIG) as store:
         put_some(store)
@@ -140,15 +140,13 @@ def test_a_short_queue_file_of_a_closed_store(tmp_path: Path, name: str) -> None
     assert derived(root) == before
 
 
-def test_nothing_is_said_of_a_store_that_is_complete(
-    killed: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_complete_store_logs_nothing(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = derived(killed)
     assert reopened(killed) == before
     assert not caplog.records
 
 
-def test_retention_is_not_taken_for_a_loss(
+def test_retention_is_not_mistaken_for_a_loss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The list is older than what was removed since."""
@@ -241,7 +239,7 @@ class TestNumbers:
         assert "rebuilt from the log" not in caplog.text
 
     def test_a_log_that_lacks_messages_of_the_queue(self, tmp_path: Path) -> None:
-        """Then nothing is changed: the units that are left lead to messages."""
+        """Then nothing is changed: the remaining units point to messages."""
         root = tmp_path / "store"
         with pytest.raises(FlushFailedError), BrokerStore.open(root, CONFIG) as store:
             put_some(store, 12)
@@ -255,7 +253,7 @@ class TestNumbers:
 
 
 class TestRemovedTopics:
-    """What was deleted does not come back, whichever stop follows."""
+    """Deleted topics do not come back, whichever stop follows."""
 
     def remove(self, store: BrokerStore, topic: str) -> None:
         assert store.remove_topic(topic, settle(store))
@@ -313,7 +311,7 @@ class TestStoresOfJava:
         assert units_of(root) == before
 
     def test_a_list_from_before_java_does_not_count(self, tmp_path: Path) -> None:
-        """Nor does it after the next kill."""
+        """The list does not count after the next kill either."""
         root = tmp_path / "store"
         with BrokerStore.open(root, CONFIG) as store:
             put_some(store)

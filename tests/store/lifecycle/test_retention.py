@@ -104,7 +104,9 @@ class TestByDisk:
         assert len(full._engine.log.queue.segments) == 1
         assert not full.refusal
 
-    def test_or_none_if_that_is_forbidden(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_unexpired_files_stay_if_clean_forcibly_is_off(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = filled(open_store, clean_forcibly=False)
         machine.files.used = 0.95
         assert round_of(store) == 0
@@ -144,7 +146,7 @@ class TestByDisk:
 
 
 class TestLog:
-    """Nothing is deleted in silence."""
+    """Every deletion is logged."""
 
     def test_the_removal_of_expired_files_is_logged(
         self, full: Store, caplog: pytest.LogCaptureFixture
@@ -173,7 +175,7 @@ class TestLog:
             "(diskSpaceCleanForciblyRatio)"
         )
 
-    def test_files_whose_deletion_was_demanded(
+    def test_a_forced_deletion_is_logged(
         self, full: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
         age(full, *[HOUR_MS] * 8)
@@ -182,7 +184,9 @@ class TestLog:
 
 
 class TestNever:
-    def test_what_is_not_dispatched(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_files_that_are_not_dispatched_stay(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = filled(open_store)
         with machine.files.stalled("open", "consumequeue/U"):
             store.put(Message("U", b"x"))
@@ -273,7 +277,7 @@ class TestWhatFollows:
         index = full._engine.index
         assert index is not None and index.files[0].header.end_offset >= first
 
-    def test_reads_of_what_is_gone(self, full: Store) -> None:
+    def test_reads_of_deleted_messages(self, full: Store) -> None:
         offset = full.put(Message("T", b"x")).physical_offset
         gone = full.at(0)
         assert gone is not None
@@ -342,7 +346,7 @@ class TestReaders:
         assert [bytes(m.body)[:2] for m in held.messages()] == [b"0.", b"1."]
         del held, slices
 
-    def test_let_go_of_what_they_have_read(self, full: Store, root: Path) -> None:
+    def test_readers_release_the_files_they_have_read(self, full: Store, root: Path) -> None:
         """The store itself must not keep the space of deleted files in use."""
         for number in range(24):
             assert full.get("T", 0, number, 1).count == 1
@@ -359,7 +363,7 @@ class TestReaders:
 
 
 class TestClock:
-    def test_a_jump_ahead_makes_nothing_old(self, full: Store, machine: Machine) -> None:
+    def test_a_clock_that_jumps_ahead_expires_nothing(self, full: Store, machine: Machine) -> None:
         """The files were changed just now, whatever the clock says a moment later."""
         age(full, *[0] * 8)
         machine.clock.set_wall(START_MS + 10 * 365 * DAY_MS)
@@ -398,7 +402,7 @@ class TestHousekeeper:
 
 
 class TestArchivedOnly:
-    """With ``delete_archived_only``, a file goes when every lake has it."""
+    """With ``delete_archived_only``, a file is deleted when every lake has it."""
 
     @pytest.fixture
     def waiting(self, open_store: OpenStore) -> Store:
@@ -424,14 +428,14 @@ class TestArchivedOnly:
         assert waiting.delete_expired() == 2
         assert segments(root)[0] == 3
 
-    def test_the_lake_that_is_behind_counts(
-        self, waiting: Store, machine: Machine, root: Path
-    ) -> None:
+    def test_the_slowest_lake_decides(self, waiting: Store, machine: Machine, root: Path) -> None:
         self.mark(machine, root, "a", 5 * 4096)
         self.mark(machine, root, "b", 4096)
         assert waiting.delete_expired() == 1
 
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"lake": "x"}', b"\xff"])
-    def test_a_mark_that_says_nothing(self, waiting: Store, root: Path, content: bytes) -> None:
+    def test_an_unreadable_mark_keeps_all_files(
+        self, waiting: Store, root: Path, content: bytes
+    ) -> None:
         (root / "firetrail.archived.a").write_bytes(content)
         assert waiting.delete_expired() == 0

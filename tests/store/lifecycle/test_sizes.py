@@ -35,7 +35,7 @@ def test_all_sizes_are_found(open_store: OpenStore, machine: Machine, root: Path
     assert not machine.files.open_files
 
 
-def test_a_store_goes_on_with_its_own_sizes(open_store: OpenStore, root: Path) -> None:
+def test_a_store_keeps_its_own_sizes(open_store: OpenStore, root: Path) -> None:
     store = open_store(log=5000, units=7, slots=3, entries=11)
     put_all(store, [b"x" * 1000] * 4, keys=["k"])
     store.close()
@@ -78,7 +78,7 @@ def test_a_log_file_too_short_for_any_store(
         Store.open(root, small_config(), system=machine.system)
 
 
-def test_a_queue_file_that_is_cut_does_not_decide(
+def test_a_truncated_queue_file_does_not_decide(
     open_store: OpenStore, root: Path, machine: Machine
 ) -> None:
     store = open_store()
@@ -92,7 +92,7 @@ def test_a_queue_file_that_is_cut_does_not_decide(
     assert [message.body for message in again.read("A")] == [b"x"]
 
 
-def test_an_index_file_that_tells_nothing(
+def test_an_index_file_without_geometry_is_skipped(
     open_store: OpenStore, root: Path, machine: Machine
 ) -> None:
     (root / "index").mkdir(parents=True)

@@ -198,7 +198,7 @@ class TestFile:
         assert not bench.machine.files.open_files
 
     @pytest.mark.parametrize("content", [b"", b"x", b"x" * 100])
-    def test_a_checkpoint_that_is_none(self, bench: Bench, content: bytes) -> None:
+    def test_a_checkpoint_that_cannot_be_read(self, bench: Bench, content: bytes) -> None:
         (bench.root / CHECKPOINT).write_bytes(content)
         file = bench.open()
         file.write(mark(100), **MARKS)

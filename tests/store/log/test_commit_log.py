@@ -63,7 +63,7 @@ class TestEndOfFile:
         assert len(segment_bytes(root)) == 4096
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_a_log_whose_last_file_is_full_goes_on(
+    def test_a_log_whose_last_file_is_full_continues(
         self, open_store: OpenStore, root: Path, clean: bool
     ) -> None:
         """A crash between the end mark and the first record of the next file."""

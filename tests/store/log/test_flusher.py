@@ -44,7 +44,7 @@ class TestSync:
             result = store.put(Message("T", b"x"))
             assert store.flushed_offset == result.physical_offset + result.size
 
-    def test_consumers_see_nothing_that_is_not(
+    def test_consumers_see_only_synced_messages(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(**SYNC)
@@ -58,7 +58,7 @@ class TestSync:
         assert store.wait_dispatched()
         assert bodies(store) == [b"a", b"0"]
 
-    def test_those_who_wait_share_one_sync(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_waiting_puts_share_one_sync(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC, log=1 << 16)
         put_all(store, [b"a"])
         with machine.files.stalled("sync", LOG) as reached:
@@ -283,7 +283,7 @@ class TestFailedSync:
         assert (root / "abort").exists()
 
     @pytest.mark.parametrize("name", ["consumequeue", "index", "firetrail.watermark", "checkpoint"])
-    def test_of_what_is_derived_at_close(
+    def test_a_sync_of_the_queues_fails_at_close(
         self, open_store: OpenStore, machine: Machine, root: Path, name: str
     ) -> None:
         store = open_store()
@@ -357,7 +357,7 @@ class TestAsync:
     def test_power_loss_is_not_a_kill(
         self, open_store: OpenStore, root: Path, tmp_path: Path
     ) -> None:
-        """What was put and never synced survives a killed process."""
+        """Messages that were put and never synced survive a killed process."""
         store = open_store()
         put_all(store, [b"a", b"b"])
         image = crash_image(root, tmp_path / "image")
@@ -372,7 +372,7 @@ class TestAfterTheEnd:
         store.close()
         store.flush()  # all of it is on disk
 
-    def test_waiters_that_come_too_late_are_told(self, store: Store) -> None:
+    def test_waiters_added_after_the_end_are_notified(self, store: Store) -> None:
         put_all(store, [b"x"])
         flusher = store._engine.flusher
         store.close()
@@ -382,7 +382,7 @@ class TestAfterTheEnd:
             assert waiter.wait(PATIENCE_S)
             assert waiter.durable is durable
 
-    def test_those_who_wait_when_the_store_is_closed(
+    def test_waiters_when_the_store_is_closed(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(**SYNC)
@@ -399,7 +399,7 @@ class TestAfterTheEnd:
         accepted = statuses.count(PutStatus.PUT_OK)
         assert len(bodies(open_store())) == 1 + accepted
 
-    def test_a_waiter_of_a_loop_that_is_closed(self) -> None:
+    def test_a_waiter_of_a_closed_loop(self) -> None:
         loop = asyncio.new_event_loop()
         waiter = LoopWaiter(0, loop)
         loop.close()

@@ -115,7 +115,7 @@ class TestQueueOffsets:
         assert offsets == [0, 1, 0, 0, 2, 1]
 
     @pytest.mark.parametrize("kind", [layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK])
-    def test_prepared_and_rolled_back_have_none(self, store: Store, kind: int) -> None:
+    def test_prepared_and_rolled_back_have_no_queue_offset(self, store: Store, kind: int) -> None:
         put_all(store, [b"before"])
         result = store.put(Message("T", b"half", sys_flag=kind, keys=["k"]))
         assert result.queue_offset == 0
@@ -175,7 +175,7 @@ class TestDelay:
     @pytest.mark.parametrize(
         "raw", [b"DELAY\x010\x02", b"DELAY\x01x\x02", b"XDELAY\x012\x02", b"A\x01DELAY\x02"]
     )
-    def test_what_only_looks_like_one(self, store: Store, raw: bytes) -> None:
+    def test_text_that_looks_like_a_delay_is_none(self, store: Store, raw: bytes) -> None:
         store.put(Message("T", b"x", raw_properties=raw))
         assert store.wait_dispatched()
         assert store.topics() == ["T"]
@@ -304,7 +304,7 @@ class TestBatch:
     @pytest.mark.parametrize(
         "body", [b"", b"xyz", bytes(20), encode_batch([BatchItem(0, b"a", b"")])[:-1]]
     )
-    def test_a_body_that_is_no_batch(self, store: Store, body: bytes) -> None:
+    def test_a_body_that_is_not_a_batch(self, store: Store, body: bytes) -> None:
         result = store.try_put_batch(Batch("T", body))
         assert (result.status, result.field) == (PutStatus.MESSAGE_ILLEGAL, "batch")
         assert store.log_range == (0, 0)
@@ -401,7 +401,7 @@ class TestRefused:
         assert store.log_range[1] == 2 * 4096 + 4088
         assert len(bodies(store)) == 3
 
-    def test_a_slave_takes_nothing(self, open_store: OpenStore) -> None:
+    def test_a_slave_refuses_messages(self, open_store: OpenStore) -> None:
         from firetrail.store.config import BrokerRole
 
         store = open_store(role=BrokerRole.SLAVE)
@@ -416,7 +416,7 @@ def plain_delay(store: Store, raw: bytes) -> PutStatus:
 
 
 class TestClock:
-    def test_store_times_stand_still_for_a_small_step_back(
+    def test_store_times_stay_during_a_small_step_back(
         self, store: Store, machine: Machine
     ) -> None:
         times = []
@@ -438,7 +438,7 @@ class TestClock:
         machine.clock.ms -= 1000
         assert store.put_batch([Message("T", b"x")]).store_time == START_MS
 
-    def test_and_so_does_a_store_that_is_opened_again(
+    def test_a_reopened_store_keeps_its_last_time(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store()

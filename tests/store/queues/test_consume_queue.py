@@ -110,7 +110,7 @@ class TestAppend:
 
 
 class TestBeginning:
-    def test_blank_units_stand_before_a_later_beginning(
+    def test_blank_units_precede_a_later_beginning(
         self, queue: ConsumeQueue, queues: Queues
     ) -> None:
         queue.append(23, units(23, 2))
@@ -131,8 +131,8 @@ class TestBeginning:
         queue.append(23, units(23, 1))
         assert queue.min_offset(0) == 23
 
-    def test_a_disk_that_was_full_meanwhile(self, queue: ConsumeQueue, machine: Machine) -> None:
-        """The file is there, its blank units are not: they follow."""
+    def test_an_append_after_the_disk_was_full(self, queue: ConsumeQueue, machine: Machine) -> None:
+        """The file exists without its blank units, which are written later."""
         machine.files.fail("map", 28, times=1)
         with pytest.raises(OSError, match="No space left"):
             queue.append(23, units(23, 1))
@@ -140,7 +140,7 @@ class TestBeginning:
         assert queue.unit(22) == PRE_BLANK
         assert queue.unit(23) == unit(23)
 
-    def test_a_crash_right_after_the_first_file_was_made(self, queues: Queues) -> None:
+    def test_a_crash_right_after_the_first_file_was_created(self, queues: Queues) -> None:
         queues.load().files.roll(23 * UNIT_SIZE)
         again = queues.load()
         assert again.append(23, units(23, 1)) == 1
@@ -155,7 +155,7 @@ class TestBeginning:
         assert queue.min_offset(log_min) == expected
         assert queue.min_offset(log_min) == expected
 
-    def test_a_queue_whose_messages_are_all_gone(self, queue: ConsumeQueue) -> None:
+    def test_a_queue_whose_messages_are_all_deleted(self, queue: ConsumeQueue) -> None:
         """Its offsets are kept: the next message goes on counting."""
         queue.append(0, units(0, 25))
         assert queue.min_offset(9999) == 25 == queue.max_offset
@@ -206,7 +206,7 @@ class TestLoad:
         again.append(10, units(10, 1))
         assert again.unit(10) == unit(10)
 
-    def test_a_folder_of_nothing_but_an_empty_file(self, queues: Queues) -> None:
+    def test_a_folder_with_only_an_empty_file(self, queues: Queues) -> None:
         queues.load().files.roll()
         assert queues.load().max_offset == 0
 
@@ -231,7 +231,7 @@ class TestCut:
     @pytest.mark.parametrize(
         ("log_end", "kept"), [(0, 0), (100, 1), (950, 10), (1000, 10), (1050, 11), (2500, 25)]
     )
-    def test_forgets_what_stands_behind_the_end_of_the_log(
+    def test_units_after_the_end_of_the_log_are_removed(
         self, queue: ConsumeQueue, queues: Queues, log_end: int, kept: int
     ) -> None:
         queue.append(0, units(0, 25))
@@ -242,12 +242,12 @@ class TestCut:
         queue.append(kept, units(kept, 5))
         assert queue.unit(kept + 4) == unit(kept + 4)
 
-    def test_zeroes_what_it_forgets(self, queue: ConsumeQueue, queues: Queues) -> None:
+    def test_removed_units_are_zeroed(self, queue: ConsumeQueue, queues: Queues) -> None:
         queue.append(0, units(0, 8))
         queue.cut(500, real)
         assert queues.path(0).read_bytes() == bytes(units(0, 5)) + bytes(5 * UNIT_SIZE)
 
-    def test_what_only_looks_like_a_unit(self, queue: ConsumeQueue) -> None:
+    def test_bytes_that_look_like_a_unit_are_removed(self, queue: ConsumeQueue) -> None:
         queue.append(0, units(0, 8))
         queue.cut(800, lambda offset, found: offset < 6)
         assert queue.max_offset == 6
@@ -323,7 +323,7 @@ def test_no_damaged_unit_hides_those_before_it(queue: ConsumeQueue, damaged: int
 
 @pytest.mark.parametrize("damaged", range(UNITS - 2))
 def test_no_damaged_units_hide_those_before_them(queue: ConsumeQueue, damaged: int) -> None:
-    """The same with zeros, in the places of three."""
+    """Three consecutive units are overwritten with zeros."""
     queue.append(0, units(0, UNITS))
     at = damaged * UNIT_SIZE
     queue.files.segments[0].view[at : at + 3 * UNIT_SIZE] = bytes(3 * UNIT_SIZE)
@@ -333,7 +333,7 @@ def test_no_damaged_units_hide_those_before_them(queue: ConsumeQueue, damaged: i
 
 
 class TestTheEndOfAFile:
-    """It is found by a few reads, in files as every kind of store leaves them."""
+    """The end is found with a few reads, in files as every kind of store leaves them."""
 
     SIZE = 6_000_000
 

@@ -48,7 +48,7 @@ def spoil(root: Path, body: bytes) -> None:
     flip(root / "commitlog" / f"{base:020}", found.physical_offset - base + 4)
 
 
-def test_only_number_0_behind_others_begins_anew() -> None:
+def test_only_number_0_after_others_begins_a_new_life() -> None:
     assert begins_new_life(0, 1)
     assert not begins_new_life(0, 0)
     assert not begins_new_life(3, 9)
@@ -174,7 +174,7 @@ def test_a_repair_gives_up_the_former_life(shop: Shop, capsys: pytest.CaptureFix
 
 
 def test_queues_that_an_older_version_derived_wrongly_are_mended(shop: Shop) -> None:
-    """They held the old messages, and hid the new ones."""
+    """Such queues held the old messages and hid the new ones."""
     shop.close()
     old = [record for record in records(shop.root) if record.topic == "T"][:6]
     units = b"".join(
@@ -192,7 +192,7 @@ def test_queues_that_an_older_version_derived_wrongly_are_mended(shop: Shop) -> 
 
 
 def test_a_single_message_that_is_left_of_a_deleted_topic(tmp_path: Path) -> None:
-    """It is not taken for a record of another queue, whose topic is damaged."""
+    """It is not mistaken for a record of another queue whose topic is damaged."""
     shop = Shop(tmp_path / "store")
     for topic, count in (("D", 2), ("U", 17), ("D", 1), ("U", 3)):
         shop.put(topic, 0, count)
@@ -205,7 +205,7 @@ def test_a_single_message_that_is_left_of_a_deleted_topic(tmp_path: Path) -> Non
 
 
 class TestDamage:
-    def test_the_log_is_cut_behind_the_new_beginning(self, shop: Shop) -> None:
+    def test_the_log_is_cut_after_the_new_beginning(self, shop: Shop) -> None:
         shop.close()
         spoil(shop.root, shop.seen["T", 0][1])
         repair_store(System(), shop.root, Repair.TRUNCATE_LOG, DELAYS)
@@ -216,7 +216,7 @@ class TestDamage:
         assert checked(shop.root).ok
 
     def test_the_log_is_cut_before_the_new_beginning(self, shop: Shop) -> None:
-        """Then nothing of the topic is left, but for messages that were deleted."""
+        """Then only deleted messages of the topic are left."""
         shop.close()
         spoil(shop.root, shop.seen["T", 0][0])
         done = repair_store(System(), shop.root, Repair.TRUNCATE_LOG, DELAYS)
@@ -226,7 +226,7 @@ class TestDamage:
         assert not_empty(seen_in(shop.root)) == {("U", 0): shop.seen["U", 0][:3]}
         assert checked(shop.root).ok
 
-    def test_the_loss_does_not_count_what_was_deleted(
+    def test_the_loss_does_not_count_deleted_messages(
         self, shop: Shop, capsys: pytest.CaptureFixture[str]
     ) -> None:
         shop.put("Gone", 0, 3)
@@ -304,7 +304,7 @@ class TestQueuesOfBatches:
         assert not (root / "consumequeue" / "T1").exists()
 
     def test_the_attribute_alone_says_it(self, root: Path, tmp_path: Path) -> None:
-        """Also if the folder is lost: Java would not start with ordinary queues in its place."""
+        """This holds even if the folder is lost: Java would not start with ordinary queues."""
         (root / "batchconsumequeue" / "T1").rename(tmp_path / "lost")
         topics = [path.name for path in (root / "consumequeue").iterdir()]
         list_topics(root, "T1", *topics, attributes={"T1": {"queue.type": "BatchCQ"}})

@@ -93,7 +93,7 @@ def test_a_bad_queue_is_refused_every_time_and_leaves_nothing_open(
     assert len(machine.files.open_files) == opened
 
 
-def test_flush_syncs_what_is_dirty_once(table: QueueTable, machine: Machine) -> None:
+def test_flush_syncs_dirty_queues_once(table: QueueTable, machine: Machine) -> None:
     fill(table, "A", 0)
     fill(table, "B", 0)
     machine.files.forget()
@@ -103,7 +103,7 @@ def test_flush_syncs_what_is_dirty_once(table: QueueTable, machine: Machine) -> 
     assert not table.dirty
 
 
-def test_flush_keeps_what_is_not_due(table: QueueTable, machine: Machine) -> None:
+def test_flush_keeps_queues_that_are_not_due(table: QueueTable, machine: Machine) -> None:
     fill(table, "A", 0)
     machine.files.forget()
     table.flush(2)

@@ -83,7 +83,7 @@ def test_a_backup_while_a_writer_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["consumequeue/T/0", "commitlog"])
-def test_files_that_retention_deletes_meanwhile(folder: str, tmp_path: Path) -> None:
+def test_files_that_retention_deletes_during_the_copy(folder: str, tmp_path: Path) -> None:
     """The first is copied, then both are deleted: a copy of the first alone would leave a gap."""
     root = tmp_path / "store"
     filled(root, 2000)
@@ -189,7 +189,7 @@ def test_the_backup_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("tool", ["tar", "cp", "rsync"])
 def test_tools_for_closed_stores(tool: str, tmp_path: Path) -> None:
-    """What the guide says about copies with other tools."""
+    """Check what the guide says about copies with other tools."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
     root, copy = tmp_path / "store", tmp_path / "copy"

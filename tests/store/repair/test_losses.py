@@ -1,4 +1,4 @@
-"""What a repair gives up, to the message: before it, by a dry run, and after it."""
+"""The exact messages that a repair drops: before it, by a dry run, and after it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_repair_says_it_too(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "\ngave up 60 messages, 59 of them readable, from " in capsys.readouterr().out
 
 
-def test_a_rebuild_gives_up_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rebuild_drops_no_message(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run"]) == 0
     assert "gives up no message" in capsys.readouterr().out
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run", "--json"]) == 0

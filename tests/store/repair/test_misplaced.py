@@ -64,7 +64,7 @@ def places(root: Path) -> list[tuple[int, int | None]]:
 
 
 def lose_queues(root: Path) -> None:
-    """So that only the neighbours of a record can tell."""
+    """Remove the queues, so that only the neighbours of a record show where it belongs."""
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
     (root / "firetrail.watermark").unlink()
@@ -102,7 +102,7 @@ def test_two_wrong_numbers_in_a_row_are_corrected(root: Path, stored: list[Recor
 
 
 def test_a_record_of_another_queue_is_found(root: Path, stored: list[Record]) -> None:
-    """Of message 10 of three queues, the first says that it is of the second queue."""
+    """Message 10 of the first of three queues is marked as one of the second queue."""
     change(root, stored[30], QUEUE_ID, 1)
     assert places(root) == [
         (stored[30].physical_offset, None),
@@ -117,7 +117,7 @@ def test_the_queue_of_a_message_whose_number_is_taken(root: Path, stored: list[R
 
 
 def test_nobody_can_tell_which_of_two_it_is(root: Path, stored: list[Record]) -> None:
-    """Then both stay."""
+    """Then both records stay."""
     change(root, stored[30], QUEUE_ID, 1)
     lose_queues(root)
     assert places(root) == [
@@ -137,7 +137,7 @@ def test_the_topic_when_older_messages_have_expired(root: Path, stored: list[Rec
     assert "message 2" in found(root)[0].detail or hit.queue_offset > 2
 
 
-def test_a_topic_made_again_is_in_order(tmp_path: Path) -> None:
+def test_a_topic_created_again_is_in_order(tmp_path: Path) -> None:
     for number in range(3):
         with Store.open(tmp_path, CONFIG) as store:
             store.put(Message("T", b"%d" % number))

@@ -60,7 +60,7 @@ def test_equals_what_dispatch_built(store: Path, tmp_path: Path) -> None:
     assert derived(tmp_path / "new") == derived(store)
 
 
-def test_steps_grow_where_many_queues_take_turns(
+def test_steps_grow_if_many_queues_alternate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = StoreConfig().for_files(commit_log_file_size=1 << 18, consume_queue_file_size=400)
@@ -91,7 +91,7 @@ def test_the_target_must_be_empty(store: Path, tmp_path: Path) -> None:
         rebuilt(store, tmp_path / "new")
 
 
-def test_what_a_killed_rebuild_left_is_no_obstacle(store: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_rebuild_are_removed(store: Path, tmp_path: Path) -> None:
     (tmp_path / "new.building" / "consumequeue").mkdir(parents=True)
     rebuilt(store, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(store)

@@ -83,7 +83,7 @@ def test_the_log_ends_before_its_first_damage(root: Path) -> None:
     assert (kept(root) / "commitlog" / copies[0]).read_bytes()[5:] == before[5:]
 
 
-def test_what_was_given_up_can_be_read(root: Path) -> None:
+def test_dropped_messages_can_be_read(root: Path) -> None:
     """The folder of the repair is laid out as a store."""
     log = root / "commitlog" / f"{0:020d}"
     record = int.from_bytes(log.read_bytes()[:4], "big")
@@ -96,7 +96,7 @@ def test_what_was_given_up_can_be_read(root: Path) -> None:
         assert sum(part.rows for part in view.walk() if isinstance(part, RecordBatch)) == MESSAGES
 
 
-def test_a_repaired_store_goes_on(root: Path) -> None:
+def test_a_repaired_store_accepts_messages(root: Path) -> None:
     flip(root / "commitlog" / f"{4096:020d}", 4)
     repaired(root, Repair.TRUNCATE_LOG)
     count = len(bodies(root))
@@ -106,7 +106,7 @@ def test_a_repaired_store_goes_on(root: Path) -> None:
     assert main(["fsck", str(root), "--json"]) == 0
 
 
-def test_what_a_killed_repair_has_made_is_removed(root: Path) -> None:
+def test_leftovers_of_a_killed_repair_are_removed(root: Path) -> None:
     for name in ("made", "made.building"):
         (root / "repair-20260101T000000000Z" / name / "consumequeue").mkdir(parents=True)
     repaired(root, Repair.REBUILD_DERIVED)
@@ -234,7 +234,7 @@ def test_a_wrong_body_does_not_keep_queues_from_being_rebuilt(root: Path) -> Non
 
 
 def test_queue_offsets_continue_after_a_repair(root: Path) -> None:
-    """Also those of a queue whose messages have expired, or are given up."""
+    """This includes queues whose messages have expired or are dropped."""
     with Store.open(root) as store:
         store.put(Message("old", b"first"))
         for number in range(150):
@@ -256,7 +256,7 @@ def test_queue_offsets_continue_after_a_repair(root: Path) -> None:
     assert main(["fsck", str(root)]) == 0
 
 
-def test_a_queue_that_cannot_be_read_begins_anew(root: Path) -> None:
+def test_a_queue_that_cannot_be_read_starts_over(root: Path) -> None:
     shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "U")
     (root / "consumequeue" / "U" / "0" / f"{0:020d}").write_bytes(b"short")
     done = repaired(root, Repair.REBUILD_DERIVED)

@@ -61,7 +61,7 @@ def placeless(message: Record) -> Record:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_only_what_is_damaged_is_missing(sealed: bool, tmp_path: Path) -> None:
+def test_only_damaged_messages_are_missing(sealed: bool, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "saved"
     stored = filled(root, CONFIG.replace(property_crc=sealed))
     victims = (30, 31, 50, 90)
