@@ -27,7 +27,7 @@ SUSPEND, SUBSCRIPTION = 2, 4
 
 
 class Talk:
-    """Requests to a broker in the words of the tests."""
+    """A client with a method for each request of the tests."""
 
     def __init__(self, broker: Broker, client: Client) -> None:
         self.broker = broker
@@ -36,7 +36,7 @@ class Talk:
     async def ask(
         self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Any
     ) -> Command:
-        """The response to a request, whatever its code."""
+        """Return the response to a request, with any code."""
         texts = {name: text(value) for name, value in fields.items() if value is not None}
         command = Command(code, texts, body, version=version)
         return await self.client.request(self.broker.address, command, 10)
@@ -76,7 +76,7 @@ class Talk:
         return await self.ask(RequestCode.PULL_MESSAGE, **fields)
 
     async def pull_until(self, topic: str, count: int, **changes: Any) -> list[Record]:
-        """The first messages of a queue; dispatch is a moment behind the send."""
+        """Return the first messages of a queue; wait for dispatch, which follows the send."""
         found: list[Record] = []
         while len(found) < count:
             flag = SUSPEND | SUBSCRIPTION
@@ -106,7 +106,7 @@ class Talk:
 
 
 def text(value: object) -> str:
-    """A field's value as it stands in a header."""
+    """Return the value of a field as it is written in a header."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Half messages in the words of the tests."""
+"""Helpers that send and end half messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pops and acknowledgements in the words of the tests."""
+"""Helpers that pop and acknowledge messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> Command:
 
 
 def popped(answer: Command) -> list[Popped]:
-    """The messages of an answer, with the receipts that a client makes for them."""
+    """Return the messages of an answer, with the receipts that a client creates for them."""
     if answer.code:
         return []
     header = PopResponse.decode(answer.fields)
@@ -85,7 +85,7 @@ async def pop(talk: Talk, topic: str = "T1", **changes: Any) -> list[Popped]:
 
 
 def told(message: Popped, topic: str = "T1", group: str = "CG") -> dict[str, Any]:
-    """What a request about a popped message says."""
+    """Return the fields of a request about a popped message."""
     receipt = message.receipt
     return {
         "consumerGroup": group,

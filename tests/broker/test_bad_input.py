@@ -1,4 +1,4 @@
-"""Input that is wrong in one way each: frames, codes, messages, offsets, clients."""
+"""Input with one mistake each: frames, codes, messages, offsets, clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from firetrail.remoting.frames import encode_frame
 
 @asynccontextmanager
 async def connected(talk: Talk) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
-    """A connection for bytes of any kind."""
+    """Open a connection for arbitrary bytes."""
     host, port = talk.broker.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -59,7 +59,7 @@ class TestFrames:
         async def test(talk: Talk) -> None:
             async with connected(talk) as (reader, writer):
                 writer.write(frame)
-                with suppress(ConnectionResetError):  # which is a close as well
+                with suppress(ConnectionResetError):  # this is a close as well
                     assert await reader.read() == b""
             await is_alive(talk)
 

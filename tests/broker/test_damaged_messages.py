@@ -1,4 +1,4 @@
-"""A message that is damaged: reported and left out, and consumers get on.
+"""A damaged message is logged and skipped, and consumers continue.
 
 A message whose unit in the queue is damaged is there: the log has it.
 """
@@ -83,7 +83,7 @@ async def made(root: Path) -> None:
 
 @asynccontextmanager
 async def damaged(root: Path, damage: Callable[[Path, Raw], None]) -> AsyncIterator[str]:
-    """A broker whose third message is damaged; its name server."""
+    """Run a broker whose third message is damaged; yield the address of its name server."""
     await made(root)
     damage(root, readable(root / "commitlog")[VICTIM])
     async with asyncio.timeout(20), Broker.running(root, store=SMALL) as broker:
@@ -95,7 +95,7 @@ def with_property(topic: str) -> object:
 
 
 def size_of_three(root: Path, record: Raw) -> None:
-    """The record is of 256 bytes: now it says 768, up to the end of the last."""
+    """The record has 256 bytes; write a size of 768, up to the end of the last record."""
     assert record.size == 256
     flip(root / "commitlog" / f"{0:020}", record.offset + 2, 0x02)
 
@@ -147,7 +147,7 @@ def test_a_reader_skips_damaged_messages(
 
 
 def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the broker if no record begins there, by the consumer if it is the body."""
+    """The broker logs it if no record begins there, the consumer if the body is damaged."""
 
     async def test() -> None:
         await made(tmp_path)
@@ -165,7 +165,7 @@ def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCapt
         lines = [r.getMessage() for r in caplog.records if "damaged and left out" in r.getMessage()]
         by_broker = [line for line in lines if line.startswith(f"T queue {queue}: message 1 is ")]
         by_consumer = f"T queue {queue} on broker-a: 2 messages from 2 on are damaged and left out"
-        assert len(by_broker) == 1  # not once for every consumer
+        assert len(by_broker) == 1  # not once per consumer
         assert [line.startswith(by_consumer) for line in lines if line not in by_broker] == [
             True
         ] * 2
@@ -176,7 +176,7 @@ def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCapt
 def test_one_read_skips_a_limited_number_of_damaged_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is looked through for each: many at once would keep all others waiting."""
+    """Each one needs a search in the log: many at once would make other requests wait."""
     monkeypatch.setattr(broker_store, "SKIPPED_UNITS_MAX", 2)
     monkeypatch.setattr(reading, "search", lambda *place: None)
     with BrokerStore.open(tmp_path, SMALL) as store:

@@ -1,4 +1,4 @@
-"""Deleted topics: their queues go, and do not come back, whatever happens then."""
+"""The queues of deleted topics are removed and never come back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_invalid_deletions_are_refused(topic: str, code: int, remark: str | None
 
 
 def after_a_crash(folder: Path, copy: Path) -> Path:
-    """The store as it is on disk now, as if its broker had been killed."""
+    """Copy the store as it is on disk, as if its broker had been killed."""
     return Path(shutil.copytree(folder, copy))
 
 
@@ -137,7 +137,7 @@ def test_queues_are_kept_while_messages_arrive(tmp_path: Path) -> None:
 def test_queues_without_a_topic_are_those_of_a_deleted_one_unless_they_are_newer(
     tmp_path: Path,
 ) -> None:
-    """Than the file of topics: it is saved beside the first send to a topic, not before it."""
+    """The file of topics is saved concurrently with the first send to a topic, not before it."""
     file = ConfigFile(System(), tmp_path, "topics.json")
     file.save(TopicConfigTable({}, DataVersion(3, 1000)).to_json())
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an answer that was meant: no request breaks the broker.
+"""No request breaks the broker: every one gets a deliberate answer.
 
 Every request that the broker answers is sent with every field and body spoilt in turn. An answer
 with any code will do, but not one for an error that nobody has foreseen, which would be logged.
@@ -71,7 +71,7 @@ GOOD = {
     "sysFlag": "4",
     "topic": "T1",
 }
-"""What makes most requests succeed; all other fields are 1."""
+"""Field values with which most requests succeed; all other fields are 1."""
 BAD = (
     "",
     "x",
@@ -135,7 +135,7 @@ ALL_GOOD = dict.fromkeys(NAMES, "1") | GOOD
 
 
 def spoilt(value: Any) -> Iterator[Any]:
-    """The value with one thing in it replaced by something else, in all ways."""
+    """Yield the value with one part replaced, in all ways."""
     yield from BAD_VALUES
     if isinstance(value, dict):
         for name, item in value.items():
@@ -146,7 +146,7 @@ def spoilt(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def nothing_unforeseen() -> Iterator[None]:
-    """Fails if a handler has raised what it is not meant to."""
+    """Fail if a handler has raised an unexpected error."""
     found: list[str] = []
 
     class Listen(logging.Handler):

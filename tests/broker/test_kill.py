@@ -1,4 +1,4 @@
-"""A broker that is killed: what it has acknowledged is there afterwards, open pops come back."""
+"""A killed broker loses no acknowledged message, and open pops are redelivered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 async def send_until_killed(address: str, process: subprocess.Popen[str]) -> set[bytes]:
-    """The bodies that were acknowledged; the broker is killed when there are enough."""
+    """Send until enough bodies are acknowledged, then kill the broker; return these bodies."""
     client = Client()
     known: set[bytes] = set()
 
@@ -103,7 +103,7 @@ def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
             await pop(b"open", b"done", b"more")
             await consumer.ack(found[b"done"])
             await consumer.ack(await consumer.change_invisible(found[b"more"], 2))
-            while not offsets.exists():  # pops behind a save are in the log alone
+            while not offsets.exists():  # pops after a save are only in the log
                 await asyncio.sleep(0.01)
             await producer.send(Message("T1", b"later"))
             await pop(b"later")
@@ -117,7 +117,7 @@ def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
                     tries[message.body] = message.reconsume_times
                     await consumer.ack(message)
             assert await consumer.receive(wait_s=0.5) == []
-            assert tries.keys() == {b"open"}  # what was acknowledged does not come, saved or not
+            assert tries.keys() == {b"open"}  # acknowledged messages are not redelivered
 
     with to_be_killed(tmp_path) as (_, namesrv, _):
         asyncio.run(asyncio.wait_for(before(namesrv), 30))

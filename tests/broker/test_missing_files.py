@@ -53,7 +53,7 @@ def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
         shutil.copytree(live, killed)
 
     running(kill, live)
-    (killed / "firetrail.inventory").unlink()  # as if it was never closed
+    (killed / "firetrail.inventory").unlink()  # as if the store was never closed
     shutil.rmtree(killed / loss)
 
     async def look(talk: Talk) -> None:

@@ -1,4 +1,4 @@
-"""Where a broker listens."""
+"""The ports that a broker listens on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that are free, the first two below the second."""
+    """Return two free ports, the first two below the second."""
     while True:
         with socket.create_server((HOST, 0)) as first:
             low = first.getsockname()[1]

@@ -126,7 +126,7 @@ def make_folder(path: Path) -> None:
 
 
 def fill_up(path: Path) -> None:
-    """Let the last record reach so far that no mark of the file's end fits behind it."""
+    """Make the last record so long that no end mark of the file fits after it."""
     content = bytearray(path.read_bytes())
     last = [
         r
@@ -164,7 +164,7 @@ def flip_entry(field: str) -> Callable[[Path], None]:
 
 
 def add_entry(root: Path) -> None:
-    """An entry of the index for a key that no message has."""
+    """Add an index entry for a key that no message has."""
     with Store.open(root, CONFIG) as store:
         index = store._engine.index
         assert index is not None
@@ -284,7 +284,7 @@ def test_every_kind_of_damage_has_a_case() -> None:
 
 
 def follow(command: str, root: Path, damaged: Path, target: Path) -> Path:
-    """Do what was advised; the store to go on with."""
+    """Follow the advice; return the store to continue with."""
     words = command.replace(str(damaged), str(root)).replace("DIR", str(target)).split()
     if words[0] == "firetrail":
         assert main(words[1:]) == 0, command
@@ -294,7 +294,7 @@ def follow(command: str, root: Path, damaged: Path, target: Path) -> Path:
 
 
 async def delivered(talk: Talk) -> dict[tuple[str, int], list[Record]]:
-    """What consumers get of all queues, with a new message at the end of each."""
+    """Return what consumers get from all queues, with a new message at the end of each."""
     found = {}
     for topic, queue_id in QUEUES:
         await talk.send(topic, b"new", e=queue_id)

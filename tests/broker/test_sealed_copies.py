@@ -1,4 +1,4 @@
-"""Messages that are stored again: one checksum each, that of the record it stands in."""
+"""Messages that are stored again have exactly one checksum, that of the new record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 def check(root: Path, *topics: str, sealed: bool = True) -> None:
-    """Every record has one checksum, a good one; and some of these topics are there."""
+    """Check that every record has one valid checksum, and that these topics have messages."""
     with Store.open(root, SEALED) as store:
         found: list[Record] = []
         at, end = store.log_range

@@ -1,4 +1,4 @@
-"""Damage in what the broker itself has noted: reported, left out, and nobody else is kept back."""
+"""Damaged internal records are logged and skipped, and do not block others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_damaged_record_of_a_pop_is_skipped(
             async with SimpleConsumer(broker.namesrv, "G", {"T1": "*"}, start=first) as consumer:
                 while not await consumer.receive(invisible_s=60):
                     pass
-            async with Producer(broker.namesrv) as producer:  # the last record is looked at always
+            async with Producer(broker.namesrv) as producer:  # the last record is always checked
                 await producer.send(Message("T2", b"last"))
 
     async def serves(talk: Talk) -> None:
@@ -51,7 +51,7 @@ def test_a_damaged_record_of_a_pop_is_skipped(
 def test_a_damaged_delayed_message_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those behind it are delivered."""
+    """The messages after it are delivered."""
 
     async def send() -> None:
         async with (

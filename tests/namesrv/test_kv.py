@@ -1,4 +1,4 @@
-"""The values that a name server keeps for others: durable before they are acknowledged."""
+"""The key-value store of a name server: values are durable before they are acknowledged."""
 
 from __future__ import annotations
 

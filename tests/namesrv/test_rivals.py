@@ -1,4 +1,4 @@
-"""Brokers with the same name and id: what they are told, and how often the log says so."""
+"""Brokers with the same name and id: their remarks, and how often they are logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
     for _ in range(3):
         assert both.remark(registration(ONE), OTHER) == expected
-        assert both.remark(registration(OTHER), ONE) is not None  # it is told, too
+        assert both.remark(registration(OTHER), ONE) is not None  # it gets a remark, too
     assert [record.getMessage() for record in caplog.records] == [expected]
     now += PAUSE_S - 1
     both.remark(registration(OTHER), ONE)

@@ -61,7 +61,7 @@ class TestRivals:
         routes = Routes()
         assert routes.register(self.FIRST, table("T"), 0.0) is None
         assert routes.register(self.LAST, table("T"), 1.0) == "first:1"
-        for now in (30.0, 60.0):  # nobody is sent to and fro
+        for now in (30.0, 60.0):  # the route does not alternate
             assert routes.register(self.FIRST, table("T"), now) == "last:1"
             assert routes.register(self.LAST, table("T"), now) == "first:1"
             assert brokers_of(routes, "T") == {"a": {0: "last:1"}}

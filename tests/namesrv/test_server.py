@@ -1,4 +1,4 @@
-"""A name server and those who ask it, over loopback."""
+"""A name server and its clients, over loopback."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Broker:
             parts = self._build()
             self._log_unsupported()
             resources.callback(parts.state.traffic.stop)
-            # They stop and save in the reverse order.
+            # They stop and save in reverse order: services first, then the tables they change.
             for part in (
                 self.groups,
                 self.topics,
@@ -193,8 +193,8 @@ class Broker:
                 resources.push_async_callback(self._name_server.stop)
                 self.namesrv = str(host._replace(port=namesrv_port))
                 self.namesrv_listens = self._name_server.listens
-            # Once more, so that it stops before the parts above. The first one, which then does
-            # nothing, closes the port if the start fails before this line.
+            # Pushed a second time, so that the server stops before the parts above. The first
+            # callback then does nothing; it closes the port if the start fails before this line.
             resources.push_async_callback(self._server.stop)
             await self._listen_for_vips(asked.port)
             self.listens = self._server.listens

@@ -53,7 +53,7 @@ from firetrail.system import System
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the parts of a broker are created from."""
+    """The settings, store and addresses that the parts of a broker are created from."""
 
     folder: Path
     live: Live[BrokerConfig]

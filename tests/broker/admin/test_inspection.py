@@ -1,4 +1,4 @@
-"""Statistics, units of queues, producers and forbidden groups, as tools ask for them."""
+"""Requests of tools for statistics, queue units, producers and forbidden groups."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_totals_restart_every_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_figure_that_exporters_parse() -> None:
-    """As rocketmq-exporter does, which checks nothing: one missing key costs all its metrics."""
+    """rocketmq-exporter parses them without checks: one missing key costs it all metrics."""
 
     async def test(talk: Talk) -> None:
         await sent(talk, 3)

@@ -1,4 +1,4 @@
-"""Administration: topics, groups, settings, statistics and resets, as tools ask for them."""
+"""Administrative requests: topics, groups, settings, statistics and resets."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class TestResets:
         running(test, config=pushed, client_handlers=handlers)
 
     def test_the_next_pull_announces_a_reset(self) -> None:
-        """As by 5.3: nothing is pushed to consumers, however often offsets are reset."""
+        """As in RocketMQ 5.3, nothing is pushed to consumers, however often offsets are reset."""
 
         def take(connection: Connection, request: Command) -> None:
             pytest.fail("the consumer was told")
@@ -271,7 +271,7 @@ class TestResets:
             await commit(talk, 3)
             await self.reset(talk, queueId=0, offset=2)
             await self.reset(talk, queueId=0, offset=1)
-            await commit(talk, 3)  # of who does not know yet
+            await commit(talk, 3)  # by a consumer that does not know of the reset yet
             assert talk.broker.offsets.get("CG", "T1", 0) == 1
             answer = await talk.pull("T1", 3)
             assert answer.code == ResponseCode.PULL_OFFSET_MOVED
@@ -280,7 +280,7 @@ class TestResets:
             await commit(talk, 2)
             assert talk.broker.offsets.get("CG", "T1", 0) == 2
             await self.reset(talk, queueId=0, offset=0)
-            assert (await talk.pull("T1", 0)).code == 0  # it is there already
+            assert (await talk.pull("T1", 0)).code == 0  # it is already at that offset
             flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
             await talk.pull("T1", 3, sysFlag=flags, commitOffset=3)
             assert talk.broker.offsets.get("CG", "T1", 0) == 3

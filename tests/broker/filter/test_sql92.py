@@ -1,4 +1,4 @@
-"""The SQL92 filter: what it takes, what it refuses, what it lets pass."""
+"""The SQL92 filter: valid and invalid expressions, and matching messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_message_matches(text: str) -> None:
     [
         "a = 6",
         "a > 5",
-        "b = 5",  # no number
+        "b = 5",  # not a number
         "b > 5",
         "a = '6'",
         "missing = 1",

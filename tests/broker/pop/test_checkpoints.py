@@ -1,4 +1,4 @@
-"""What was popped, noted in the log: read back after a stop or a kill, revived when it is due."""
+"""Checkpoints of pops: read back after a stop or a kill, and revived when they are due."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RETRY = "%RETRY%G_T"
 
 
 class Parts:
-    """The state of pops on a store, with a clock that stands still."""
+    """The state of pops on a store, with a clock that moves only on request."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1_000_000
@@ -68,7 +68,7 @@ class Parts:
         return point
 
     def revive(self) -> list[Record]:
-        """All that came again, also before."""
+        """Revive what is due; return all redelivered messages so far."""
         self.reviving.revive()
         return self.read(RETRY)
 
@@ -151,7 +151,7 @@ def test_acknowledged_messages_are_not_redelivered(tmp_path: Path) -> None:
 
 
 def test_open_checkpoints_survive_a_kill(tmp_path: Path) -> None:
-    """The files of a store that nobody has stopped; no offset was ever saved."""
+    """The files are copied from a running store, and no offset was ever saved."""
     killed = tmp_path / "killed"
 
     def before(parts: Parts) -> None:
@@ -182,11 +182,11 @@ def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> None:
         first, second = parts.pop(0), parts.pop(1)
         parts.points.ack(second, [1])
         parts.points.save_progress()
-        assert parts.offsets.get(GROUP, NAME, 3) is None  # the first note is needed
+        assert parts.offsets.get(GROUP, NAME, 3) is None  # the first record is needed
         parts.points.ack(first, [0])
         parts.pop(2)
         parts.points.save_progress()
-        assert parts.offsets.get(GROUP, NAME, 3) == 3  # the note behind it is needed
+        assert parts.offsets.get(GROUP, NAME, 3) == 3  # the next record is needed
 
     on(tmp_path, test)
     on(tmp_path, lambda parts: check_open(parts, 4))
@@ -311,7 +311,7 @@ def saved(parts: Parts) -> None:
 
 
 def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
-    """The log knows them: a group does not get again what it has acknowledged."""
+    """The log has them, so a group does not receive acknowledged messages again."""
 
     def first(parts: Parts) -> None:
         parts.put(9)
@@ -333,7 +333,7 @@ def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by_java", [False, True])
 def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) -> None:
-    """Its pops from before are in the offsets that were saved then."""
+    """The saved offsets include the earlier pops."""
 
     def first(parts: Parts) -> None:
         parts.put(9)
@@ -350,7 +350,7 @@ def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) ->
         assert parts.offsets.get("G", "T", 0) == 1
 
     on(tmp_path / "store", first)
-    if by_java:  # which keeps what it does not know, but for the checksum
+    if by_java:  # Java keeps unknown members, except the checksum
         path = tmp_path / "killed" / "config" / "consumerOffset.json"
         table = config_json.loads(path.read_bytes())["offsetTable"]
         path.write_text(config_json.dumps({"offsetTable": table | {"T@G": {0: 1}}}))

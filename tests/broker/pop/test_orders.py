@@ -1,4 +1,4 @@
-"""Pops in order: one batch of a queue at a time, again from the first that is open."""
+"""Pops in order: one batch per queue at a time, redelivered from the first open message."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_unacknowledged_messages_are_redelivered_in_order() -> None:
         first, second, _ = await take(talk, invisibleTime=100)
         await ack(talk, first)
         answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
-        assert bodies(popped(answer)) == [b"1", b"2"]  # a waiting pop is told when the time is over
+        assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
         assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
-        assert (await ack(talk, second)).code == 0  # of the pop before: too late, and no harm
+        assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
         assert await take(talk) == []
         assert await offset(talk) == "1"
 
@@ -162,7 +162,7 @@ def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over() -> None:
 def test_acknowledged_pops_leave_no_timers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many a second, each with an hour to be acknowledged in, would fill the memory."""
+    """Many pops per second, each with a timer of an hour, would fill the memory."""
     planned: list[asyncio.TimerHandle] = []
 
     async def test(talk: Talk) -> None:

@@ -1,4 +1,4 @@
-"""Pops: what is handed out, for how long, what comes again, and pops that wait."""
+"""Pops: invisible time, acknowledgement, redelivery, and waiting pops."""
 
 from __future__ import annotations
 
@@ -222,7 +222,9 @@ def test_pops_filter_by_sql92() -> None:
             await fill(talk, "T1", b"%d" % n, i=f"n\x01{n}\x02")
         found = await pop(talk, exp="n > 2", expType="SQL92")
         assert [message.body for message in found] == [b"3", b"4"]
-        assert (await ask_pop(talk)).code == ResponseCode.POLLING_TIMEOUT  # passed over for good
+        assert (
+            await ask_pop(talk)
+        ).code == ResponseCode.POLLING_TIMEOUT  # they are skipped for good
         wrong = await ask_pop(talk, exp="n >", expType="SQL92")
         assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
@@ -234,7 +236,7 @@ def test_the_init_mode_decides_where_a_new_group_begins() -> None:
         await fill(talk, "T1", *(b"%d" % n for n in range(10)))
         assert len(await pop(talk, initMode=0)) == 10
         recent = await pop(talk, initMode=1, consumerGroup="NEW")
-        assert len(recent) == 10  # the queue has its first message still
+        assert len(recent) == 10  # the queue still has its first message
 
     running(test)
 
@@ -304,7 +306,7 @@ class TestRefusals:
 
 @pytest.mark.parametrize("room", [20, 100, 400])
 def test_a_message_that_cannot_be_redelivered_does_not_block_others(room: int) -> None:
-    """Its properties leave no room for what is added to them."""
+    """Its properties leave no room for those that a redelivery adds."""
 
     async def test(talk: Talk) -> None:
         added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"

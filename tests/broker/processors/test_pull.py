@@ -1,4 +1,4 @@
-"""Pulls: what comes back, where to go on, and pulls that wait."""
+"""Pulls: returned messages, next offsets, and waiting pulls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def send(talk: Talk, *tags: str) -> None:
 
 
 def place(answer: Command) -> tuple[int, int, int]:
-    """Next, smallest and largest offset."""
+    """Return the next, smallest and largest offset."""
     return tuple(  # type: ignore[return-value]
         int(answer.fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset")
     )
@@ -106,7 +106,7 @@ class TestFilters:
     def test_one_pull_examines_a_limited_number_of_messages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However many it asks for: others wait meanwhile."""
+        """The limit holds for any requested count, because other requests are waiting."""
 
         async def test(talk: Talk) -> None:
             for _ in range(100):

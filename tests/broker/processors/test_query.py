@@ -1,4 +1,4 @@
-"""Queries: by key, by place, by time; the ends of queues."""
+"""Queries by key, position and time, and for the ends of queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 
 
 async def three(talk: Talk) -> list[int]:
-    """Three messages; their places in the log."""
+    """Send three messages; return their positions in the log."""
     places = []
     for n in range(3):
         answer = await talk.send("T1", b"%d" % n, i=f"KEYS\x01k{n % 2}\x02UNIQ_KEY\x01U{n}\x02")
@@ -71,7 +71,7 @@ def test_ends_and_store_times_of_a_queue() -> None:
 
 @pytest.mark.parametrize("boundary", [None, "LOWER", "lower", "UPPER", "upper"])
 def test_offsets_are_found_by_time(boundary: str | None) -> None:
-    """As a Java broker 5.3.3 answers; without a boundary 4.9 takes the nearest message."""
+    """A Java broker 5.3.3 answers so. Without a boundary, 4.9 takes the nearest message."""
 
     async def test(talk: Talk) -> None:
         times = []
@@ -81,7 +81,7 @@ def test_offsets_are_found_by_time(boundary: str | None) -> None:
             time = talk.broker.store.store_time("T1", 0, number)
             assert time is not None
             times.append(time)
-            await asyncio.sleep(0.01)  # the next one is at least some ms later
+            await asyncio.sleep(0.01)  # the next message is at least some ms later
 
         async def offset(time: int, **changes: object) -> str:
             fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}

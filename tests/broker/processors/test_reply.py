@@ -1,4 +1,4 @@
-"""Replies reach the producer that asked."""
+"""Replies reach the producer that sent the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends: what is stored, what is answered, what is refused."""
+"""Sends: stored messages, answers and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ V1 = {
 
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 TIMER_REFUSED = "accurate timer message is not enabled, timerWheelEnable is false"
-"""What Java 5.3.3 answers without its timer wheel."""
+"""The answer of Java 5.3.3 without its timer wheel."""
 
 
 def test_sent_messages_are_stored() -> None:
@@ -45,7 +45,7 @@ def test_sent_messages_are_stored() -> None:
         assert (record.topic, record.queue_id, record.body) == ("T1", 2, b"body")
         assert (record.flag, record.born_time) == (7, 1_700_000_000_000)
         assert record.born_host.ip == "127.0.0.1"
-        # The producer's wish to wait is not stored, what the broker adds is.
+        # The property WAIT is not stored; the properties of the broker are.
         assert record.properties == {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "U1", **ADDED}
 
     running(test)
@@ -182,7 +182,7 @@ class TestRefusals:
 
 
 def test_region_and_trace_are_those_of_the_broker() -> None:
-    """A message that was stored before, as one that a consumer gives back, has them already."""
+    """A message that was stored before has them already, such as one that was sent back."""
 
     async def test(talk: Talk) -> None:
         before = "MSG_REGION\x01Old\x02K\x01v\x02TRACE_ON\x01true\x02CLUSTER\x01Old\x02"
@@ -215,7 +215,7 @@ def test_a_time_of_delivery_is_refused(name: str, batch: bool) -> None:
     ["TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", "TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x015\x02"],
 )
 def test_delay_levels_and_delivered_timer_messages_are_accepted(properties: str) -> None:
-    """A delay level wins over the time, and what was delivered may come again."""
+    """A delay level takes precedence over the time, and delivered messages may be sent again."""
 
     async def test(talk: Talk) -> None:
         assert (await talk.send("T1", i=properties)).code == ResponseCode.SUCCESS

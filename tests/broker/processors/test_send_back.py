@@ -1,4 +1,4 @@
-"""Messages that were not consumed come back later, and end among the dead letters."""
+"""Messages that were not consumed are redelivered later, and end as dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICK = SMALL.replace(delay_levels=DelayLevels.parse("1s 1s 0s 0s 0s"))
 
 
 async def sent(talk: Talk) -> int:
-    """The place of a new message in the log."""
+    """Send a message; return its position in the log."""
     answer = await talk.send("T1", b"body", i="TAGS\x01A\x02UNIQ_KEY\x01U1\x02")
     await talk.beat("CG")
     return decode_message_id(answer.fields["msgId"]).physical_offset

@@ -1,4 +1,4 @@
-"""Who is connected: heartbeats, id lists, notices, and how clients leave."""
+"""Connected clients: heartbeats, id lists, notifications, and how clients leave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ids(talk: Talk, group: str = "CG") -> list[str]:
 
 
 class Notices:
-    """A client that takes note of what the broker tells it."""
+    """A client that records the notifications of the broker."""
 
     def __init__(self) -> None:
         self.groups: list[str] = []
@@ -90,7 +90,7 @@ def test_members_are_notified_when_others_join_and_leave() -> None:
         assert first.groups == ["CG", "CG", "CG"]
         await talk.beat("CG", "c1", {"T1": "A"}, client=first.client)
         await asyncio.sleep(0.02)
-        assert len(first.groups) == 4  # it wants other messages
+        assert len(first.groups) == 4  # its subscription has changed
         await first.client.close()
 
     running(test)
@@ -165,6 +165,6 @@ class TestLocks:
             body = LockBody("CG", "c1", [second, third]).encode()
             assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
             assert await self.lock(talk, "c2", first, second) == [second]
-            assert await self.lock(talk, "c1", third) == []  # who had it not cannot unlock it
+            assert await self.lock(talk, "c1", third) == []  # only the owner can unlock it
 
         running(test)

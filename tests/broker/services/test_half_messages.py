@@ -1,4 +1,4 @@
-"""Half messages whose producers are away."""
+"""Half messages whose producers are not connected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from firetrail.store.lifecycle.retention import HOUR_MS
 
 
 class TestProducersThatAreAway:
-    """Only questions that were asked count."""
+    """Only checks that were sent are counted."""
 
     def test_half_messages_wait_for_a_producer(self, caplog: pytest.LogCaptureFixture) -> None:
         asked: list[Command] = []
@@ -91,7 +91,7 @@ class TestProducersThatAreAway:
     def test_waiting_half_messages_are_moved_to_the_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
     ) -> None:
-        """An open half message far back is stored again, uncounted, as the same transaction."""
+        """A half message far back is stored again as the same transaction, uncounted."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 2)
         kept: list[Command] = []
 
@@ -127,7 +127,7 @@ class TestProducersThatAreAway:
     def test_copies_of_many_waiting_half_messages_are_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Stored again, they are behind each other: that alone is no reason to do so again."""
+        """Copies follow each other, which must not cause further copies."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 6)
 
         async def test(talk: Talk) -> None:
@@ -145,7 +145,7 @@ class TestProducersThatAreAway:
             for _ in range(20):
                 await talk.broker.check_transactions()
             assert transactions._next == 32 + copies
-            assert len(transactions._open) <= 2 * 12  # under the first offset, and the last
+            assert len(transactions._open) <= 2 * 12  # by the first offset and the last
 
         running(test, config=IMPATIENT)
 

@@ -1,4 +1,4 @@
-"""What the name server of a broker's own process knows of its topics."""
+"""Registration of a broker and its topics with name servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def route(talk: Talk, topic: str) -> Command:
 
 
 def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them for each new one would take ever longer."""
+    """Registering all topics for each new one would take longer and longer."""
     told: list[list[str]] = []
     register = NameServer.register_local
 
@@ -94,7 +94,7 @@ def test_an_absent_name_server_does_not_delay_registration_with_others(
 
 
 async def known(client: Client, namesrv: str, topic: str) -> Command:
-    """The route, as soon as there is one."""
+    """Return the route as soon as there is one."""
     command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     while True:
         with suppress(OSError, TimeoutError):
@@ -107,7 +107,7 @@ async def known(client: Client, namesrv: str, topic: str) -> Command:
 def test_a_restarted_name_server_knows_topics_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before the next registration, which is an hour away."""
+    """The topics are known long before the next registration, which is an hour away."""
 
     async def test() -> None:
         first = NameServer(NameServerConfig(listen_port=0))

@@ -1,4 +1,4 @@
-"""Delayed messages: delivered when due, across restarts, in the files of RocketMQ."""
+"""Delayed messages are delivered when due, across restarts, with the files of RocketMQ."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def test_a_message_is_delivered_when_it_is_due() -> None:
         (record,) = await talk.pull_until("T1", 1, queueId=3)
         assert (record.body, record.tags, record.queue_id) == (b"body", "A", 3)
         assert record.properties["REAL_TOPIC"] == "T1"
-        assert record.properties["DELAY"] == "1"  # Java leaves it there, too
+        assert record.properties["DELAY"] == "1"  # Java keeps it, too
         assert record.born_time == 1_700_000_000_000
         by_tag = await talk.pull("T1", 0, queueId=3, subscription="A")
-        assert by_tag.content  # its tag counts again, not its time
+        assert by_tag.content  # the queue has the hash of its tag, not a time
 
     running(test, store=SOON)
 
 
 def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
-    """No other put comes whose sync would take the delivered message along."""
+    """There is no other put whose sync would include the delivered message."""
 
     async def test(talk: Talk) -> None:
         await talk.send("T1", b"body", i="DELAY\x011\x02")
@@ -57,12 +57,12 @@ def test_messages_are_not_delivered_early(tmp_path: Path) -> None:
     running(send, tmp_path, store=SOON)
     offsets = config_json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
     assert offsets["offsetTable"] == {1: 1, 2: 0}
-    # With a shorter level the message has waited too long already.
+    # With a shorter delay level the message is overdue.
     running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
 
 
 def test_progress_is_saved_periodically(tmp_path: Path) -> None:
-    """Soon: what was delivered since comes again after a kill."""
+    """Messages that are delivered after the last save are delivered again after a kill."""
 
     async def test(talk: Talk) -> None:
         await talk.send("T1", i="DELAY\x011\x02")

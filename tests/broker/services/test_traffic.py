@@ -1,4 +1,4 @@
-"""Counters of what goes in and out, over spans of time."""
+"""Counters of messages in and out, over spans of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firetrail.store.broker_store import BrokerStore
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """A clock that moves only on request."""
 
     now = 100.0
 
@@ -41,7 +41,7 @@ def put(store: BrokerStore, topic: str, count: int, queue_id: int = 0) -> int:
 
 
 def test_puts_are_counted_with_their_bytes(store: BrokerStore) -> None:
-    put(store, "T", 3)  # before anybody counts
+    put(store, "T", 3)  # before counting begins
     traffic = Traffic(store, Clock())
     size = put(store, "T", 5) + put(store, "T", 2, queue_id=1)
     more = put(store, "U", 1500)  # over several files of the queue

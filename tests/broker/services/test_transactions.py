@@ -1,4 +1,4 @@
-"""Transactions: half messages, their end, and the questions about them."""
+"""Transactions: half messages, their ends, and checks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_end_without_a_half_message_is_refused() -> None:
         half = await begin(talk)
         refused = await ended(talk, half, COMMIT, group="other")
         assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert refused.remark == "The producer group wrong"  # and not which would be right
+        assert refused.remark == "The producer group wrong"  # without naming the right one
         plain = await talk.send("T1")
         assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
         half.fields = {**half.fields, "queueOffset": "7"}
@@ -110,7 +110,7 @@ def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_repeated_end_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two questions, or a repeated answer: neither is told of an end that may still fail."""
+    """Neither request is answered before the end is stored, because storing it may still fail."""
 
     async def test(talk: Talk) -> None:
         half = await begin(talk)
@@ -140,7 +140,7 @@ def test_a_repeated_end_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
-    """Of both, which are one transaction, the older must not become another message."""
+    """Both copies are one transaction: the older one must not be committed as a second message."""
     kept: list[Command] = []
 
     async def before(talk: Talk) -> None:
@@ -173,7 +173,7 @@ def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
 def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
-    """It was taken for that of a transaction that had ended: answered, and nothing was stored."""
+    """The broker once took the transaction for an ended one, and stored nothing."""
     kept: list[Command] = []
     killed = tmp_path / "killed"
 
@@ -200,7 +200,7 @@ class TestQuestions:
     def test_setting_the_clock_back_restarts_the_wait_for_a_check(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither at once, nor only when the clock is where it was."""
+        """A check must come neither at once nor only when the clock has caught up."""
 
         async def test(talk: Talk) -> None:
             await talk.beat(producer="PG")
@@ -262,7 +262,7 @@ class TestQuestions:
                     "msgId": question.fields["offsetMsgId"],
                 }
             )
-            assert await end(talk, half, COMMIT) == 0  # it has not heard the question yet
+            assert await end(talk, half, COMMIT) == 0  # it has not received the check yet
             assert await end(talk, again, COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
 

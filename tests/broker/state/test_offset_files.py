@@ -1,4 +1,4 @@
-"""Which of the two files with offsets of groups is read, and which are saved."""
+"""The two files with offsets of groups: which is read, and which are saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FROM_JAVA = """{
 		}
 	}
 }"""
-"""What a Java broker 5.3.3 with enableLmq=true has written."""
+"""The content that a Java broker 5.3.3 with enableLmq=true has written."""
 WITHOUT_LMQ = '{"offsetTable":{"T@G":{0:1}}}'
 OFFSETS = {"T@G": {0: 3, 1: 0}, "%LMQ%a@%LMQ%g": {0: 4}, "T@%LMQ%g": {0: 2}}
 
@@ -91,7 +91,7 @@ def test_the_newer_file_counts(
     again = OffsetFiles(System(), tmp_path, light_queues=not light_queues)
     assert again.load() == expected
     assert again.is_ours
-    assert not caplog.records  # both say the same
+    assert not caplog.records  # both have the same content
 
 
 def test_a_newer_file_that_cannot_be_decoded_is_an_error(

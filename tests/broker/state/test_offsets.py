@@ -1,4 +1,4 @@
-"""Offsets of groups: where they begin, what they commit, what survives."""
+"""Offsets of groups: initial offsets, commits, and the file."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_backup_of_a_damaged_file_is_used(tmp_path: Path) -> None:
     backup.write_bytes(b"")
     with pytest.raises(StoreError, match=r"restore a good copy, or remove both to start empty"):
         running(look, tmp_path)
-    file.write_bytes(before)  # as the error says, the one and the other
+    file.write_bytes(before)  # both remedies of the error work
     running(look, tmp_path)
     file.unlink()
     backup.unlink()

@@ -72,7 +72,7 @@ def damage(folder: Path, message: int) -> None:
 
 
 async def consumes_new_messages(talk: Talk) -> None:
-    """What a group sees that goes on where it is, after a message was sent."""
+    """Send a message; return what a group receives that continues at its offset."""
     await talk.send("T1", b"new")
     offset = await committed(talk)
     assert offset == 4
@@ -96,7 +96,7 @@ def test_after_a_repair_no_new_message_is_skipped(
 def test_a_start_sets_back_offsets_beyond_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In any store, one without Firetrail's checksums, too."""
+    """This works in any store, also in one without Firetrail's checksums."""
     filled(tmp_path, 4)
     for file in (tmp_path / "config").glob("*.bak"):
         file.unlink()
@@ -129,7 +129,7 @@ def test_a_start_sets_back_offsets_beyond_the_end(
 def test_positions_in_files_that_are_not_read_are_kept(
     file: str, ignored: tuple[str, ...], by_repair: bool, tmp_path: Path
 ) -> None:
-    """A Java broker that gets the folder back goes on where its groups were."""
+    """Groups keep their offsets when a Java broker takes the folder over again."""
     filled(tmp_path, 4)
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_bytes(b"")

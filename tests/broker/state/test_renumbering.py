@@ -1,4 +1,4 @@
-"""A broker goes on in a salvaged store: nothing good is lost, and groups are where they were."""
+"""A broker on a salvaged store loses no good message, and groups keep their positions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_groups_continue_after_the_same_messages(
 
 
 def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None:
-    """Delay levels, ordered pops, and groups whose pops are left out."""
+    """Delay levels, ordered pops, and groups whose pops are skipped."""
     with Store.open(tmp_path) as store:
         for topic in ("T", "SCHEDULE_TOPIC_XXXX", REVIVE):
             for number in range(10):

@@ -1,4 +1,4 @@
-"""Tables in files: changes are written together, and soon if somebody waits for them."""
+"""Saving of tables: changes share writes, which are prompt if a caller waits for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from firetrail.system import System
 
 
 class Slow(ConfigFile):
-    """A file whose writing takes a while."""
+    """A file that takes a while to write."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(System(), folder, "topics.json")
@@ -99,7 +99,7 @@ def test_a_body_is_encoded_and_saved(tmp_path: Path) -> None:
 
 
 def test_waiting_includes_changes_without_a_due_save(tmp_path: Path) -> None:
-    """Offsets in a deleted topic were answered to be gone, and were gone at the next saving."""
+    """Once, the deletion of a topic was answered before its offsets were saved."""
 
     async def test() -> None:
         file = Slow(tmp_path)

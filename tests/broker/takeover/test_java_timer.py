@@ -1,4 +1,4 @@
-"""Notes of pops that wait in the timer of a Java broker when its store is taken over."""
+"""Records of pops that wait in the timer of a Java broker when its store is taken over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
 
     def first(parts: Parts) -> None:
         parts.put(9)
-        checkpoint(parts, 0, NOW + 5_000)  # delivered, and done with
+        checkpoint(parts, 0, NOW + 5_000)  # delivered, and acknowledged
         checkpoint(parts, 1, NOW + 59_000, count=3)
         note(parts, "ack", 1, NOW + 60_000, ao=2)
         checkpoint(parts, 5, NOW + 59_000)

@@ -1,4 +1,4 @@
-"""What a Java broker's settings and folder ask for, and this broker does not do."""
+"""Unsupported features in the settings and the folder of a Java broker."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 SLOTS = 1_209_600
 LOG_FILE = 1 << 20
 DELIVERED_S = 1_800_000_000
-"""The timer has delivered everything before."""
+"""The timer has delivered everything before this time."""
 
 
 class Timer:
@@ -45,7 +45,7 @@ class Timer:
         (self.root / "config" / "timercheck").write_bytes(raw.ljust(4096, b"\0"))
 
     def slot(self, second: int, units: Sequence[tuple[str, int]]) -> None:
-        """Topics and magic numbers of what is to be delivered in one second."""
+        """Write a slot with the messages of one second, given as topics and magic numbers."""
         first, previous = self.written, NONE
         with (self.root / "timerlog" / f"{0:020}").open("r+b") as log:
             for topic, magic in units:
@@ -60,7 +60,7 @@ class Timer:
 
 
 def filled(root: Path) -> None:
-    """Five messages wait, two of them unknown to the wheel; three notes of pops."""
+    """Five messages wait, two of them not in the wheel; there are three records of pops."""
     timer = Timer(root)
     with BrokerStore.open(root, SMALL) as store:
         for n in range(7):
@@ -110,7 +110,7 @@ def test_damaged_and_long_chains_are_estimated(
     filled(tmp_path)
     timer = Timer(tmp_path)
     timer.slot(DELIVERED_S + 1, [("T", 1)] * 3)
-    with (tmp_path / "timerwheel").open("r+b") as wheel:  # leads nowhere
+    with (tmp_path / "timerwheel").open("r+b") as wheel:  # a chain that leads nowhere
         wheel.seek((DELIVERED_S + 2) % SLOTS * SLOT.size)
         wheel.write(SLOT.pack(DELIVERED_S + 2, 1 << 40, 1 << 40, 9, 0))
     timer.check(10)

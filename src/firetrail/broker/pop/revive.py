@@ -139,7 +139,7 @@ class ReviveService:
             self._store.put(
                 copy_record(record, name, 0, raw, more_attempts=1, wait_for_flush=False)
             )
-        except IllegalMessageError as error:  # retrying would never help, and block later messages
+        except IllegalMessageError as error:  # a retry would never help, and would block others
             _log.error(
                 "the popped message at %d cannot be redelivered to group %s: %s; skipped",
                 record.physical_offset,

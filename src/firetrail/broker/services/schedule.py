@@ -141,7 +141,7 @@ class Schedule:
                     wait_for_flush=False,
                 )
             )
-        except IllegalMessageError as error:  # retrying would never help, and block later messages
+        except IllegalMessageError as error:  # a retry would never help, and would block others
             _log.error(
                 "the delayed message at %d for topic %s cannot be stored: %s; skipped",
                 record.physical_offset,

@@ -367,10 +367,10 @@ class Transactions:
             self._forget(half)
             return None
         changes = {TRANSACTION_CHECK_TIMES: str(half.checks), CHECK_IMMUNITY_TIME: None}
-        again = copy_of(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
+        copy = copy_of(record, HALF_TOPIC, replace_properties(record.raw_properties, changes))
         try:
-            place = await self._put(again)
-        except IllegalMessageError as error:  # retrying would never help, and block later ones
+            place = await self._put(copy)
+        except IllegalMessageError as error:  # a retry would never help, and would block others
             self._log_refused(half, error)
             self._forget(half)
             await self._put(self._end_mark(half.offset))

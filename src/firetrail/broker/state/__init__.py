@@ -1,1 +1,1 @@
-"""What a broker keeps in the ``config`` folder: topics, groups and offsets."""
+"""The tables of a broker in the ``config`` folder: topics, groups and offsets."""
