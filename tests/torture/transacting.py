@@ -25,6 +25,7 @@ from tests.torture.use import Use
 from firetrail.client import Admin, Message, Outcome, Producer, PushConsumer, SendStatus
 from firetrail.client.received import Received
 from firetrail.client.send import OutgoingMessage, SendResult, draft_of
+from firetrail.client.transaction import end_header
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.codes import RequestCode
 
@@ -44,7 +45,8 @@ class Deciding(Producer):
     async def end(self, begun: tuple[SendResult, OutgoingMessage], outcome: Outcome) -> None:
         """End it; returns when the broker has said that it has ended."""
         address = self._session.address_of(begun[0].queue.broker_name)
-        header = self._end(*begun, outcome)
+        result, draft = begun
+        header = end_header(self.group, draft, result, outcome)
         await self._session.ask(address, RequestCode.END_TRANSACTION, header)
 
 
