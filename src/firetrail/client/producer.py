@@ -77,7 +77,9 @@ class Reply(NamedTuple):
     """The reply of a consumer to a request."""
 
     body: bytes
+    """The body, decompressed."""
     properties: dict[str, str]
+    """The properties of the reply message."""
 
 
 class Producer(ClusterClient):

@@ -407,7 +407,11 @@ class PushConsumer(ClusterClient):
         return False
 
     async def consume_now(self, message: Received) -> BaseException | None:
-        """Call the listener with a message; return None, or the error that it raised."""
+        """Call the listener with a message; return None, or the error that it raised.
+
+        Args:
+            message: the message. It is neither committed nor retried.
+        """
         return await self._listening.outcome(message)
 
     async def commit(self) -> None:
