@@ -26,6 +26,7 @@ from firetrail.client.send import (
     check_queue,
     draft_of,
     encoded,
+    may_retry,
     result_of,
     unique_ids,
 )
@@ -64,8 +65,6 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CheckTransactionHeader, PushReplyHeader
 
-BROKER_SPECIFIC_CODES = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Errors of a single broker: another broker may accept the message."""
 BUSY_S = 0.2
 """Backoff after the first SYSTEM_BUSY; it doubles with every further attempt."""
 
@@ -290,7 +289,7 @@ class Producer(ClusterClient):
                     )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:
-                refused = isinstance(error, RequestError) and not _may_retry(error)
+                refused = isinstance(error, RequestError) and not may_retry(error)
                 if refused or attempt == self._retries:
                     raise
                 avoided = target.broker_name
@@ -446,7 +445,3 @@ class Producer(ClusterClient):
         connection.tell(
             Command(RequestCode.END_TRANSACTION, end.encode(), language=Language.PYTHON)
         )
-
-
-def _may_retry(error: RequestError) -> bool:
-    return error.retriable or error.code in BROKER_SPECIFIC_CODES

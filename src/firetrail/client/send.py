@@ -30,6 +30,8 @@ DEFAULT_QUEUES = 4
 """The number of queues of a topic that a send creates, as in the Java client."""
 COMPRESS_OVER = 4096
 """Bodies of more bytes are compressed, as in the Java client, if that makes them smaller."""
+BROKER_SPECIFIC_CODES = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+"""Errors of a single broker: another broker may accept the message."""
 
 
 class SendStatus(StrEnum):
@@ -244,6 +246,11 @@ def result_of(draft: OutgoingMessage, queue: MessageQueue, response: Command) ->
         header.queue_offset,
         header.transaction_id,
     )
+
+
+def may_retry(error: RequestError) -> bool:
+    """Return whether a send that failed with an error may succeed later or on another broker."""
+    return error.retriable or error.code in BROKER_SPECIFIC_CODES
 
 
 _KNOWN = frozenset(ResponseCode)

@@ -51,7 +51,7 @@ class SharedLookups(Generic[T]):
     def _ended(self, name: str, task: asyncio.Task[T]) -> None:
         del self._running[name]
         if not task.cancelled():
-            task.exception()  # callers raise it; if all of them were cancelled, nobody has to
+            task.exception()  # marks it as retrieved, in case all callers were cancelled
 
 
 class Slots:

@@ -1,4 +1,4 @@
-"""What a topic's route says about its queues."""
+"""The queues of a topic, computed from its route."""
 
 from __future__ import annotations
 
