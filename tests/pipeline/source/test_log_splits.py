@@ -223,7 +223,7 @@ class TestWhatIsOpened:
     def machine(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
         machine = Machine()
         for module in ("firetrail.store.inspect.view", "firetrail.pipeline.source.ranges"):
-            monkeypatch.setattr(f"{module}.System", lambda: machine.system)
+            monkeypatch.setattr(f"{module}.SYSTEM", machine.system)
         return machine
 
     def opened(self, machine: Machine) -> list[str]:
