@@ -1,4 +1,4 @@
-"""Everything that a program needs of the client is exported from ``firetrail.client``."""
+"""Everything that a program needs is exported from ``firetrail.client``, and documented."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from firetrail.client import Admin, Producer, PullConsumer, PushConsumer, Simple
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "client.md"
 EXPORTED = {getattr(client, name) for name in client.__all__}
+CLIENTS = (Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer)
 
 
 def test_all_is_sorted_and_has_no_duplicates() -> None:
@@ -43,7 +44,7 @@ def types_in(hint: Any) -> Iterator[type]:
             yield from types_in(part)
 
 
-@pytest.mark.parametrize("kind", [Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer])
+@pytest.mark.parametrize("kind", CLIENTS)
 def test_types_of_arguments_are_exported(kind: type) -> None:
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         if name.startswith("_") and name != "__init__":
@@ -53,3 +54,22 @@ def test_types_of_arguments_are_exported(kind: type) -> None:
         needed = {each for hint in hints.values() for each in types_in(hint)}
         ours = {each for each in needed if each.__module__.startswith("firetrail")}
         assert ours <= EXPORTED, f"{kind.__name__}.{name}"
+
+
+def documented_functions() -> Iterator[Any]:
+    """Yield the clients, their public methods, and the exported functions."""
+    for name in client.__all__:
+        exported = getattr(client, name)
+        if inspect.isfunction(exported) or exported in CLIENTS:
+            yield pytest.param(exported, id=name)
+        if exported in CLIENTS:
+            for method, function in inspect.getmembers(exported, inspect.isfunction):
+                if not method.startswith("_"):
+                    yield pytest.param(function, id=f"{name}.{method}")
+
+
+@pytest.mark.parametrize("function", list(documented_functions()))
+def test_every_argument_is_documented(function: Any) -> None:
+    text = inspect.getdoc(function) or ""
+    names = set(inspect.signature(function).parameters) - {"self"}
+    assert not {name for name in names if not re.search(rf"^ +{name}: ", text, re.M)}
