@@ -279,8 +279,6 @@ class TestResets:
             assert [r.body for r in records((await talk.pull("T1", 1)).content)] == [b"1", b"2"]
             await commit(talk, 2)
             assert talk.broker.offsets.get("CG", "T1", 0) == 2
-            await self.reset(talk, queueId=0, offset=0)
-            assert (await talk.pull("T1", 0)).code == 0  # it is already at that offset
             flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
             await talk.pull("T1", 3, sysFlag=flags, commitOffset=3)
             assert talk.broker.offsets.get("CG", "T1", 0) == 3
@@ -298,6 +296,42 @@ class TestResets:
                 await asyncio.sleep(0.01)
             await self.reset(talk)
             assert (await waits).fields["nextBeginOffset"] == "0"
+
+        running(test)
+
+    def test_a_consumer_that_has_prefetched_all_messages_skips_them(self) -> None:
+        """It waits at the end of the queue, which is the new offset, with nothing consumed."""
+
+        async def test(talk: Talk) -> None:
+            await sent(talk, 3)
+            await talk.beat("CG", "c1", {"T1": "*"})
+            waits = asyncio.create_task(
+                talk.pull("T1", 3, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
+            )
+            while not talk.broker._parts.state.long_polling._held:
+                await asyncio.sleep(0.01)
+            await commit(talk, 0)
+            await self.reset(talk, timestamp=-1)
+            answer = await asyncio.wait_for(waits, 30)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
+            assert talk.broker.offsets.get("CG", "T1", 0) == 3
+
+        running(test)
+
+    def test_a_pull_from_the_new_offset_is_told(self) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 3)
+            await talk.beat("CG", "c1", {"T1": "*"})
+            await self.reset(talk, timestamp=-1)
+            await commit(talk, 0)  # the client holds messages 0 to 2 and does not know of the reset
+            flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
+            answer = await talk.pull("T1", 3, sysFlag=flags, commitOffset=0)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.fields["nextBeginOffset"] == "3"
+            assert talk.broker.offsets.get("CG", "T1", 0) == 3
+            await commit(talk, 3)
+            assert (await talk.pull("T1", 3)).code == ResponseCode.PULL_NOT_FOUND
 
         running(test)
 

@@ -132,10 +132,14 @@ class PullProcessor:
     # -- reading ------------------------------------------------------------------------------
 
     def _reset_answer(self, request: Command, header: PullHeader) -> Command | None:
-        """Return the answer with the new offset if an administrator has reset the group."""
+        """Return the answer with the new offset if an administrator has reset the group.
+
+        A pull from the new offset is told as well: the client may hold messages before that offset
+        which it has pulled and not consumed, and would commit the offset of the first of them.
+        """
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
-        if offset is None or offset == header.queue_offset:
+        if offset is None:
             return None
         store = self._store
         first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
