@@ -31,9 +31,9 @@ from firetrail.format.properties import (
 from firetrail.format.whole import whole
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels.encode import RecordWriter, record_size
+    from cython.cimports.firetrail.format.kernels.encode import record_size
 else:
-    from firetrail.format.kernels.encode import RecordWriter, record_size
+    from firetrail.format.kernels.encode import record_size
 
 COMPILED = cython.compiled
 
@@ -303,33 +303,3 @@ def _plain_body(body: object) -> bytes:
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)
     raise IllegalMessageError("body", f"bytes are needed, not {type(body).__name__}")
-
-
-def write_draft(
-    writer: RecordWriter,
-    at: cython.Py_ssize_t,
-    draft: Draft,
-    queue_offset: cython.longlong,
-    physical_offset: cython.longlong,
-    store_time: cython.longlong,
-    store_host: bytes,
-) -> None:
-    """The record of ``draft`` at ``at``; without a born time it gets the store time."""
-    writer.write(
-        at,
-        draft.size,
-        draft.queue_id,
-        draft.flag,
-        queue_offset,
-        physical_offset,
-        draft.sys_flag,
-        draft.born_time if draft.born_time else store_time,
-        draft.born_host,
-        store_time,
-        store_host,
-        draft.reconsume_times,
-        draft.prepared_offset,
-        draft.body,
-        draft.topic,
-        draft.properties,
-    )

@@ -34,4 +34,17 @@ cdef class Appender:
     cdef bint _buffered
     cdef Py_ssize_t _writer_start
 
-    cdef _append(self, Draft draft, object queue)
+    cdef PutResult _append(self, Draft draft, object queue)
+    cdef long long _next_store_time(self) except? -1
+    cdef PutResult _finish(
+        self,
+        Py_ssize_t at,
+        object queue,
+        long long queue_end,
+        long long queue_id,
+        long long queue_offset,
+        long long size,
+        long long now,
+        long long messages,
+    )
+    cdef PutResult _no_room(self, long long size)

@@ -1,8 +1,9 @@
-"""The fast path of a put, from the message to the result, in one step.
+"""The append: a record gets its store time, queue offset and place, and is written.
 
-It applies if the record fits into the allocated part of the active file and into the current write
-buffer, the clock has not gone back, and the message has no delay and names no light queue.
-Everything else is left to the caller.
+:meth:`Appender.put` is the fast path of a put, from the message to the result, in one step. It
+applies if the record fits into the allocated part of the active file and into the current write
+buffer, and the message has no delay and names no light queue. Otherwise the caller makes room and
+calls :meth:`Appender.append`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ else:
     from firetrail.format.kernels.encode import RecordWriter
 
 COMPILED = cython.compiled
+
+
+CLOCK_STEP_BACK_MS_MAX = 60_000
+"""How far the clock may step back while store times stay at their last value.
+
+After a larger step they follow the clock; otherwise a clock that was once years ahead would date
+all later messages.
+"""
+_STEP_BACK_MAX = cython.declare(cython.longlong, CLOCK_STEP_BACK_MS_MAX)
 
 
 class PutStatus(Enum):
@@ -114,6 +124,11 @@ class PutResult:
     def ok(self) -> bool:
         """Whether the message is stored as durably as configured."""
         return self.status is PUT_OK
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset after the message, or after the last one of a batch."""
+        return self.physical_offset + self.size
 
     @property
     def message_id(self) -> str | None:
@@ -219,18 +234,50 @@ class Appender:
         finally:
             self._release()
 
+    def append(self, draft: Draft, queue: Any) -> PutResult:
+        """Write the record of ``draft``. The caller holds the lock and has attached room for it."""
+        return self._append(draft, queue) or self._no_room(draft.size)
+
+    def append_batch(self, draft: Any, queue: Any) -> PutResult:
+        """Write the records of a ``BatchDraft`` in one piece; the caller prepares as above."""
+        if self._end < draft.size or self._segment.wrote > self._end - draft.size:
+            return self._no_room(draft.size)
+        at: cython.Py_ssize_t = self._segment.wrote
+        now: cython.longlong = self._next_store_time()
+        queue_offset: cython.longlong = queue.next_offset
+        self._writer.write_batch(
+            at - self._writer_start,
+            draft.body,
+            draft.queue_id,
+            queue_offset,
+            self._base + at,
+            draft.sys_flag,
+            draft.born_time or now,
+            draft.born_host,
+            now,
+            self._rules.store_host,
+            draft.reconsume_times,
+            draft.topic,
+            draft.shared_properties,
+            self._rules.property_crc,
+        )
+        queue_end: cython.longlong = queue_offset + draft.items
+        return self._finish(
+            at, queue, queue_end, draft.queue_id, queue_offset, draft.size, now, draft.items
+        )
+
     def _append(self, draft: Draft, queue: Any) -> PutResult | None:
-        segment = self._segment
-        now: cython.longlong = self._time_ns()
-        now //= 1_000_000
-        if self._end < 0 or now < self.last_store_time:
+        if self._end < 0:
             return None
-        at: cython.Py_ssize_t = segment.wrote
-        end: cython.Py_ssize_t = at + draft.size
-        if end > self._end:
+        at: cython.Py_ssize_t = self._segment.wrote
+        if at + draft.size > self._end:
             return None
-        counted: cython.bint = not draft.sys_flag & k.NO_QUEUE_OFFSET
-        queue_offset: cython.longlong = queue.next_offset if counted else 0
+        now: cython.longlong = self._next_store_time()
+        queue_end: cython.longlong = queue.next_offset
+        queue_offset: cython.longlong = 0
+        if not draft.sys_flag & k.NO_QUEUE_OFFSET:
+            queue_offset = queue_end
+            queue_end += 1
         self._writer.write(
             at - self._writer_start,
             draft.size,
@@ -251,22 +298,40 @@ class Appender:
         )
         if self._rules.property_crc:
             self._writer.seal(at - self._writer_start, draft.size)
-        segment.wrote = end
+        return self._finish(at, queue, queue_end, draft.queue_id, queue_offset, draft.size, now, 1)
+
+    def _next_store_time(self) -> cython.longlong:
+        """The current time, or that of the last message if the clock has stepped back a little."""
+        now: cython.longlong = self._time_ns()
+        now //= 1_000_000
+        if now < self.last_store_time <= now + _STEP_BACK_MAX:
+            return self.last_store_time
+        return now
+
+    def _finish(
+        self,
+        at: cython.Py_ssize_t,
+        queue: Any,
+        queue_end: cython.longlong,
+        queue_id: cython.longlong,
+        queue_offset: cython.longlong,
+        size: cython.longlong,
+        now: cython.longlong,
+        messages: cython.longlong,
+    ) -> PutResult:
+        """Count what was written at ``at``. Compiled, no interrupt (Ctrl-C) can divide it."""
+        end = at + size
+        self._segment.wrote = end
         if not self._buffered:
-            segment.committed = end
-        if counted:
-            queue.next_offset = queue_offset + 1
+            self._segment.committed = end
+        queue.next_offset = queue_end
         self.last_store_time = now
         self.calls += 1
-        self.messages += 1
-        self.bytes += draft.size
+        self.messages += messages
+        self.bytes += size
         return PutResult(
-            PUT_OK,
-            draft.queue_id,
-            queue_offset,
-            self._base + at,
-            draft.size,
-            now,
-            self._store_host,
-            1,
+            PUT_OK, queue_id, queue_offset, self._base + at, size, now, self._store_host, messages
         )
+
+    def _no_room(self, size: cython.longlong) -> PutResult:
+        raise ValueError(f"no room for {size} bytes was attached")

@@ -14,27 +14,19 @@ from typing import NamedTuple
 
 from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
-from firetrail.format.kernels.draft import Draft, DraftRules, write_draft
+from firetrail.format.kernels.draft import Draft, DraftRules
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG
 from firetrail.storage.allocator import Allocator
-from firetrail.storage.buffers import BUFFER_SIZE, WriteBufferPool
+from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.problems import LOG_REMEDY
-from firetrail.store.kernels.append import Appender
+from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import System
-
-CLOCK_STEP_BACK_MS_MAX = 60_000
-"""How far the clock may step back while store times stay at their last value.
-
-After a larger step they follow the clock; otherwise a clock that was once years ahead would date
-all later messages.
-"""
-
 
 _NOWHERE = RecordWriter(bytearray(1))
 
@@ -54,19 +46,6 @@ class BatchDraft(NamedTuple):
     size: int
 
 
-class _Written(NamedTuple):
-    """An append whose bytes are written, and the positions to set after it."""
-
-    queue: ConsumeQueue
-    next_offset: int
-    segment: Segment
-    end: int  # in the segment
-
-
-Place = tuple[int, int, int]
-"""Where an append went: physical offset, queue offset, store time."""
-
-
 class Busy(Exception):
     """Nothing can be appended at the moment; the text says why."""
 
@@ -82,9 +61,7 @@ class CommitLog:
         rules: DraftRules,
         queues: dict[QueueKey, ConsumeQueue],
     ) -> None:
-        self._now_ms = system.clock.now_ms
         self._config = config
-        self._store_host = rules.store_host
         self._lock = threading.Lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(
@@ -95,7 +72,6 @@ class CommitLog:
         )
         self._pool: WriteBufferPool | None = None
         self._active: tuple[Segment | None, RecordWriter] = None, _NOWHERE
-        self._unfinished: _Written | None = None
         self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
         """Stores messages that need only a write to the active file, and counts all puts."""
         self._accepting = True
@@ -149,79 +125,34 @@ class CommitLog:
 
     # -- append -------------------------------------------------------------------------------
 
-    def append(self, draft: Draft, queue: ConsumeQueue) -> Place:
+    def append(self, draft: Draft, queue: ConsumeQueue) -> PutResult:
         """Write one record; after DiskFullError, Busy or StoreClosedError nothing has changed."""
-        counted = layout.takes_queue_offset(draft.sys_flag)
-        size = draft.size
-        if not self._lock.acquire(timeout=self._lock_patience):
-            raise self._busy()
+        self._acquire()
         try:
-            segment, writer, at = self._room(size)
-            physical_offset = segment.base + segment.wrote
-            queue_offset = queue.next_offset if counted else 0
-            store_time = self._next_store_time()
-            write_draft(
-                writer, at, draft, queue_offset, physical_offset, store_time, self._store_host
-            )
-            if self._config.property_crc:
-                writer.seal(at, size)
-            self._unfinished = _Written(
-                queue, queue.next_offset + counted, segment, segment.wrote + size
-            )
-            self._finish()
+            self._make_room(draft.size)
+            return self.appender.append(draft, queue)
         finally:
             self._lock.release()
-        self._count(1, size)
-        return physical_offset, queue_offset, store_time
 
-    def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> Place:
+    def append_batch(self, draft: BatchDraft, queue: ConsumeQueue) -> PutResult:
         """Write the records of a batch in one piece; raises the errors of :meth:`append`."""
-        if not self._lock.acquire(timeout=self._lock_patience):
-            raise self._busy()
+        self._acquire()
         try:
-            segment, writer, at = self._room(draft.size)
-            physical_offset = segment.base + segment.wrote
-            queue_offset = queue.next_offset
-            store_time = self._next_store_time()
-            writer.write_batch(
-                at,
-                draft.body,
-                draft.queue_id,
-                queue_offset,
-                physical_offset,
-                draft.sys_flag,
-                draft.born_time or store_time,
-                draft.born_host,
-                store_time,
-                self._store_host,
-                draft.reconsume_times,
-                draft.topic,
-                draft.shared_properties,
-                self._config.property_crc,
-            )
-            next_offset = queue_offset + draft.items
-            self._unfinished = _Written(queue, next_offset, segment, segment.wrote + draft.size)
-            self._finish()
+            self._make_room(draft.size)
+            return self.appender.append_batch(draft, queue)
         finally:
             self._lock.release()
-        self._count(draft.items, draft.size)
-        return physical_offset, queue_offset, store_time
 
-    def _busy(self) -> Busy:
-        return Busy(
-            f"another put has held the lock for {self._config.page_cache_busy_ms} ms; try again"
-        )
+    def _acquire(self) -> None:
+        if not self._lock.acquire(timeout=self._lock_patience):
+            raise Busy(
+                f"another put has held the lock for {self._config.page_cache_busy_ms} ms; try again"
+            )
 
-    def _count(self, messages: int, size: int) -> None:
-        self.appender.calls += 1
-        self.appender.messages += messages
-        self.appender.bytes += size
-
-    def _room(self, size: int) -> tuple[Segment, RecordWriter, int]:
-        """Return a segment with room for ``size`` bytes, and the position in its writer."""
+    def _make_room(self, size: int) -> None:
+        """Attach the appender to the segment or the write buffer that takes the next bytes."""
         if not self._accepting:
             raise StoreClosedError("the store is closed")
-        self._finish()
         self.appender.pause()
         segment, writer = self._active
         if (
@@ -233,11 +164,23 @@ class CommitLog:
         end = segment.wrote + size
         if end > segment.allocated:
             segment.allocate(end)
-        if self._pool is None:
-            return segment, writer, segment.wrote
-        return self._buffer_room(segment, size)
+        buffer = self._reserve_buffer(segment, size) if self._pool is not None else None
+        if segment.base + end >= self._allocator.wake_at:
+            self._allocator.wake()
+        limit = min(
+            segment.allocated,
+            segment.size - layout.BLANK.size,
+            self._allocator.wake_at - segment.base,
+        )
+        if buffer is None:
+            self.appender.attach(segment, writer, segment.base, max(limit, end))
+        else:
+            limit = min(limit, buffer.start + buffer.size)
+            self.appender.attach(
+                segment, buffer.writer, segment.base, max(limit, end), buffer.start
+            )
 
-    def _buffer_room(self, segment: Segment, size: int) -> tuple[Segment, RecordWriter, int]:
+    def _reserve_buffer(self, segment: Segment, size: int) -> WriteBuffer:
         assert self._pool is not None
         buffer = self._pool.reserve(segment, size)
         if buffer is None:
@@ -248,46 +191,7 @@ class CommitLog:
             self._pool.commit(segment)
             buffer = self._pool.reserve(segment, size)
             assert buffer is not None
-        return segment, buffer.writer, segment.wrote - buffer.start
-
-    def _finish(self) -> None:
-        """Set the positions after the last write.
-
-        Doing so twice is harmless: an interrupt (Ctrl-C) can come at any point of an append, and
-        the next append then begins with this.
-        """
-        written = self._unfinished
-        if written is None:
-            return
-        segment, end = written.segment, written.end
-        if segment.base + end >= self._allocator.wake_at:
-            self._allocator.wake()
-        written.queue.next_offset = written.next_offset
-        if self._pool is None:
-            segment.wrote_to(end)
-        else:
-            segment.wrote = end
-        self._unfinished = None  # before another append can use the position
-        plain_end = min(
-            segment.allocated,
-            segment.size - layout.BLANK.size,
-            self._allocator.wake_at - segment.base,
-        )
-        if self._pool is None:
-            self.appender.attach(segment, self._active[1], segment.base, plain_end)
-        else:
-            buffer = self._pool.current
-            plain_end = min(plain_end, buffer.start + buffer.size)
-            self.appender.attach(segment, buffer.writer, segment.base, plain_end, buffer.start)
-
-    def _next_store_time(self) -> int:
-        """Return the time, or the last store time if the clock has stepped back a little."""
-        now = self._now_ms()
-        last = self.appender.last_store_time
-        if now < last <= now + CLOCK_STEP_BACK_MS_MAX:
-            return last
-        self.appender.last_store_time = now
-        return now
+        return buffer
 
     def _roll(self, full: Segment | None) -> tuple[Segment, RecordWriter]:
         """Fill ``full`` up with a BLANK record and continue in the next segment.

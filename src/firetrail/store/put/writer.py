@@ -19,7 +19,7 @@ from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
-from firetrail.store.log.commit_log import BatchDraft, Busy, Place
+from firetrail.store.log.commit_log import Busy
 from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
 from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -148,7 +148,7 @@ class Writer(StoreStatus):
             draft, queue = self._delayed(message, draft, queue)
         if draft.names_light_queues:
             return self._append_numbered(message, draft, queue)
-        return self._stored(self._log.append(draft, queue), queue, draft, 1)
+        return self._stored(self._log.append(draft, queue), queue)
 
     def _append_numbered(self, message: Message, draft: Draft, queue: ConsumeQueue) -> PutResult:
         """Store a message that is in light queues as well, unless it was delayed."""
@@ -159,11 +159,11 @@ class Writer(StoreStatus):
             if queue.topic == message.topic:
                 message, light = numbers.numbered(message)
                 draft = Draft(message, queue.encoded_topic, self._rules)
-            place = self._log.append(draft, queue)
+            result = self._log.append(draft, queue)
             for found in light:
-                self._note_if_new(found, found.next_offset, place[0] + draft.size)
+                self._note_if_new(found, found.next_offset, result.end_offset)
                 found.next_offset += 1
-        return self._stored(place, queue, draft, 1)
+        return self._stored(result, queue)
 
     def _target(self, message: Message | Batch) -> ConsumeQueue:
         """Return the queue of a message; create it if its topic may have one."""
@@ -198,27 +198,15 @@ class Writer(StoreStatus):
             self._dispatcher.wait_if_far_behind()
             queue = self._target(batch)
             draft = self._engine.drafter.draft_batch(batch)
-            place = self._log.append_batch(draft, queue)
+            result = self._log.append_batch(draft, queue)
         except (StoreError, Busy, OSError) as error:
             return self._refused_by(error)
         self._appended()
-        return self._stored(place, queue, draft, draft.items)
+        return self._stored(result, queue)
 
-    def _stored(
-        self, place: Place, queue: ConsumeQueue, draft: Draft | BatchDraft, messages: int
-    ) -> PutResult:
-        physical_offset, queue_offset, store_time = place
-        self._note_if_new(queue, queue_offset, physical_offset + draft.size)
-        return PutResult(
-            PutStatus.PUT_OK,
-            draft.queue_id,
-            queue_offset,
-            physical_offset,
-            draft.size,
-            store_time,
-            self._engine.config.store_host,
-            messages,
-        )
+    def _stored(self, result: PutResult, queue: ConsumeQueue) -> PutResult:
+        self._note_if_new(queue, result.queue_offset, result.end_offset)
+        return result
 
     def _note_if_new(self, queue: ConsumeQueue, offset: int, end: int) -> None:
         """Tell the dispatcher if a message at ``offset`` is the first one of a new queue."""
@@ -245,14 +233,14 @@ class Writer(StoreStatus):
         return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
 
     def _wait_durable(self, result: PutResult) -> PutResult:
-        waiter = ThreadWaiter(result.physical_offset + result.size)
+        waiter = ThreadWaiter(result.end_offset)
         self._engine.flusher.add(waiter)
         in_time = waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
         return self._flushed_or_not(result, in_time, waiter.durable)
 
     async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
         loop = asyncio.get_running_loop()
-        waiter = LoopWaiter(result.physical_offset + result.size, loop)
+        waiter = LoopWaiter(result.end_offset, loop)
         timeout_s = self._engine.config.sync_flush_timeout_ms / 1000
         timer = loop.call_later(timeout_s, waiter.time_out)
         self._engine.flusher.add(waiter)
