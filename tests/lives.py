@@ -93,6 +93,15 @@ def copy_with(root: Path, name: str, *damages: Damage) -> Path:
     return copy
 
 
+def crashed_copy(shop: Shop) -> Path:
+    """Return a copy of an open store, as if its process had been killed after dispatching."""
+    assert shop.store.wait_dispatched(PATIENCE_S)
+    shop.store.settle()
+    root = copy_with(shop.root, "killed")
+    shop.close()
+    return root
+
+
 def as_java_leaves_it(root: Path) -> None:
     """Without the files that only Firetrail writes."""
     for name in ("firetrail.watermark", "firetrail.inventory"):

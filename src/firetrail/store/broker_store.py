@@ -216,7 +216,7 @@ class BrokerStore(Store):
             ):
                 return False
         engine.reader.forget_cursors()
-        return engine.housekeeper.remove_topic(topic)
+        return engine.housekeeper.remove_topic(topic, settled)
 
     def oldest_time(self) -> int | None:
         """Return the store time (ms) of the log's first record; None if it is not readable."""

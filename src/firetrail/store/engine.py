@@ -120,7 +120,15 @@ class Engine:
         self.log.queue.load()
         self.queues.torn = not clean
         self.queues.list_folders()
-        self._catalog = catalog = self._take_catalog()
+        self._catalog = catalog = Catalog(
+            self.system.files,
+            self.root,
+            self.queues.pairs(),
+            partial(store_time_at, self.log.queue),
+            self.inventory.noted,
+            listed=listed,
+            closed=clean,
+        )
         restoration = Restoration(
             self.system, self.root, self.log.queue, self.queues, self.index, self.inventory, catalog
         )
@@ -173,15 +181,6 @@ class Engine:
         if self._abort.is_sealed and watermark is not None and not self._lock.last_held_by_java:
             return Check.SEALED  # the stopped process wrote everything after the watermark
         return Check.RECORD if self.config.property_crc else Check.BODY
-
-    def _take_catalog(self) -> Catalog:
-        return Catalog(
-            self.system.files,
-            self.root,
-            self.queues.pairs(),
-            partial(store_time_at, self.log.queue),
-            removed=self.inventory.noted.removed,
-        )
 
     def _mark_unclean(self, watermark: Watermark) -> None:
         """Make the next opening recover from ``watermark``, whatever happens to this one."""

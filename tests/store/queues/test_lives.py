@@ -6,7 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.lives import Shop, as_java_crashes, as_java_leaves_it, copy_with, not_empty, seen_in
+from tests.lives import (
+    Shop,
+    as_java_crashes,
+    as_java_leaves_it,
+    copy_with,
+    not_empty,
+    seen_in,
+)
 from tests.store.checks import DELAYS, checked
 from tests.stores import copy_of, derived, flip, list_topics, records
 
@@ -14,21 +21,25 @@ from firetrail.cli.main import main
 from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.lifecycle.inventory import Inventory
 from firetrail.store.queues.lives import LeftOut, Lives, Reason, begins_new_life
+from firetrail.store.queues.table import Extent, QueueKey
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store
 from firetrail.system import System
 
 LIGHT = "%LMQ%L"
+NOT_LISTED = Inventory()
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     """T/0 has 6 old messages and 2 new ones, T/1 only old ones; U is never deleted."""
     shop = Shop(tmp_path / "store")
-    shop.put("T", 0, 6)
+    shop.put("T", 0, 3)
     shop.put("T", 1, 2)
+    shop.put("T", 0, 3)
     shop.put("U", 0, 3)
     shop.delete("T")
     shop.put("T", 0, 2)
@@ -39,6 +50,14 @@ def shop(tmp_path: Path) -> Shop:
 def rebuilt(root: Path, target: Path) -> Rebuilt:
     with StoreView.open(root) as view:
         return rebuild(view, target, DELAYS, lambda done: None)
+
+
+def catalog_of(
+    root: Path, *folders: QueueKey, inventory: Inventory = NOT_LISTED, closed: bool = False
+) -> Catalog:
+    listed = inventory is not NOT_LISTED
+    times = {}.get  # no record has a known store time
+    return Catalog(System().files, root, folders, times, inventory, listed=listed, closed=closed)
 
 
 def spoil(root: Path, body: bytes) -> None:
@@ -62,11 +81,55 @@ def test_former_and_repeated_messages_are_counted(tmp_path: Path) -> None:
     assert lives.note(("T", 0), 0, 2, 6, 7)
     assert not lives.note(("T", 0), 1, 2, 8, 9)
     assert lives.end(("T", 0)) == 3 and lives.end(("T", 1)) is None
-    catalog = Catalog(System().files, tmp_path, [("T", 0)], lambda place: None)
+    catalog = catalog_of(tmp_path, ("T", 0))
     assert lives.left_out(catalog) == (
         LeftOut("T", Reason.FORMER, 6),
         LeftOut("T", Reason.REPEATED, 1),
     )
+
+
+class TestFormerQueues:
+    """T/0 began again at 70, T/2 at 90; the other queues have no folder."""
+
+    @pytest.fixture
+    def lives(self) -> Lives:
+        lives = Lives()
+        lives.note(("T", 0), 0, 3, 0, 20)
+        lives.note(("T", 1), 0, 4, 10, 50)  # before the last message of T/2 that was deleted
+        lives.note(("T", 2), 0, 2, 30, 40)
+        lives.note(("T", 3), 0, 2, 50, 60)  # before or after the topic was deleted
+        lives.note(("T", 0), 0, 2, 70, 80)
+        lives.note(("T", 2), 0, 1, 90, 90)
+        return lives
+
+    def test_only_proven_ones_are_left_out(self, lives: Lives, tmp_path: Path) -> None:
+        assert lives.former(catalog_of(tmp_path)) == [("T", 1)]
+
+    def test_a_recorded_deletion_decides(self, lives: Lives, tmp_path: Path) -> None:
+        catalog = catalog_of(tmp_path, inventory=Inventory(removed={"T": 65}))
+        assert lives.former(catalog) == [("T", 1), ("T", 3)]
+        catalog = catalog_of(tmp_path, inventory=Inventory(removed={"T": 45}))
+        assert lives.former(catalog) == []
+
+    def test_a_complete_inventory_decides(self, lives: Lives, tmp_path: Path) -> None:
+        inventory = Inventory(durable_offset=85, queues={("T", 1): Extent(0, 4)})
+        catalog = catalog_of(tmp_path, inventory=inventory, closed=True)
+        assert lives.former(catalog) == [("T", 0), ("T", 3)]  # T/2 has a later message
+
+    def test_after_an_unclean_stop_the_inventory_may_lack_queues(
+        self, lives: Lives, tmp_path: Path
+    ) -> None:
+        inventory = Inventory(durable_offset=85, queues={("T", 1): Extent(0, 4)})
+        assert lives.former(catalog_of(tmp_path, inventory=inventory)) == []
+
+    def test_numbers_that_are_not_consecutive_prove_nothing(self, tmp_path: Path) -> None:
+        """The messages between them, which are damaged, may have begun a new life."""
+        lives = Lives()
+        lives.note(("T", 1), 0, 4, 10, 20)
+        lives.note(("T", 0), 0, 3, 30, 40)
+        lives.note(("T", 0), 0, 3, 60, 70)
+        lives.note(("T", 1), 2, 2, 80, 90)
+        assert lives.former(catalog_of(tmp_path)) == []
 
 
 def test_a_rebuild_gives_up_the_former_life(shop: Shop, tmp_path: Path) -> None:
@@ -140,8 +203,8 @@ def test_a_topic_that_the_list_is_too_old_for_is_derived(shop: Shop, tmp_path: P
     list_topics(shop.root, "U", changed_ms=1)
     as_java_leaves_it(shop.root)  # nor does another list say which queues there are
     made = rebuilt(shop.root, tmp_path / "new")
-    assert (tmp_path / "new/consumequeue/T/1").is_dir()
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 6),)
+    assert (tmp_path / "new/consumequeue/T/0").is_dir()
+    assert made.left_out == (LeftOut("T", Reason.FORMER, 8),)
     report = checked(shop.root)
     assert {problem.kind for problem in report.problems} == {ProblemKind.UNIT_MISSING}
 
@@ -271,6 +334,18 @@ class TestTakeOver:
         root = copy_with(shop.root, "java", left)
         assert not_empty(seen_in(root)) == shop.seen
         assert checked(root).ok
+
+    def test_a_queue_that_may_have_been_lost_is_derived(self, tmp_path: Path) -> None:
+        """T/1 got its only message just before T was deleted, or just after it was created."""
+        shop = Shop(tmp_path / "store")
+        shop.put("T", 0)
+        shop.put("T", 1)
+        shop.delete("T")
+        shop.put("T", 0)
+        shop.close()
+        root = copy_with(shop.root, "java", as_java_leaves_it)
+        assert not_empty(seen_in(root)) == shop.seen | {("T", 1): [b"T/1: 2"]}
+        assert not_empty(seen_in(shop.root)) == shop.seen  # its inventory knows
 
     def test_a_store_without_queues_derives_them_again(self, shop: Shop) -> None:
         """An operator who removes all queues wants them derived again."""

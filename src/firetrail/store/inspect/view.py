@@ -55,7 +55,7 @@ from firetrail.store.lifecycle.folder import (
     last_held_by_java,
     lock_owner,
 )
-from firetrail.store.lifecycle.inventory import read_inventory
+from firetrail.store.lifecycle.inventory import Inventory, read_inventory
 from firetrail.store.lifecycle.watermark import Watermark, read_checkpoint, read_watermark
 from firetrail.store.log.end import EndSearch, LogEnd, RecordPointer, newest_known
 from firetrail.store.log.records import store_time_at
@@ -400,15 +400,18 @@ class StoreView:
 
     def catalog(self) -> Catalog:
         """Return what the broker's files say about the topics."""
-        known = read_inventory(self.system, self.root)
-        ours = not last_held_by_java(self.system, self.root)
-        closed = ours and self.state is StoreState.CLOSED and known.durable_offset == self.end
-        complete = closed and known.is_current(True, self.watermark)
-        queues = {*self.queues.pairs(), *(known.queues if complete else ())}
-        removed = known.removed if ours else {}
-        time_at = partial(store_time_at, self.log)
-        files = self.system.files
-        return Catalog(files, self.root, queues, time_at, complete=complete, removed=removed)
+        is_java = last_held_by_java(self.system, self.root)
+        known = Inventory() if is_java else read_inventory(self.system, self.root)
+        closed = self.state is StoreState.CLOSED
+        return Catalog(
+            self.system.files,
+            self.root,
+            self.queues.pairs(),
+            partial(store_time_at, self.log),
+            known,
+            listed=known.is_current(closed, self.watermark),
+            closed=closed,
+        )
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ or Java keeps its queues in another format (``queue.type=BatchCQ``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from firetrail.errors import FormatError
 from firetrail.format import config_json
 from firetrail.format.light import SYSTEM_PREFIX, is_light
-from firetrail.format.names import BATCH_CONSUME_QUEUE, CONFIG, SCHEDULE_TOPIC, TOPICS_JSON
+from firetrail.format.names import (
+    BATCH_CONSUME_QUEUE,
+    CONFIG,
+    OFFSET_MAX,
+    SCHEDULE_TOPIC,
+    TOPICS_JSON,
+)
+from firetrail.store.lifecycle.inventory import Inventory
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
@@ -36,27 +43,35 @@ class TopicList(NamedTuple):
 
 
 class Catalog:
-    """The topics of a store, and their ``queues``.
+    """The topics of a store, and their queues.
 
-    With ``complete``, other queues certainly do not exist; otherwise some may have been lost.
-    ``removed`` maps deleted topics to the end of the log at that time. ``store_time`` returns the
-    store time (ms) of the record at a physical offset.
+    Args:
+        files: The files of the system.
+        root: The folder of the store.
+        folders: The queues that have a folder.
+        store_time: Returns the store time (ms) of the record at a physical offset.
+        inventory: The list of the store's files; an empty one if Java has written the store since.
+        listed: Whether the inventory describes the store as it was left.
+        closed: Whether the store was closed since; then the inventory is complete.
     """
 
     def __init__(
         self,
         files: Files,
         root: Path,
-        queues: Iterable[QueueKey],
+        folders: Iterable[QueueKey],
         store_time: Callable[[int], int | None],
+        inventory: Inventory,
         *,
-        complete: bool = False,
-        removed: Mapping[str, int] | None = None,
+        listed: bool,
+        closed: bool,
     ) -> None:
-        self._queues = frozenset(queues)
+        # An interrupted rebuild leaves an inventory that is not valid but lists what must exist.
+        must_exist = inventory.queues if listed or inventory.is_rebuilding else ()
+        self._queues = frozenset((*folders, *must_exist))
         self._with_queues = {topic for topic, _ in self._queues}
-        self._complete = complete
-        self._removed = removed or {}
+        self._complete_to = inventory.durable_offset if listed and closed else 0
+        self._removed = inventory.removed
         self._store_time = store_time
         self._content = _read(files, root / CONFIG / TOPICS_JSON)
         batches = frozenset(files.names(root / BATCH_CONSUME_QUEUE))
@@ -77,9 +92,12 @@ class Catalog:
 
         That is so if it has no queues, and the list of topics was changed after the message was
         stored and lacks the topic. An older list proves nothing: it is saved after the first send
-        to a topic, not before it, and may come from a backup.
+        to a topic, not before it, and may come from a backup. Nor does any list prove something if
+        the topic is known to have been deleted before the message, but not after it.
         """
         if topic in self._with_queues or topic in self._listed.names or _is_internal(topic):
+            return False
+        if newest >= self._removed.get(topic, OFFSET_MAX):
             return False
         stored = self._store_time(newest)
         return stored is not None and stored < self._listed.changed_ms
@@ -92,18 +110,17 @@ class Catalog:
         """Return whether a topic may exist: it is listed, or there is no list."""
         return not self._listed.names or topic in self._listed.names
 
-    def is_former(self, key: QueueKey, newest: int, created: int) -> bool:
-        """Return whether all messages of a queue, the newest at ``newest``, are of a deleted topic.
+    def must_exist(self, key: QueueKey, newest: int) -> bool | None:
+        """Return whether a queue exists or was lost; False if it was deleted with its topic.
 
-        The topic's other queues begin again at ``created``, or not at all if that is -1. The queue
-        must not exist, because all queues are deleted with their topic. If the topic has no queues
-        at all, they were more likely lost, unless it is known to have been ``removed``.
+        Its newest message in the log is at ``newest``. The result is None if the files do not show
+        it. :meth:`firetrail.store.queues.lives.Lives.former` states the rule.
         """
         if key in self._queues:
-            return False
-        if self._complete or self.was_removed(key[0], newest):
             return True
-        return key[0] in self._with_queues and newest < created
+        if key[0] in self._removed:
+            return not self.was_removed(key[0], newest)
+        return False if newest < self._complete_to else None
 
 
 def _is_internal(topic: str) -> bool:

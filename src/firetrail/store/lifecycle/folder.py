@@ -28,7 +28,7 @@ SEALED_MARK = b" sealed"
 _NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
 _OUR_LOCK = b"fire"
 """As long as what the Java store writes at its start, so that it shows which was last."""
-_held: set[Path] = set()  # fcntl locks do not distinguish the stores of one process
+_held: dict[Path, FolderLock] = {}  # fcntl locks do not distinguish the stores of one process
 _held_guard = threading.Lock()
 
 
@@ -107,9 +107,10 @@ def check_not_in_use(system: System, root: Path) -> None:
 
 
 def last_held_by_java(system: System, root: Path) -> bool:
-    """Return whether the Java store was the last to open a store that is not open now."""
-    if is_held_here(root):
-        return False  # opening and closing the file would release the lock
+    """Return whether the Java store was the last to write a store."""
+    held = _held.get(root.resolve())
+    if held is not None:  # opening and closing the file would release the lock
+        return held.last_held_by_java
     try:
         return system.files.read(root / LOCK).startswith(LOCK_CONTENT)
     except FileNotFoundError:
@@ -122,13 +123,13 @@ class FolderLock:
     def __init__(self, system: System, root: Path) -> None:
         self._system = system
         self.last_held_by_java = False
-        """Whether the Java store was the last to hold the lock."""
+        """Whether the Java store was the last to hold the lock, and it was not signed since."""
         self._path = root / LOCK
         self._key = root.resolve()
         with _held_guard:
             if self._key in _held:
                 raise StoreLockedError(f"{root}: this process has the store open already")
-            _held.add(self._key)
+            _held[self._key] = self
         try:
             self._descriptor = self._take(root)
         except BaseException:
@@ -161,12 +162,13 @@ class FolderLock:
         try:
             self._system.files.write(self._descriptor, [_OUR_LOCK], 0)
             self._system.files.sync(self._descriptor)
+            self.last_held_by_java = False
         except OSError as error:
             raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def _forget(self) -> None:
         with _held_guard:
-            _held.discard(self._key)
+            _held.pop(self._key, None)
 
     def release(self) -> None:
         """Release the lock."""

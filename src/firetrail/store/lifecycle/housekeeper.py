@@ -169,14 +169,18 @@ class Housekeeper:
                 self._fail(error)
         return self._dispatched_offset
 
-    def remove_topic(self, topic: str) -> bool:
-        """Remove the queues of a topic; return False while a sync or retention is running."""
+    def remove_topic(self, topic: str, settled: int) -> bool:
+        """Remove the queues of a topic; return False while a sync or retention is running.
+
+        All messages of the topic are before ``settled``, up to which the log is on disk: a place
+        that a crash could remove would later be that of messages of the topic's next queues.
+        """
         with ExitStack() as held:
             for lock in (self._retention.guard, self._flushing):
                 if not lock.acquire(blocking=False):
                     return False
                 held.callback(lock.release)
-            self._inventory.forget_topic(topic, self._log.queue.wrote_offset)
+            self._inventory.forget_topic(topic, settled)
             self._queues.remove(topic)
         return True
 

@@ -78,6 +78,11 @@ class Inventory(NamedTuple):
     rebuilding: tuple[QueueKey, ...] = ()
     rebuilding_index: bool = False
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether files were being derived again when the store was left."""
+        return bool(self.rebuilding) or self.rebuilding_index
+
     def is_current(self, clean: bool, watermark: Watermark | None) -> bool:
         """Return whether this describes the store as it was left, if Firetrail wrote it last."""
         if watermark is None or self.durable_offset == _NEVER:
@@ -86,10 +91,10 @@ class Inventory(NamedTuple):
             return watermark.clean and watermark.durable_offset == self.durable_offset
         return self.durable_offset <= watermark.durable_offset
 
-    def without(self, topic: str, log_end: int) -> Inventory:
-        """Return the inventory after a topic is deleted while the log ends at ``log_end``."""
+    def without(self, topic: str, end: int) -> Inventory:
+        """Return the inventory after a topic is deleted whose messages are before ``end``."""
         queues = {key: extent for key, extent in self.queues.items() if key[0] != topic}
-        return self._replace(queues=queues, removed={**self.removed, topic: log_end})
+        return self._replace(queues=queues, removed={**self.removed, topic: end})
 
 
 def take_stock(
@@ -250,10 +255,10 @@ class InventoryFile:
             if settled >= self._stock.durable_offset:
                 self._write(self._stock)
 
-    def forget_topic(self, topic: str, log_end: int) -> None:
-        """Record durably that a topic is about to be deleted, when the log ends at ``log_end``."""
+    def forget_topic(self, topic: str, end: int) -> None:
+        """Record durably that a topic is about to be deleted; its messages are before ``end``."""
         with self._guard:
-            self._write(self.noted.without(topic, log_end))
+            self._write(self.noted.without(topic, end))
 
 
 def missing_config(system: System, root: Path, inventory: Inventory) -> list[str]:

@@ -68,7 +68,8 @@ class Lives:
     def __init__(self) -> None:
         self._ends: dict[QueueKey, int] = {}
         self._newest: dict[QueueKey, int] = {}
-        self._created: dict[str, int] = {}  # where topics began again
+        self._firsts: dict[QueueKey, int] = {}  # of the last records with consecutive numbers
+        self._former_ends: dict[str, int] = {}  # a topic's last record known to be deleted
         self._messages: Counter[QueueKey] = Counter()
         self._former: Counter[QueueKey] = Counter()
         self._repeated: Counter[QueueKey] = Counter()
@@ -79,7 +80,11 @@ class Lives:
         is_new = begins_new_life(number, end)
         if is_new:
             self._former[key] += self._messages.pop(key) + self._repeated.pop(key, 0)
-            self._created[key[0]] = first
+            last_former = max(self._newest[key], self._former_ends.get(key[0], -1))
+            self._former_ends[key[0]] = last_former
+        if number != end or not end:
+            self._firsts[key] = first
+        if is_new:
             end = 0
         known = 0 if is_light(key[0]) else max(min(end - number, length), 0)
         if known:
@@ -100,12 +105,34 @@ class Lives:
         return found | {key: Reason.DELETED for key in self._newest if key[0] in deleted}
 
     def former(self, catalog: Catalog) -> list[QueueKey]:
-        """Return the queues that a topic had before it was deleted and created again."""
+        """Return the queues that a topic had before it was deleted and created again.
+
+        If a queue begins again with number 0 in the log, only the messages before that are of a
+        former topic, because they were deleted with all queues. All messages that a queue has in
+        the log, from ``first`` to ``newest``, are of a former topic if this is certain:
+
+        - A queue that has a folder, or is in a reliable inventory, exists: it is not former.
+        - If the inventory records where the topic was deleted last, the queue is former exactly if
+          ``newest`` is before that place. Messages after it are never left out.
+        - If the inventory is complete up to a place after ``newest``, and lacks the queue, the
+          queue is former.
+        - Otherwise only the log can prove it: another queue of the topic began again, and its last
+          message before that comes after ``first``. The topic was deleted after that message. As
+          the numbers from ``first`` to ``newest`` are consecutive, it was not deleted between them,
+          and therefore after ``newest``. That another queue began again after ``newest`` does not
+          prove it: this queue may have got its messages first after the topic was created again.
+
+        In case of doubt the queue is kept: messages of a deleted topic do less harm than lost ones.
+        """
         return [
-            key
-            for key, newest in self._newest.items()
-            if catalog.is_former(key, newest, self._created.get(key[0], -1))
+            key for key, newest in self._newest.items() if self._is_former(key, newest, catalog)
         ]
+
+    def _is_former(self, key: QueueKey, newest: int, catalog: Catalog) -> bool:
+        must_exist = catalog.must_exist(key, newest)
+        if must_exist is not None:
+            return not must_exist
+        return self._firsts[key] < self._former_ends.get(key[0], -1)
 
     def _deleted(self, catalog: Catalog) -> set[str]:
         newest: dict[str, int] = {}

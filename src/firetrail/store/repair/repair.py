@@ -15,7 +15,7 @@ repair takes its lock. A repair that is interrupted at any point can be started 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from enum import Enum
 from functools import partial
@@ -41,8 +41,18 @@ from firetrail.storage.segment import Segment
 from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.folder import FolderLock, check_is_store, stamped_folder
-from firetrail.store.lifecycle.inventory import read_inventory, take_stock, write_inventory
+from firetrail.store.lifecycle.folder import (
+    FolderLock,
+    check_is_store,
+    last_held_by_java,
+    stamped_folder,
+)
+from firetrail.store.lifecycle.inventory import (
+    Inventory,
+    read_inventory,
+    take_stock,
+    write_inventory,
+)
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import Damage
@@ -121,7 +131,8 @@ class _Work:
         self._done: list[str] = []
         self._after_damage: frozenset[QueueKey] = frozenset()
         """Queues that begin after the damage where the log was cut."""
-        self._removed = read_inventory(system, root).removed
+        is_java = last_held_by_java(system, root)
+        self._removed = {} if is_java else read_inventory(system, root).removed
 
     def run(
         self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
@@ -160,8 +171,7 @@ class _Work:
             mark = Watermark(True, view.end, view.end, view.last_record, time)
             begin = view.log.min_offset
             stock = take_stock(self._system, self._root, begin, view.queues, view.index)
-            removed = {topic: min(end, view.end) for topic, end in self._removed.items()}
-            stock = stock._replace(durable_offset=view.end, queues=queues, removed=removed)
+            stock = stock._replace(durable_offset=view.end, queues=queues, removed=self._removed)
         write_inventory(self._system, self._root, stock)
         with closing(WatermarkFile(self._system, self._root)) as file:
             file.write(mark)
@@ -183,8 +193,9 @@ class _Work:
 
     def _truncate_log(self, view: StoreView, damage: Damage) -> None:
         """Move the files after the damage away; copy the damaged one, and zero its rest."""
-        self._forget_watermark()
         log, end = view.log, damage.physical_offset
+        self._removed = {topic: min(place, end) for topic, place in self._removed.items()}
+        self._forget_watermark()
         self._after_damage = frozenset(
             pair for pair in view.tails if _begins_after(view, pair, end)
         )
@@ -223,7 +234,7 @@ class _Work:
             if not self._done:
                 self._files.remove_folder(self._kept)  # nothing was changed
             raise
-        self._remove_former(view, made_in)
+        left_out = _with_former(made.left_out, self._remove_former(view, made_in))
         self._carry_over(view, made_in)
         # Without a watermark, a repair that is interrupted from here on leaves a store that is
         # derived again when it is opened, instead of one that is considered complete.
@@ -235,12 +246,13 @@ class _Work:
             f"rebuilt from {counted(made.messages, 'message')} of the log: "
             f"{counted(made.queues, 'queue')}, {counted(made.index_files, 'index file')}"
         )
-        self._done += map(str, made.left_out)
+        self._done += map(str, left_out)
 
-    def _remove_former(self, view: StoreView, made_in: Path) -> None:
+    def _remove_former(self, view: StoreView, made_in: Path) -> Counter[str]:
         """Remove queues of a topic that was deleted, and created again after the damage.
 
-        These are queues that begin after the damage and still have messages in the log.
+        These are queues that begin after the damage and still have messages in the log. Returns
+        the number of their messages per topic.
         """
         made = QueueTable(self._system, made_in, view.queue_file_size)
         made.list_folders()
@@ -253,8 +265,7 @@ class _Work:
                     queue = made.open(*key)
                     left_out[key[0]] += queue.max_offset - queue.min_offset(view.log.min_offset)
                     made.remove_queue(*key)
-        for topic, count in left_out.items():
-            self._done.append(str(LeftOut(topic, Reason.FORMER, count)))
+        return left_out
 
     def _put_in_place(self, path: Path, made: Path) -> None:
         """Replace ``path``, which is kept, by ``made``; one of them exists at any moment."""
@@ -318,8 +329,12 @@ class _Work:
         self._files.replace(path, encode_checkpoint(new))
 
     def _forget_watermark(self) -> None:
+        """Make the watermark and the inventory invalid, except for where topics were deleted."""
         self._keep(self._root / WATERMARK)
-        self._keep(self._root / INVENTORY)
+        if not (self._kept / INVENTORY).exists():
+            self._keep(self._root / INVENTORY)
+        if self._removed:
+            write_inventory(self._system, self._root, Inventory(removed=self._removed))
 
     # -- the folder of the repair -------------------------------------------------------------
 
@@ -336,6 +351,16 @@ class _Work:
         self._files.rename(source, target)
         self._files.sync_folder(source.parent)
         self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
+
+
+def _with_former(left_out: Iterable[LeftOut], more: Counter[str]) -> list[LeftOut]:
+    """Return what was left out, and further messages of former topics."""
+    found = {each[:2]: each for each in left_out}
+    for topic, count in more.items():
+        known = found.get((topic, Reason.FORMER))
+        count += (known and known.messages) or 0
+        found[topic, Reason.FORMER] = LeftOut(topic, Reason.FORMER, count)
+    return list(found.values())
 
 
 def check_log(view: StoreView) -> None:
