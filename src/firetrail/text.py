@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+NAMED_MAX = 5
+"""How many things a line names; the others are counted."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -29,3 +31,9 @@ def counted(number: int, thing: str) -> str:
     if number == 1:
         return f"1 {thing}"
     return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
+
+
+def some_of(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -106,7 +106,13 @@ class Engine:
         self.dispatcher.listeners.append(self.arrivals.notice)
         self.flusher = LogFlusher(self.log, live, self._flushed, self.fail)
         self.retention = Retention(
-            self.log, self.queues, self.index, self.gate, live, self._settled
+            self.log,
+            self.queues,
+            self.index,
+            self.gate,
+            live,
+            self._settled,
+            self.inventory.note_retention,
         )
 
     def _recover(self) -> RecoveryReport:
@@ -143,6 +149,8 @@ class Engine:
         self._deriver.wants = (lambda run: run.topic not in batched) if batched else None
         restoration.derive(lost, self._deriver, report.end)
         self.queues.lost = frozenset()
+        if listed:
+            restoration.warn_of_removal(clean=clean)
         return replace(report, restored_queues=len(lost.queues), restored_index=lost.whole_index)
 
     def _run_recovery(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.helpers import small_config
+from tests.helpers import crash_image, small_config
 from tests.store.checks import checked
 from tests.stores import copy_of, derived, flip, list_topics, overwrite, records, truncate
 
@@ -17,6 +17,7 @@ from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.lifecycle import evidence, inventory
 
 FIRST = f"{0:020d}"
@@ -301,3 +302,31 @@ def test_a_full_disk_removes_the_inventory(
     assert not (closed / "firetrail.inventory").exists()
     assert "no space for" in caplog.text
     reopened(closed)
+
+
+class TestFilesOfTheBroker:
+    def test_a_new_file_is_listed_in_the_next_round(self, tmp_path: Path) -> None:
+        """A broker that is killed within seconds of its first start knows which files it had."""
+        root = tmp_path / "store"
+        with Store.open(root, small_config()) as store:
+            store._engine.housekeeper.round()
+            (root / "config").mkdir()
+            (root / "config" / "topics.json").write_text("{}")
+            store._engine.housekeeper.round()
+            killed = crash_image(root, tmp_path / "killed")
+        shutil.rmtree(killed / "config")
+        (problem,) = checked(killed).problems
+        assert (problem.file, problem.kind) == ("config/topics.json", ProblemKind.FILE_MISSING)
+        with Store.open(killed, small_config()) as store:
+            assert store._engine.missing_config == ["topics.json"]
+
+    def test_a_list_is_not_written_again_without_a_new_file(self, tmp_path: Path) -> None:
+        root = tmp_path / "store"
+        with Store.open(root, small_config()) as store:
+            (root / "config").mkdir()
+            (root / "config" / "topics.json").write_text("{}")
+            store._engine.housekeeper.round()
+            before = (root / "firetrail.inventory").stat().st_ino  # replaced by each write
+            (root / "config" / "other.json").write_text("{}")
+            store._engine.housekeeper.round()
+            assert (root / "firetrail.inventory").stat().st_ino == before

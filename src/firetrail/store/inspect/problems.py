@@ -72,6 +72,7 @@ class ProblemKind(StrEnum):
     CHECKPOINT_BEHIND = "checkpoint-behind"
     WATERMARK_TORN = "watermark-torn"
     # -- warnings: the messages are not affected ----------------------------------------------
+    LOG_BEGIN = "log-begin"
     STORE_TIME = "store-time"
     BLANK_SIZE = "blank-size"
     STALE_TAIL = "stale-tail"
@@ -87,6 +88,7 @@ class ProblemKind(StrEnum):
 
 WARNINGS = frozenset(
     {
+        ProblemKind.LOG_BEGIN,
         ProblemKind.STORE_TIME,
         ProblemKind.BLANK_SIZE,
         ProblemKind.STALE_TAIL,

@@ -133,18 +133,28 @@ class Evidence:
 def positions(system: System, root: Path) -> dict[QueueKey, int]:
     """Return the furthest position of any consumer group or delay level for each queue."""
     found: dict[QueueKey, int] = {}
+    for key, _, offset in group_positions(system, root):
+        found[key] = max(offset, found.get(key, 0))
     try:
-        for file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
-            for name, queues in (_table(system, root, file, "offsetTable") or {}).items():
-                topic = str(name).partition("@")[0]
-                for queue_id, offset in queues.items():
-                    key = topic, int(queue_id)
-                    found[key] = max(int(offset), found.get(key, 0))
         delays = _table(system, root, DELAY_OFFSETS, "offsetTable") or {}
         for level, offset in delays.items():
             found[SCHEDULE_TOPIC, int(level) - 1] = int(offset)
     except (ValueError, TypeError, AttributeError):
-        _LOGGER.debug("ignoring consumer or delay positions that cannot be parsed", exc_info=True)
+        _LOGGER.debug("ignoring delay positions that cannot be parsed", exc_info=True)
+    return found
+
+
+def group_positions(system: System, root: Path) -> list[tuple[QueueKey, str, int]]:
+    """Return the positions of consumer groups: queue, group and queue offset."""
+    found: list[tuple[QueueKey, str, int]] = []
+    try:
+        for file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
+            for name, queues in (_table(system, root, file, "offsetTable") or {}).items():
+                topic, _, group = str(name).partition("@")
+                for queue_id, offset in queues.items():
+                    found.append(((topic, int(queue_id)), group, int(offset)))
+    except (ValueError, TypeError, AttributeError):
+        _LOGGER.debug("ignoring consumer positions that cannot be parsed", exc_info=True)
     return found
 
 

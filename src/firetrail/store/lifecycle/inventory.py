@@ -7,14 +7,16 @@ and its messages would never be found. ``firetrail.inventory`` says which files 
      "queues": {topic: {queue id: [first byte, units]}},
      "index_files": {name: [bytes, physical offset of its last record]},
      "config": [names], "removed": {topic: log offset},
-     "rebuilding": [[topic, queue id], …], "rebuilding_index": false}
+     "rebuilding": [[topic, queue id], …], "rebuilding_index": false, "retained_from": …}
 
 It is written at a clean stop, at a start without a valid one, and, at most twice a minute, while
-the store is open and has queues or index files that it does not list. Everything that it lists is
+the store is open and has queues or index files that it does not list. New files of the broker are
+listed within seconds. Everything that it lists is
 on disk before it is written, so that a crash removes none of it. A listed queue only grows, except
 that retention removes files at its beginning. ``removed`` names deleted topics, whose records
 before that offset are not missed. While files are derived again, ``rebuilding`` says so; if that is
-interrupted, the next start begins it again.
+interrupted, the next start begins it again. Before retention deletes log files, ``retained_from``
+says where the log will begin.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from firetrail.format.names import (
     INDEX,
     INVENTORY,
     LMQ_OFFSETS,
+    OFFSET_MAX,
     TOPICS_JSON,
     parse_index_name,
 )
@@ -77,6 +80,8 @@ class Inventory(NamedTuple):
     removed: Mapping[str, int] = {}
     rebuilding: tuple[QueueKey, ...] = ()
     rebuilding_index: bool = False
+    retained_from: int = 0
+    """Where the log begins after the last deletion by retention."""
 
     @property
     def is_rebuilding(self) -> bool:
@@ -158,6 +163,7 @@ def _decoded(content: bytes) -> Inventory:
         {str(topic): int(offset) for topic, offset in value["removed"].items()},
         tuple((str(topic), int(queue_id)) for topic, queue_id in value["rebuilding"]),
         bool(value["rebuilding_index"]),
+        int(value.get("retained_from", OFFSET_MAX)),  # earlier releases did not record it
     )
 
 
@@ -210,8 +216,26 @@ class InventoryFile:
             _LOGGER.warning("no space for %s, which is removed: %s", self._root / INVENTORY, error)
             self._give_up()
 
+    def _amend(self, inventory: Inventory) -> None:
+        """Record other marks and names for the same queues and index files, if these are known."""
+        stock = self._stock
+        if self.noted.durable_offset != _NEVER:
+            self._write(inventory)
+        self._stock = stock and stock._replace(
+            retained_from=inventory.retained_from, config=inventory.config
+        )
+
+    def _note_config(self) -> None:
+        """Record files of the broker that are new, at once: there are only a few."""
+        names = set(self._system.files.names(self._root / CONFIG))
+        names.update(self.noted.config)
+        config = tuple(name for name in CONFIG_FILES if name in names)
+        if config != self.noted.config:
+            self._amend(self.noted._replace(config=config))
+
     def _give_up(self) -> None:
         self.noted = Inventory()
+        self._counted = ()
         if (self._root / INVENTORY).exists():
             self._system.files.remove(self._root / INVENTORY)
 
@@ -237,6 +261,7 @@ class InventoryFile:
         disk, has reached the end of the log at the time when the list was made.
         """
         with self._guard:
+            self._note_config()
             if self._stock is None:
                 now = self._system.clock.monotonic()
                 if now - self._last_s < NOTE_INTERVAL_S:
@@ -254,6 +279,11 @@ class InventoryFile:
                 self._stock = stock._replace(durable_offset=log.wrote_offset)
             if settled >= self._stock.durable_offset:
                 self._write(self._stock)
+
+    def note_retention(self, log_begin: int) -> None:
+        """Record durably that retention is about to delete the log files before ``log_begin``."""
+        with self._guard:
+            self._amend(self.noted._replace(retained_from=log_begin))
 
     def forget_topic(self, topic: str, end: int) -> None:
         """Record durably that a topic is about to be deleted; its messages are before ``end``."""

@@ -28,14 +28,14 @@ from firetrail.store.lifecycle.evidence import Evidence, positions
 from firetrail.store.lifecycle.inventory import Inventory, InventoryFile, index_sizes
 from firetrail.store.lifecycle.progress import Progress
 from firetrail.store.lifecycle.recovery import RecoveryReport
+from firetrail.store.lifecycle.removals import find_removal
 from firetrail.store.queues.consume_queue import gap_detail
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import Extent, QueueKey, QueueTable
 from firetrail.system import System
+from firetrail.text import some_of
 
 _LOGGER = logging.getLogger(__name__)
-NAMED_MAX = 5
-"""How many queues or topics a log line names; the others are counted."""
 
 
 class Lost(NamedTuple):
@@ -92,7 +92,7 @@ class RecoveredRuns:
                 root,
                 self._deleted.total(),
                 TOPICS_FILE,
-                _some_of(sorted(self._deleted)),
+                some_of(sorted(self._deleted)),
             )
 
 
@@ -201,6 +201,21 @@ class Restoration:
             and not self._queues.reaches(*key, offset)
         }
 
+    def warn_of_removal(self, *, clean: bool) -> None:
+        """Warn if another program removed the first log files; the inventory must be valid."""
+
+        def min_offset(key: QueueKey, begin: int) -> int | None:
+            queue = self._queues.find(*key)
+            return queue.min_offset(begin) if queue is not None else None
+
+        if self._log.segments:
+            begin = self._log.min_offset
+            found = find_removal(
+                self._system, self._root, self._known, begin, min_offset, clean=clean
+            )
+            if found is not None:
+                _LOGGER.warning("%s: %s", self._root, found)
+
     # -- deriving ------------------------------------------------------------------------------
 
     def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
@@ -289,9 +304,4 @@ class Restoration:
 
 
 def _named(queues: Collection[QueueKey]) -> str:
-    return _some_of([f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)])
-
-
-def _some_of(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more
+    return some_of([f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)])

@@ -42,13 +42,16 @@ class Retention:
         gate: Gate,
         config: Live[StoreConfig],
         settled: Callable[[], int],
+        note_begin: Callable[[int], None],
     ) -> None:
+        """``note_begin`` records durably where the log will begin, before a file is deleted."""
         self._log = log
         self._queues = queues
         self._index = index
         self._gate = gate
         self._live = config
         self._settled = settled
+        self._note_begin = note_begin
         self.guard = threading.Lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = log.queue.system
@@ -106,6 +109,7 @@ class Retention:
             if removed:
                 self._system.clock.sleep_ms(self._live.current.delete_interval_ms)
             self._log_removal(oldest, forced)
+            self._note_begin(oldest.end)
             queue.retire_first(self._live.current.destroy_forcibly_after_ms)
             removed += 1
         if removed and queue.has_retired:

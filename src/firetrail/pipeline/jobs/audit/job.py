@@ -46,7 +46,7 @@ from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.fsck.check import check_tail, judged_to, make_report
 from firetrail.store.inspect.fsck.homeless import Homeless
 from firetrail.store.inspect.fsck.log import StoreTimes
-from firetrail.store.inspect.fsck.marks import MarkCheck
+from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.table import QueueKey
@@ -186,6 +186,7 @@ class _AuditRun:
             findings.merge(result.findings)
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(times.newest, end, damaged=len(self._damaged) > 0)
+        check_inventory(view, findings)
         return make_report(
             view,
             findings,

@@ -9,7 +9,7 @@ from firetrail.format.delay import DelayLevels
 from firetrail.store.inspect.fsck.entries import IndexCheck
 from firetrail.store.inspect.fsck.homeless import Homeless
 from firetrail.store.inspect.fsck.log import LogCheck, StoreTimes, note_problem, note_torn
-from firetrail.store.inspect.fsck.marks import MarkCheck, check_config
+from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
 from firetrail.store.inspect.fsck.units import QueueChecks
 from firetrail.store.inspect.problems import ProblemKind
@@ -72,7 +72,7 @@ class Checker:
         self._index.finish()
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(log.times.newest, end, damaged=len(self._damaged) > 0)
-        check_config(view, findings)
+        check_inventory(view, findings)
         counted = (log.messages, self._queues.units, self._index.entries)
         return make_report(view, findings, torn, log.times, *counted)
 

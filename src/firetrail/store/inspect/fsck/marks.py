@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
+
 from firetrail.errors import FormatError
 from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
@@ -9,17 +12,48 @@ from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
 from firetrail.store.inspect.fsck.report import Findings
 from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.inventory import CONFIG_FILES, missing_config, read_inventory
+from firetrail.store.lifecycle.folder import last_held_by_java
+from firetrail.store.lifecycle.inventory import (
+    CONFIG_FILES,
+    Inventory,
+    missing_config,
+    read_inventory,
+)
+from firetrail.store.lifecycle.removals import find_removal
 from firetrail.store.lifecycle.watermark import SLOT_SIZE, Slot, decode_slot
+from firetrail.store.queues.table import QueueKey
 
 TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")
 OFFSETS = ("confirm_offset", "logics_offset")
 
 
-def check_config(view: StoreView, findings: Findings) -> None:
+def check_inventory(view: StoreView, findings: Findings) -> None:
+    """Compare the files of a store that is not in use with the list of those that it had."""
+    known = read_inventory(view.system, view.root)
+    check_config(view, known, findings)
+    clean = view.state is StoreState.CLOSED
+    ours = not last_held_by_java(view.system, view.root)
+    if view.state is StoreState.OPEN or not view.log.segments or not ours:
+        return
+    if known.is_current(clean, view.watermark):
+        begin, path = view.log.min_offset, view.relative(view.log.segments[0].path)
+        min_offset = partial(_min_offset, view)
+        found = find_removal(view.system, view.root, known, begin, min_offset, clean=clean)
+        if found is not None:
+            findings.add(path, 0, begin, ProblemKind.LOG_BEGIN, str(found))
+
+
+def _min_offset(view: StoreView, key: QueueKey, begin: int) -> int | None:
+    if key not in view.tails:
+        return None
+    with closing(view.open_queue(*key)) as queue:
+        return queue.min_offset(begin)
+
+
+def check_config(view: StoreView, known: Inventory, findings: Findings) -> None:
     """Report files of the broker that the inventory lists but that are missing."""
     files = view.system.files
-    for name in missing_config(view.system, view.root, read_inventory(view.system, view.root)):
+    for name in missing_config(view.system, view.root, known):
         backup = f"{name}.bak"
         if backup in files.names(view.root / CONFIG):
             effect = f"a broker will use {backup}, which lacks the last change"
