@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from firetrail.broker.admin.assignment import REQUEST_MODES, AssignmentProcessor
+from firetrail.broker.admin.assignment import AssignmentProcessor
 from firetrail.broker.admin.config import ConfigProcessor
 from firetrail.broker.admin.consumers import ConsumerProcessor
 from firetrail.broker.admin.inspection import InspectionProcessor
@@ -33,7 +33,7 @@ from firetrail.broker.services.registration import Registration
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.services.transactions import Transactions
-from firetrail.broker.state.config_file import ORDERS, ConfigFile
+from firetrail.broker.state.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from firetrail.broker.state.config_check import unreadable_files
 from firetrail.broker.state.overruns import set_back_files
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
@@ -25,7 +26,8 @@ from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repa
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
-Check the log, the consume queues, the index, the checkpoint, and whether they agree.
+Check the log, the consume queues, the index, the checkpoint, and whether they agree, and whether
+the broker's files in config/ can be read.
 
 Nothing is written without --repair, and with --dry-run not even then. A store that crashed is
 judged as one: a torn tail, and queues and index that are behind the log, are what recovery is for.
@@ -101,9 +103,11 @@ def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
     """Check a store, and show how far that has come."""
     progress = Progress("checking", view.end - view.log.min_offset)
     try:
-        return check_store(view, delays, progress)
+        report = check_store(view, delays, progress)
     finally:
         progress.clear()
+    report.problems += unreadable_files(view.system, view.root)
+    return report
 
 
 def _dry_run(args: argparse.Namespace) -> ExitCode:

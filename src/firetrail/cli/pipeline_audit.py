@@ -6,12 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
+from firetrail.broker.state.config_check import unreadable_files
 from firetrail.cli import common, fsck, spark
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, colour, counted, table
 from firetrail.cli.pipeline_rebuild import log_size
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
 from firetrail.store.inspect.problems import Problem
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Check a store, in parallel over the files of its log, its queues and its index files: the checksums
@@ -60,6 +62,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             ).report
         finally:
             progress.clear()
+        report.problems += unreadable_files(SYSTEM, args.store)
         if args.html is not None:
             from firetrail.pipeline.jobs.audit.page import write
 

@@ -33,8 +33,6 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
 from firetrail.remoting.pop_headers import ANY_QUEUE
 
-REQUEST_MODES = "messageRequestMode.json"
-"""The file of the ``config`` folder with the modes of groups."""
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 """The allocation strategies by the names that clients use."""
 

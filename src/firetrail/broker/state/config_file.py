@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from firetrail.errors import FormatError, ProtocolError, StoreError
 from firetrail.format import config_json
@@ -30,9 +30,24 @@ CHECKSUM = "firetrailCrc"
 ORDERS = "consumerOrderInfo.json"
 """The file with the ordered pops that are not acknowledged."""
 
+REQUEST_MODES = "messageRequestMode.json"
+"""The file with the modes (pull or pop) of consumer groups."""
+
+_START_EMPTY = "restore a good copy, or remove both to start empty"
+
 Table = TypeVar("Table", bound=Body)
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[Table]):
+    """The table that was found and where; an empty one, and no path, if there is none."""
+
+    table: Table
+    is_ours: bool
+    path: Path | None
+    problems: list[str]
 
 
 class ConfigFile:
@@ -64,6 +79,21 @@ class ConfigFile:
         StoreError is raised if neither the file nor its backup can be decoded: continuing with an
         empty table would silently lose every offset or topic.
         """
+        found = self._find(kind)
+        if found.path is None:
+            if found.problems:
+                raise StoreError(f"{'; '.join(found.problems)}; {_START_EMPTY}")
+            return kind()
+        for problem in found.problems:
+            _log.warning(
+                "%s; %s is used instead, which lacks the last change", problem, found.path.name
+            )
+        self._is_good = found.path is self.path
+        self.is_ours = found.is_ours
+        return found.table
+
+    def _find(self, kind: type[Table]) -> _Found[Table]:
+        """Return the table in the file or else in its backup, and why others were skipped."""
         problems = []
         for path in (self.path, self._backup):
             try:
@@ -77,18 +107,24 @@ class ConfigFile:
             except (FormatError, ProtocolError) as error:
                 problems.append(f"{path}: {error}")
                 continue
-            for problem in problems:
-                _log.warning(
-                    "%s; %s is used instead, which lacks the last change", problem, path.name
-                )
-            self._is_good = path is self.path
-            self.is_ours = is_ours
-            return table
-        if problems:
-            raise StoreError(
-                f"{'; '.join(problems)}; restore a good copy, or remove both to start empty"
-            )
-        return kind()
+            return _Found(table, is_ours, path, problems)
+        return _Found(kind(), True, None, problems)
+
+    def fault(self, kind: type[Table]) -> str | None:
+        """Return why the file cannot be decoded, and the remedy; None if it can, or is missing."""
+        try:
+            found = self._find(kind)
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        if not found.problems or (found.path is not None and not self.path.exists()):
+            return None
+        why = "; ".join(found.problems)
+        if found.path is None:
+            return f"{why}; a broker refuses to start; {_START_EMPTY}"
+        return (
+            f"{why}; a broker uses {found.path.name} instead, which lacks the last change; restore "
+            "a good copy first if there is one"
+        )
 
     def save(self, value: dict[str, Any]) -> None:
         """Write the file durably."""

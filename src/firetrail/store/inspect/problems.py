@@ -39,6 +39,7 @@ class ProblemKind(StrEnum):
     FILE_MISSING = "file-missing"
     FILE_OVERLAP = "file-overlap"
     FILE_UNREADABLE = "file-unreadable"
+    CONFIG_UNREADABLE = "config-unreadable"
     # -- the log ------------------------------------------------------------------------------
     RECORD_MAGIC = "record-magic"
     RECORD_SIZE = "record-size"
