@@ -77,7 +77,7 @@ class TestStatuses:
     def test_a_record_whose_file_was_deleted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its file went after the queue's beginning was looked up."""
+        """The file was deleted after the queue's beginning was looked up."""
         store = open_store(units=1000)
         put_all(store, numbered(60, 200))
         log = store._engine.log.queue
@@ -90,14 +90,13 @@ class TestStatuses:
         monkeypatch.setattr(queue, "min_offset", too_early)
         log.retire_first(0)
         result = store.get("T", 0, 0, 5)
-        assert result.status is GetStatus.FOUND, "it goes on behind what is missing"
+        assert result.status is GetStatus.FOUND, "it continues after the deleted records"
         assert result.next_offset > 5
         # If nothing follows it either, the status says no more than that.
         while len(log.segments) > 1:
             log.retire_first(0)
         early.append(0)
-        part = store._engine.reader
-        part._config = store.config.replace(max_filter_bytes=20 * 5)
+        store._engine._live.current = store.config.replace(max_filter_bytes=20 * 5)
         assert answer(store, 0, count=5) == ("MESSAGE_WAS_REMOVING", 5)
 
     @pytest.mark.parametrize(

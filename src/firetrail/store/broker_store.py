@@ -160,7 +160,7 @@ class BrokerStore(Store):
         return self._engine.missing_config
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a queue has a message right before ``offset``, or had one that has expired."""
+        """Return whether a queue has a message right before ``offset``, or had one."""
         return self._engine.queues.reaches(topic, queue_id, offset)
 
     def stored_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:

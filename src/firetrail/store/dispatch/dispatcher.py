@@ -137,10 +137,10 @@ class Dispatcher:
             return
         oldest, end = self._new_queues[0]
 
-        def waits() -> bool:  # for its creation, and not for a sync of the log or without a unit
+        def is_awaited() -> bool:  # not if it waits for a sync, or its message has no unit
             return oldest.files.last is None and self.position < end <= self._limit()
 
-        if not self._wait_while(waits):
+        if not self._wait_while(is_awaited):
             raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues wait to be created; try again")
 
     def wait_if_far_behind(self) -> None:

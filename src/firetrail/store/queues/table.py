@@ -84,7 +84,7 @@ class QueueTable:
                     self._note(topic, queue_id)
 
     def pairs(self) -> list[QueueKey]:
-        """Topic and queue id of every queue, in order."""
+        """Return topic and queue id of every queue, in order."""
         return sorted(self._known)
 
     @property
