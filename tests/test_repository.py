@@ -106,3 +106,15 @@ def test_text_files_are_tidy() -> None:
 )
 def test_the_patterns(pattern: re.Pattern[str], line: str, expected: bool) -> None:
     assert bool(pattern.search(line)) is expected
+
+
+def test_a_class_name_of_the_core_means_one_thing() -> None:
+    """In `format`, `store` and `broker`, which are read together."""
+    places: dict[str, list[str]] = {}
+    for name, text in modules().items():
+        if any(f"firetrail/{layer}/" in str(name) for layer in ("format", "store", "broker")):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(str(name))
+    assert len(places) > 100
+    assert not {name: found for name, found in places.items() if len(found) > 1}

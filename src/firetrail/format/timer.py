@@ -26,7 +26,7 @@ DELETES = 4
 """In the magic of a unit: it takes a waiting message back."""
 
 
-class Slot(NamedTuple):
+class TimerSlot(NamedTuple):
     """What is to be delivered in one second."""
 
     time: int

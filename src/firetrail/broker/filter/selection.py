@@ -23,17 +23,17 @@ _FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
 
 
-class Selection(NamedTuple):
+class MessageFilter(NamedTuple):
     """The filter of a consumer: by hashes of tags, by properties, or none."""
 
     tags: frozenset[int] | None = None
     properties: SqlFilter | None = None
 
 
-ALL = Selection()
+ALL = MessageFilter()
 
 
-def parsed(config: BrokerConfig, text: str, kind: str | None) -> Selection:
+def parsed(config: BrokerConfig, text: str, kind: str | None) -> MessageFilter:
     """Return the filter of an expression; RequestError if it is invalid or not allowed."""
     if kind in (None, "", BY_TAG):
         return _by_tags(text)
@@ -44,7 +44,7 @@ def parsed(config: BrokerConfig, text: str, kind: str | None) -> Selection:
             "set enablePropertyFilter=true",
         )
     try:
-        return Selection(None, parse(text))
+        return MessageFilter(None, parse(text))
     except FormatError as error:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
@@ -56,12 +56,12 @@ class MessageSelector:
         self._store = store
         self._live = config
 
-    def parsed(self, text: str, kind: str | None) -> Selection:
+    def parsed(self, text: str, kind: str | None) -> MessageFilter:
         """Return the filter of an expression; RequestError if it is invalid or not allowed."""
         return parsed(self._live.current, text, kind)
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count: int, selection: Selection
+        self, topic: str, queue_id: int, offset: int, count: int, selection: MessageFilter
     ) -> GetResult:
         """Return at most ``count`` matching messages of a queue, starting at ``offset``."""
         if selection.properties is None:
@@ -94,5 +94,5 @@ class MessageSelector:
 
 
 @lru_cache(maxsize=4096)
-def _by_tags(text: str) -> Selection:
-    return Selection(tag_hashes(text)) if text.strip() else ALL
+def _by_tags(text: str) -> MessageFilter:
+    return MessageFilter(tag_hashes(text)) if text.strip() else ALL

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.filter.selection import ALL, Selection
+from firetrail.broker.filter.selection import ALL, MessageFilter
 from firetrail.broker.pop.checkpoints import (
     Pending,
     PopCheckpoint,
@@ -191,7 +191,7 @@ class PopProcessor:
 
     # -- taking -------------------------------------------------------------------------------
 
-    def _take(self, header: PopHeader, selection: Selection) -> Taken:
+    def _take(self, header: PopHeader, selection: MessageFilter) -> Taken:
         taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
         for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
             offset = self._queues.begin(header.consumer_group, queue, header.init_mode)
@@ -201,7 +201,7 @@ class PopProcessor:
             taken.rest += max(self._store.max_offset(*queue) - offset, 0)
         return taken
 
-    def _take_in_order(self, header: PopHeader, selection: Selection) -> Taken:
+    def _take_in_order(self, header: PopHeader, selection: MessageFilter) -> Taken:
         taken = Taken(self._now_ms(), ORDERED)
         group = header.consumer_group
         for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
@@ -229,7 +229,7 @@ class PopProcessor:
         queue: Queue,
         offset: int,
         count: int,
-        selection: Selection,
+        selection: MessageFilter,
         header: PopHeader,
         taken: Taken,
     ) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firetrail.broker.filter.selection import MessageSelector, Selection
+from firetrail.broker.filter.selection import MessageFilter, MessageSelector
 from firetrail.broker.services.long_polling import Queue
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
@@ -96,7 +96,7 @@ class PopQueues:
         return offset
 
     def read(
-        self, queue: Queue, offset: int, count: int, selection: Selection
+        self, queue: Queue, offset: int, count: int, selection: MessageFilter
     ) -> tuple[int, GetResult]:
         """Read at most ``count`` matching messages; return the offset read from, and the result.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.filter.selection import Selection
+from firetrail.broker.filter.selection import MessageFilter
 from firetrail.broker.services.long_polling import HeldRequest
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MessageModel
@@ -100,7 +100,7 @@ class PullProcessor:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
 
-    def _selection(self, header: PullHeader) -> Selection:
+    def _selection(self, header: PullHeader) -> MessageFilter:
         """Return the filter that the pull itself, or else the last heartbeat of its group, has."""
         if header.sys_flag & _SUBSCRIPTION:
             return self._selector.parsed(header.subscription or "", header.expression_type)
@@ -146,7 +146,7 @@ class PullProcessor:
         response = PullResponse(0, offset, first, end)
         return request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", response.encode())
 
-    def _get(self, header: PullHeader, offset: int, selection: Selection) -> GetResult:
+    def _get(self, header: PullHeader, offset: int, selection: MessageFilter) -> GetResult:
         count = max(header.max_msg_nums, 1)
         topic = header.topic
         result = self._selector.get(topic, header.queue_id, offset, count, selection)
@@ -157,7 +157,7 @@ class PullProcessor:
     # -- waiting ------------------------------------------------------------------------------
 
     def _hold(
-        self, connection: Connection, request: Command, header: PullHeader, selection: Selection
+        self, connection: Connection, request: Command, header: PullHeader, selection: MessageFilter
     ) -> None:
         milliseconds = (
             header.suspend_timeout_millis
@@ -184,7 +184,7 @@ class PullProcessor:
         request: Command,
         header: PullHeader,
         held: HeldRequest,
-        selection: Selection,
+        selection: MessageFilter,
         is_over: bool,
     ) -> Command | None:
         """Return the answer of a held pull, None if it keeps waiting.

@@ -28,8 +28,8 @@ from firetrail.format.timer import (
     SLOT,
     UNIT,
     WHEEL,
-    Slot,
     TimerCheck,
+    TimerSlot,
     Unit,
     decode_check,
 )
@@ -99,7 +99,7 @@ def _count_wheel(found: WaitingTimers, files: Files, root: Path, revive: int) ->
                 found.add(log.count(slot, revive), slot.due_ms)
 
 
-def _slots(files: Files, path: Path) -> Iterator[Slot]:
+def _slots(files: Files, path: Path) -> Iterator[TimerSlot]:
     """Yield the slots that were ever used."""
     descriptor = files.open(path, writable=False)
     try:
@@ -107,7 +107,7 @@ def _slots(files: Files, path: Path) -> Iterator[Slot]:
             for at in range(start - start % SLOT.size, end, _CHUNK):
                 chunk = files.read_at(descriptor, at, min(_CHUNK, end - at))
                 whole = len(chunk) - len(chunk) % SLOT.size
-                yield from (Slot(*f) for f in SLOT.iter_unpack(chunk[:whole]) if f[0])
+                yield from (TimerSlot(*f) for f in SLOT.iter_unpack(chunk[:whole]) if f[0])
     finally:
         files.close(descriptor)
 
@@ -130,7 +130,7 @@ class _TimerLog:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
-    def count(self, slot: Slot, revive: int) -> int:
+    def count(self, slot: TimerSlot, revive: int) -> int:
         """Return how many messages wait in a slot, without those for the topic with a hash.
 
         The chain of the slot is followed from the newest unit to the oldest. After too many reads,

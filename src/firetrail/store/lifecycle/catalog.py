@@ -32,7 +32,7 @@ _QUEUE_TYPE = "queue.type"
 _BATCH_QUEUES = "BatchCQ"
 
 
-class TopicList(NamedTuple):
+class KnownTopics(NamedTuple):
     """The broker's ``topics.json``."""
 
     names: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Catalog:
         """
 
     @cached_property
-    def _listed(self) -> TopicList:
+    def _listed(self) -> KnownTopics:
         return parse_topics(self._content)  # only when it is needed, because it takes a while
 
     def is_deleted(self, topic: str, newest: int) -> bool:
@@ -134,18 +134,18 @@ def _read(files: Files, path: Path) -> bytes:
         return b""
 
 
-def parse_topics(content: bytes) -> TopicList:
+def parse_topics(content: bytes) -> KnownTopics:
     """Return the topics in a ``topics.json``; none if it cannot be parsed."""
     try:
         value = config_json.loads(content)
         table: dict[Any, Any] = value["topicConfigTable"]
-        return TopicList(
+        return KnownTopics(
             frozenset(map(str, table)),
             int(value.get("dataVersion", {}).get("timestamp", 0)),
             frozenset(str(name) for name, topic in table.items() if _has_batches(topic)),
         )
     except (FormatError, KeyError, TypeError, ValueError, AttributeError):
-        return TopicList()
+        return KnownTopics()
 
 
 def _has_batches(topic: dict[str, Any]) -> bool:

@@ -72,7 +72,7 @@ def encode_watermark(watermark: Watermark, checkpoint: Checkpoint, sequence: int
     return (fields + zlib.crc32(fields).to_bytes(4, "big")).ljust(SLOT_SIZE, b"\0")
 
 
-class Slot(NamedTuple):
+class WatermarkSlot(NamedTuple):
     """The content of a slot; of two slots, the one with the higher sequence number is valid."""
 
     sequence: int
@@ -80,7 +80,7 @@ class Slot(NamedTuple):
     times: tuple[int, ...]  # the three times of the checkpoint that it belongs to
 
 
-def decode_slot(slot: bytes) -> Slot | None:
+def decode_slot(slot: bytes) -> WatermarkSlot | None:
     """Return the content of a slot, or None if it is torn or was never written."""
     fields = slot[: _SLOT.size]
     if len(fields) < _SLOT.size:
@@ -90,7 +90,7 @@ def decode_slot(slot: bytes) -> Slot | None:
     magic, version, sequence, clean, *offsets = _SLOT.struct.unpack(fields)
     if (magic, version) != (_MAGIC, _VERSION):
         return None
-    return Slot(sequence, Watermark(bool(clean), *offsets[:4]), tuple(offsets[4:]))
+    return WatermarkSlot(sequence, Watermark(bool(clean), *offsets[:4]), tuple(offsets[4:]))
 
 
 def decode_watermark(slot: bytes, checkpoint: Checkpoint) -> tuple[int, Watermark] | None:

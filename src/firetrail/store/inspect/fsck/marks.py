@@ -20,7 +20,7 @@ from firetrail.store.lifecycle.inventory import (
     read_inventory,
 )
 from firetrail.store.lifecycle.removals import find_removal
-from firetrail.store.lifecycle.watermark import SLOT_SIZE, Slot, decode_slot
+from firetrail.store.lifecycle.watermark import SLOT_SIZE, WatermarkSlot, decode_slot
 from firetrail.store.queues.table import QueueKey
 
 TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")
@@ -143,7 +143,7 @@ class MarkCheck:
         if whole and self._view.state is StoreState.CLOSED:
             self._check_behind(checkpoint, max(whole))
 
-    def _check_behind(self, checkpoint: Checkpoint, slot: Slot) -> None:
+    def _check_behind(self, checkpoint: Checkpoint, slot: WatermarkSlot) -> None:
         """Check that the times have not decreased, which no program does after the watermark."""
         for name, before in zip(TIMES, slot.times, strict=True):
             value = getattr(checkpoint, name)
