@@ -18,7 +18,7 @@ from firetrail.pipeline import session
 from firetrail.pipeline.jobs.audit import job as audit
 from firetrail.pipeline.jobs.audit.tasks import check_log, compare
 from firetrail.pipeline.jobs.rebuild import job as rebuild
-from firetrail.pipeline.jobs.rebuild.assembly import Assembly, Made, assemble
+from firetrail.pipeline.jobs.rebuild.assembly import AssembledFiles, Assembly, assemble
 from firetrail.pipeline.jobs.rebuild.job import derive
 
 FLAGS = Path(os.environ.get("FIRETRAIL_TEST_FLAGS", "."))
@@ -47,7 +47,7 @@ class Stopped:
     def __init__(self, flag: Path) -> None:
         self._flag = flag
 
-    def __call__(self, task: Assembly) -> Made:
+    def __call__(self, task: Assembly) -> AssembledFiles:
         made = assemble(task)
         self._flag.touch()
         time.sleep(PATIENCE_S)
