@@ -187,7 +187,7 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
     ``conf`` is the file that changed settings are written to, None to keep them in memory.
     """
     state = parts.state
-    send = SendProcessor(state, parts.transactions)
+    send = SendProcessor(state, parts.transactions, parts.registration.pending)
     answering = (
         send,
         ReplyProcessor(state, send),
@@ -204,7 +204,7 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
         StatsProcessor(state),
         parts.runtime,
         InspectionProcessor(state),
-        TopicGroupProcessor(state, parts.schedule),
+        TopicGroupProcessor(state, parts.schedule, parts.registration.pending),
         ConfigProcessor(state, conf),
         ConsumerProcessor(state),
     )

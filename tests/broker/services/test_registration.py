@@ -17,7 +17,12 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.registration import Registration
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import TopicConfig, TopicConfigTable, TopicRouteData
+from firetrail.remoting.bodies import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicRouteData,
+)
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
@@ -165,3 +170,160 @@ def test_two_brokers_with_one_name_get_a_remark(
             await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 20))
+
+
+class _Namesrv:
+    """A broker, and a name server of its own that can be slow to register topics."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = NameServer(NameServerConfig(listen_port=0))
+        self.folder = folder
+        self.told: list[list[str]] = []
+        self.opens = asyncio.Event()
+        self.opens.set()
+        send = Registration._send_to_all
+
+        async def note(self_: Registration, code: RequestCode, body: bytes, *others: Any) -> None:
+            if code == RequestCode.REGISTER_BROKER:
+                table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
+                self.told.append(sorted(table.topic_config_table))
+                await self.opens.wait()
+            await send(self_, code, body, *others)
+
+        monkeypatch.setattr(Registration, "_send_to_all", note)
+
+    async def __aenter__(self) -> Talk:
+        self.address = f"127.0.0.1:{await self.server.start()}"
+        config = BrokerConfig(namesrv=self.address, register_interval_ms=3_600_000)
+        free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+        self.broker, self.client = Broker(self.folder, config, free), Client()
+        await self.broker.start()
+        self.told.clear()
+        return Talk(self.broker, self.client)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        await self.broker.stop()
+        await self.server.stop()
+
+    async def route(self, topic: str) -> int:
+        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        return (await self.client.request(self.address, command)).code
+
+
+def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            for n in range(5):
+                assert (await talk.send(f"T{n}")).code == 0
+                assert await namesrv.route(f"T{n}") == 0
+            assert namesrv.told == [[f"T{n}"] for n in range(5)]
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_topics_that_wait_together_are_registered_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
+
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            namesrv.opens.clear()
+            sends = [asyncio.create_task(talk.send(f"T{n}")) for n in range(20)]
+            while not all(talk.broker.topics.get(f"T{n}") for n in range(20)):
+                await asyncio.sleep(0.01)
+            assert (await talk.send("T0")).code == 0  # only the first send waits
+            assert not any(task.done() for task in sends)
+            namesrv.opens.set()
+            assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
+            assert [await namesrv.route(f"T{n}") for n in range(20)] == [0] * 20
+            assert len(namesrv.told) <= 2
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 0.05)
+
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            namesrv.opens.clear()
+            assert (await talk.send("T1")).code == 0
+            assert await namesrv.route("T1") == ResponseCode.TOPIC_NOT_EXIST
+            namesrv.opens.set()
+            await known(namesrv.client, namesrv.address, "T1")
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.broker.services.registration.RETRY_S", 0.05)
+
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            ask, lost = Client.ask, []
+
+            async def lose(self: Client, address: str, command: Command, *others: Any) -> Command:
+                if command.code == RequestCode.REGISTER_BROKER and not lost:
+                    lost.append(command)
+                    raise TimeoutError
+                return await ask(self, address, command, *others)
+
+            monkeypatch.setattr(Client, "ask", lose)
+            await talk.send("T1")
+            await talk.send("T2")
+            await known(namesrv.client, namesrv.address, "T1")
+            await known(namesrv.client, namesrv.address, "T2")
+            assert len(lost) == 1
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_created_topic_is_answered_when_it_has_a_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
+
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            namesrv.opens.clear()
+            fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+            fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
+            creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields))
+            while not namesrv.told:
+                await asyncio.sleep(0.01)
+            await talk.broker.topics.saved()
+            await asyncio.wait([creation], timeout=0.2)
+            assert not creation.done()
+            namesrv.opens.set()
+            assert (await creation).code == 0
+            assert await namesrv.route("T1") == 0
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_topic_that_is_deleted_before_its_registration_gets_no_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        namesrv = _Namesrv(tmp_path, monkeypatch)
+        async with namesrv as talk:
+            talk.broker.topics.put([TopicConfig("GONE", 2, 2, 6)])
+            talk.broker.topics.remove("GONE")
+            assert (await talk.send("T1")).code == 0
+            assert await namesrv.route("T1") == 0
+            assert await namesrv.route("GONE") == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(asyncio.wait_for(test(), 60))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.state import attributes
 from firetrail.broker.state.groups import check_group
@@ -40,12 +42,18 @@ REMOVAL_PAUSE_S = 0.02
 class TopicGroupProcessor:
     """Handles the requests that create, change, delete and list topics and groups."""
 
-    def __init__(self, state: BrokerState, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        schedule: Schedule,
+        pending_registration: Callable[[], asyncio.Future[None] | None],
+    ) -> None:
         self._store = state.store
         self._topics = state.topics
         self._groups = state.groups
         self._offsets = state.offsets
         self._schedule = schedule
+        self._pending_registration = pending_registration
         self._address = state.address
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
@@ -81,14 +89,19 @@ class TopicGroupProcessor:
             header.order,
             attributes.parse(header.attributes),
         )
-        self._topics.put([topic])
-        await self._topics.saved()
+        await self._put_topics([topic])
         return request.answer()
 
     async def _create_topics(self, connection: Connection, request: Command) -> Command:
-        self._topics.put(TopicConfigList.decode(request.content).topic_config_list)
-        await self._topics.saved()
+        await self._put_topics(TopicConfigList.decode(request.content).topic_config_list)
         return request.answer()
+
+    async def _put_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """Return when the topics are saved and have routes."""
+        self._topics.put(topics)
+        registration = self._pending_registration()
+        await self._topics.saved()
+        await wait_for_registration(registration)
 
     async def _delete_topic(self, connection: Connection, request: Command) -> Command:
         name = TopicHeader.decode(request.fields).topic

@@ -6,12 +6,14 @@ response has to wait for the disk.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from random import randrange
 
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.transactions import Transactions
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
@@ -71,11 +73,17 @@ _CODES = {
 class SendProcessor:
     """Handles SEND_MESSAGE and its variants."""
 
-    def __init__(self, state: BrokerState, transactions: Transactions) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        transactions: Transactions,
+        pending_registration: Callable[[], asyncio.Future[None] | None],
+    ) -> None:
         self._store = state.store
         self._topics = state.topics
         self._groups = state.groups
         self._transactions = transactions
+        self._pending_registration = pending_registration
         config = state.config
         self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
         added = {**self._trace, CLUSTER: config.cluster}
@@ -96,8 +104,11 @@ class SendProcessor:
     def send(self, connection: Connection, request: Command, header: SendHeader) -> Answer:
         """Store the message or the batch of a request."""
         topic = self._topics.get(header.topic)
+        registration = None
         if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
+            is_new = topic is None
             topic = self._writable_topic(header)
+            registration = self._pending_registration() if is_new else None
         if topic.attributes and (unsupported := unsupported_value(topic.attributes)):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -146,6 +157,8 @@ class SendProcessor:
             if _TRANSACTION in properties:
                 message = self._transactions.half(message)
         result = self._store.begin_put(message)
+        if registration is not None:
+            return self._answer_with_route(request, result, message, registration)
         if isinstance(result, PutResult):
             return self._answer(request, result, message)
         return self._answer_later(request, result, message)
@@ -195,6 +208,18 @@ class SendProcessor:
         return text + self._added, wait
 
     # -- answers ------------------------------------------------------------------------------
+
+    async def _answer_with_route(
+        self,
+        request: Command,
+        result: PutResult | Coroutine[None, None, PutResult],
+        message: Message | Batch,
+        registration: asyncio.Future[None],
+    ) -> Command:
+        """Answer the first send to a new topic when the topic has a route, like RocketMQ."""
+        stored = result if isinstance(result, PutResult) else await result
+        await wait_for_registration(registration)
+        return self._answer(request, stored, message)
 
     async def _answer_later(
         self, request: Command, result: Coroutine[None, None, PutResult], message: Message | Batch

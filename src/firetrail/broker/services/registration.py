@@ -15,7 +15,7 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import REQUEST_S, Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
@@ -29,6 +29,8 @@ ROUTE_EXPIRY_S = 30.0
 """How long a route from another name server is considered current."""
 ROUTES_MAX = 10_000
 """Maximum number of cached routes."""
+REGISTER_S = 1.0
+"""How long the broker waits for the registration of new topics before it answers their creator."""
 RETRY_S = 1.0
 """Pause before the next attempt to reach a name server that was not reached or has left."""
 
@@ -52,7 +54,11 @@ class Registration:
         self._client = Client(on_closed=self._disconnected)
         self._absent: set[str] = set()  # name servers that may not know all topics
         self._remarks: dict[str, str] = {}  # their last remarks
-        self._has_changes = asyncio.Event()
+        self._has_changes = asyncio.Event()  # all topics have to be registered
+        self._is_complete = asyncio.Event()  # all topics are registered
+        self._new: dict[str, TopicConfig] = {}  # topics that are registered alone
+        self._new_registered: asyncio.Future[None] | None = None
+        self._new_task: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._changes: dict[str, TopicConfig] | None = None  # None: topics may be missing
         self._scheduled = False
@@ -63,6 +69,7 @@ class Registration:
         self._register_here()
         if self._live.current.name_servers:
             await self._register_all()
+            self._is_complete.set()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def changed(self, topics: Iterable[TopicConfig] | None = None) -> None:
@@ -70,7 +77,8 @@ class Registration:
 
         ``topics`` is None if any topic may have changed or was deleted.
         """
-        self._has_changes.set()
+        if self._task is not None:
+            self._register_later(topics)
         if self._name_server is None:
             return
         if not self._scheduled:
@@ -81,6 +89,25 @@ class Registration:
             self._changes = None
         elif self._changes is not None:
             self._changes.update((topic.topic_name, topic) for topic in topics)
+
+    def _register_later(self, topics: Iterable[TopicConfig] | None) -> None:
+        if topics is None:
+            self._new.clear()  # the registration of all topics includes those that still exist
+            self._is_complete.clear()
+            self._has_changes.set()
+            return
+        loop = asyncio.get_running_loop()
+        self._new.update((topic.topic_name, topic) for topic in topics)
+        self._new_registered = self._new_registered or loop.create_future()
+        if self._new_task is None or self._new_task.done():
+            self._new_task = loop.create_task(self._register_new())
+
+    def pending(self) -> asyncio.Future[None] | None:
+        """Return the registration of the topics that changed last, None if it is done or under way.
+
+        Call this right after the change, and wait with :func:`wait_for_registration`.
+        """
+        return self._new_registered
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return where the queues of a topic are, on all brokers; None if no name server knows."""
@@ -112,9 +139,13 @@ class Registration:
 
     async def stop(self) -> None:
         """Unregister from all name servers."""
+        tasks = [task for task in (self._task, self._new_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        _resolve(self._new_registered)
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
             await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
         if self._name_server is not None:
             self._name_server.unregister_local(
@@ -153,9 +184,32 @@ class Registration:
             self._has_changes.clear()
             if changed or asyncio.get_running_loop().time() >= due:
                 due = self._next_due()
-                await asyncio.sleep(PAUSE_FACTOR * await self._register_all())
+                took = await self._register_all()
+                if not self._has_changes.is_set():
+                    self._is_complete.set()
+                await asyncio.sleep(PAUSE_FACTOR * took)
             elif self._absent:
                 await asyncio.sleep(PAUSE_FACTOR * await self._register_all(self._absent))
+
+    async def _register_new(self) -> None:
+        """Register new and changed topics, all those together that wait at the same time.
+
+        A name server ignores the topics of a registration whose version it has already, and this
+        registration has the newest version. So it waits until a registration of all topics that is
+        due has been sent, and a name server that misses it gets all topics next.
+        """
+        while self._new_registered is not None:
+            await self._is_complete.wait()
+            topics, self._new = self._new, {}
+            registered, self._new_registered = self._new_registered, None
+            try:
+                body = encode_registration(RegisterBrokerBody(self._topics(topics.values())))
+                present = [a for a in self._live.current.name_servers if a not in self._absent]
+                await self._send_to_all(RequestCode.REGISTER_BROKER, body, present, REGISTER_S)
+            finally:
+                _resolve(registered)
+            if not self._absent.isdisjoint(present):
+                self._register_later(None)
 
     def _next_due(self) -> float:
         return asyncio.get_running_loop().time() + self._live.current.register_interval_ms / 1000
@@ -173,7 +227,11 @@ class Registration:
         return took
 
     async def _send_to_all(
-        self, code: RequestCode, body: bytes, addresses: Iterable[str] | None = None
+        self,
+        code: RequestCode,
+        body: bytes,
+        addresses: Iterable[str] | None = None,
+        timeout_s: float = REQUEST_S,
     ) -> None:
         config = self._live.current
         header = RegisterBrokerHeader(
@@ -186,14 +244,14 @@ class Registration:
         )
         await asyncio.gather(
             *(
-                self._send(address, Command(code, header.encode(), body))
+                self._send(address, Command(code, header.encode(), body), timeout_s)
                 for address in list(config.name_servers if addresses is None else addresses)
             )
         )
 
-    async def _send(self, address: str, command: Command) -> None:
+    async def _send(self, address: str, command: Command, timeout_s: float) -> None:
         try:
-            answer = await self._client.ask(address, command)
+            answer = await self._client.ask(address, command, timeout_s)
             self._absent.discard(address)
             remark = answer.remark or ""
         except (OSError, TimeoutError, FiretrailError) as error:
@@ -202,3 +260,14 @@ class Registration:
         if remark != self._remarks.get(address, ""):  # log it once, not with every retry
             self._remarks[address] = remark
             _log.warning("name server %s: %s", address, remark or "the broker is registered again")
+
+
+def _resolve(registered: asyncio.Future[None] | None) -> None:
+    if registered is not None and not registered.done():
+        registered.set_result(None)
+
+
+async def wait_for_registration(pending: asyncio.Future[None] | None) -> None:
+    """Wait until topics are registered with all name servers that answer within ``REGISTER_S``."""
+    if pending is not None:
+        await asyncio.wait([pending], timeout=REGISTER_S)
