@@ -66,6 +66,34 @@ def test_queues_and_index_are_rebuilt(root: Path) -> None:
     assert bodies(root) == [b"%04d" % number for number in range(MESSAGES)]
 
 
+@pytest.mark.parametrize("choice", Repair)
+def test_the_file_sizes_of_lost_queues_are_kept(root: Path, choice: Repair) -> None:
+    sizes = [(root / name).stat().st_size for name in first_files(root)]
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(root / name)
+    if choice is Repair.TRUNCATE_LOG:
+        flip(root / "commitlog" / f"{4096:020d}", 4)
+    done = repaired(root, choice)
+    assert [(root / name).stat().st_size for name in first_files(root)] == sizes
+    assert not any("show their size" in line for line in done)
+
+
+def first_files(root: Path) -> list[Path]:
+    """The first consume-queue file and the first index file."""
+    return [root / "consumequeue" / "T" / "0" / f"{0:020d}", min((root / "index").iterdir())]
+
+
+def test_unknown_file_sizes_are_reported(root: Path) -> None:
+    """As in a store of RocketMQ, which keeps no list of its files."""
+    shutil.rmtree(root / "consumequeue")
+    (root / "firetrail.inventory").unlink()
+    done = repaired(root, Repair.REBUILD_DERIVED)
+    assert (
+        "no queue file was left to show their size: the new ones have 6000000 bytes; a broker "
+        "with another mappedFileSizeConsumeQueue must be set to this value"
+    ) in done
+
+
 def test_the_log_ends_before_its_first_damage(root: Path) -> None:
     log = root / "commitlog" / f"{4096:020d}"
     before = log.read_bytes()

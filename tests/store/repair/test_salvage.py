@@ -60,6 +60,25 @@ def placeless(message: Record) -> Record:
     return message._replace(physical_offset=0, queue_offset=0, raw_properties=raw)
 
 
+def file_sizes(root: Path) -> set[tuple[str, int]]:
+    """The kinds of files in a store, and their sizes."""
+    return {
+        (path.relative_to(root).parts[0], path.stat().st_size)
+        for name in ("commitlog", "consumequeue", "index")
+        for path in (root / name).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_new_store_has_files_of_the_same_size(tmp_path: Path) -> None:
+    """Even if nothing stands before the damage from which the sizes could be seen."""
+    root, target = tmp_path / "store", tmp_path / "saved"
+    stored = filled(root)
+    spoil(root, stored[0], 4)
+    salvaged(root, target)
+    assert file_sizes(target) == file_sizes(root)
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_only_damaged_messages_are_missing(sealed: bool, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "saved"

@@ -36,7 +36,7 @@ class Index:
     ) -> None:
         self._system = system
         self._folder = root / INDEX
-        self._geometry = geometry
+        self.geometry = geometry
         self._writable = writable
         self.files: tuple[IndexFile, ...] = ()
         self._guard = threading.Lock()  # held while the three lists change
@@ -58,7 +58,7 @@ class Index:
                     continue
                 if self._system.files.size(path):
                     loaded.append(
-                        IndexFile.load(self._system, path, self._geometry, writable=self._writable)
+                        IndexFile.load(self._system, path, self.geometry, writable=self._writable)
                     )
                 elif self._writable:
                     self._system.files.remove(path)
@@ -111,7 +111,7 @@ class Index:
 
     def _roll(self) -> None:
         previous = self.files[-1] if self.files else None
-        created = IndexFile.create(self._system, self._folder, self._geometry, previous)
+        created = IndexFile.create(self._system, self._folder, self.geometry, previous)
         with self._guard:
             if previous is not None:
                 self._unsynced.append(previous)

@@ -160,7 +160,7 @@ class StoreView:
         self.log.load()
         self.end, self.last_record = self._find_end() if known is None else known.end
         self.log.end_at(self.end)
-        self.config = self._adopt_sizes(config)
+        self.config = self._adopt_sizes(config, first=known is None)
         self.reader = Reader(self.log, self.queues, self.index, Live(self.config))
 
     @classmethod
@@ -228,7 +228,10 @@ class StoreView:
     # -- queues -------------------------------------------------------------------------------
 
     def _find_queue_size(self) -> int:
-        """Return the usual length of a queue file: of some queues, or of all if they differ."""
+        """Return the usual length of a queue file: of some queues, or of all if they differ.
+
+        Without queues it is the one in the inventory, or 0.
+        """
         files = self.system.files
         base = self.root / CONSUME_QUEUE
         topics = [base / name for name in files.folders(base) if is_folder_name(name)]
@@ -237,7 +240,7 @@ class StoreView:
             sizes = [size for topic in chosen for size in self._queue_sizes(topic)]
             if chosen is topics or len(set(sizes)) == 1:
                 break
-        return usual_size(sizes)
+        return usual_size(sizes) or read_inventory(self.system, self.root).sizes.queue_file
 
     def _queue_sizes(self, topic: Path) -> Iterator[int]:
         """Yield the length of the first file of each queue of a topic."""
@@ -321,7 +324,7 @@ class StoreView:
             self.system, self.root, topic, queue_id, self.queue_file_size, writable=False
         )
 
-    def _adopt_sizes(self, config: StoreConfig) -> StoreConfig:
+    def _adopt_sizes(self, config: StoreConfig, *, first: bool) -> StoreConfig:
         """Return the settings with the sizes of the files, as far as these are valid."""
         sizes = {
             "commit_log_file_size": self.log.segment_size,
@@ -330,6 +333,9 @@ class StoreView:
         if self.index.files:
             newest = self.index.files[-1]
             sizes |= {"index_slots": newest.slots, "index_entries": newest.entries}
+        elif first:
+            noted = read_inventory(self.system, self.root).sizes
+            sizes |= {"index_slots": noted.index_slots, "index_entries": noted.index_entries}
         for name, size in sizes.items():
             if size:
                 try:

@@ -7,7 +7,8 @@ and its messages would never be found. ``firetrail.inventory`` says which files 
      "queues": {topic: {queue id: [first byte, units]}},
      "index_files": {name: [bytes, physical offset of its last record]},
      "config": [names], "removed": {topic: log offset},
-     "rebuilding": [[topic, queue id], …], "rebuilding_index": false, "retained_from": …}
+     "rebuilding": [[topic, queue id], …], "rebuilding_index": false, "retained_from": …,
+     "sizes": [bytes of a queue file, slots and entries of an index file]}
 
 It is written at a clean stop, at a start without a valid one, and, at most twice a minute, while
 the store is open and has queues or index files that it does not list. New files of the broker are
@@ -16,7 +17,7 @@ on disk before it is written, so that a crash removes none of it. A listed queue
 that retention removes files at its beginning. ``removed`` names deleted topics, whose records
 before that offset are not missed. While files are derived again, ``rebuilding`` says so; if that is
 interrupted, the next start begins it again. Before retention deletes log files, ``retained_from``
-says where the log will begin.
+says where the log will begin. ``sizes`` is for repairs of a store that lost all its queues.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ class IndexExtent(NamedTuple):
     end_offset: int
 
 
+class FileSizes(NamedTuple):
+    """The sizes that new files of a store have; 0 if unknown."""
+
+    queue_file: int = 0
+    index_slots: int = 0
+    index_entries: int = 0
+
+
 class Inventory(NamedTuple):
     """The files that must exist, and how much they hold."""
 
@@ -82,6 +91,7 @@ class Inventory(NamedTuple):
     rebuilding_index: bool = False
     retained_from: int = 0
     """Where the log begins after the last deletion by retention."""
+    sizes: FileSizes = FileSizes()
 
     @property
     def is_rebuilding(self) -> bool:
@@ -117,6 +127,7 @@ def take_stock(
             if file.header.next_entry > 1  # a crash may remove a file without entries
         },
         config=tuple(name for name in CONFIG_FILES if name in names),
+        sizes=FileSizes(queues.file_size, *(index.geometry if index is not None else ())),
     )
 
 
@@ -164,6 +175,7 @@ def _decoded(content: bytes) -> Inventory:
         tuple((str(topic), int(queue_id)) for topic, queue_id in value["rebuilding"]),
         bool(value["rebuilding_index"]),
         int(value.get("retained_from", OFFSET_MAX)),  # earlier releases did not record it
+        FileSizes(*map(int, value.get("sizes", ()))),
     )
 
 

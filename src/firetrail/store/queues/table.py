@@ -49,7 +49,7 @@ class QueueTable:
     ) -> None:
         self._system = system
         self._root = root
-        self._file_size = file_size
+        self.file_size = file_size
         self._writable = writable
         self.residents = Residents(system.files.descriptor_limit())
         """The open files of the queues."""
@@ -129,9 +129,9 @@ class QueueTable:
         if self.torn and found and next(reversed(found.values())) == 0:
             found.popitem()  # a crash right after its creation left it empty
         bases, sizes = list(found), found.values()
-        if any(size != self._file_size for size in sizes):
+        if any(size != self.file_size for size in sizes):
             return False
-        if any(later - base != self._file_size for base, later in pairwise(bases)):
+        if any(later - base != self.file_size for base, later in pairwise(bases)):
             return False
         if extent is None:
             return True
@@ -176,7 +176,7 @@ class QueueTable:
     def _has_unit(self, folder: Path, offset: int) -> bool:
         """Return whether the files in a folder have a unit at a queue offset, or had one."""
         at = offset * UNIT_SIZE
-        base = at - at % self._file_size
+        base = at - at % self.file_size
         files = self._system.files
         try:
             descriptor = files.open(folder / segment_name(base), writable=False)
@@ -205,7 +205,7 @@ class QueueTable:
                     self._root,
                     topic,
                     queue_id,
-                    self._file_size,
+                    self.file_size,
                     writable=self._writable,
                     residents=self.residents,
                     new_files=self._new_files,

@@ -38,6 +38,7 @@ from firetrail.format.names import (
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
+from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
@@ -129,10 +130,13 @@ class _Work:
         self._make = make
         self._kept = stamped_folder(system, root, REPAIR_PREFIX)
         self._done: list[str] = []
+        self._config = StoreConfig()  # with the sizes of the files that the store had at first
         self._after_damage: frozenset[QueueKey] = frozenset()
         """Queues that begin after the damage where the log was cut."""
+        known = read_inventory(system, root)
+        self._shows_queue_size = known.sizes.queue_file > 0
         is_java = last_held_by_java(system, root)
-        self._removed = {} if is_java else read_inventory(system, root).removed
+        self._removed = {} if is_java else known.removed
 
     def run(
         self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
@@ -140,6 +144,8 @@ class _Work:
         self._clear_leftovers()
         damage = None
         with self._view() as view:
+            self._config = view.config
+            self._shows_queue_size |= bool(view.queues.pairs())
             if choice is Repair.REBUILD_DERIVED:
                 check_log(view)
             else:
@@ -178,7 +184,7 @@ class _Work:
 
     @contextmanager
     def _view(self) -> Iterator[StoreView]:
-        with StoreView.open(self._root, system=self._system, exclusive=True) as view:
+        with StoreView.open(self._root, self._config, system=self._system, exclusive=True) as view:
             yield view
 
     def _clear_leftovers(self) -> None:
@@ -247,6 +253,12 @@ class _Work:
             f"{counted(made.queues, 'queue')}, {counted(made.index_files, 'index file')}"
         )
         self._done += map(str, left_out)
+        if made.queues and not self._shows_queue_size:
+            self._done.append(
+                "no queue file was left to show their size: the new ones have "
+                f"{view.queue_file_size} bytes; a broker with another mappedFileSizeConsumeQueue "
+                "must be set to this value"
+            )
 
     def _remove_former(self, view: StoreView, made_in: Path) -> Counter[str]:
         """Remove queues of a topic that was deleted, and created again after the damage.

@@ -122,7 +122,8 @@ def salvage_store(
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
             system.files.remove_tree(kept)
-        config = StoreConfig(delay_levels=delays)
+        # With the sizes of the damaged store: nothing of it may be left before the damage.
+        config = view.config.replace(delay_levels=delays)
         source = _Source(view, cut_at, faults.misplaced)
         salvaged = _append(system, source, folder, config, wanted, on_progress)
         with StoreView.open(folder, system=system) as made:
