@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -301,8 +301,16 @@ def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
 
 
 def crash_image(root: Path, target: Path) -> Path:
-    """A copy of a store as a killed process would leave it; the store may be open."""
-    shutil.copytree(root, target)
+    """Copy a store as a killed process would leave it; the store may be open.
+
+    Files that vanish during the copy are skipped, such as the temporary file of a save.
+    """
+
+    def copy(source: str, destination: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.copy2(source, destination)
+
+    shutil.copytree(root, target, copy_function=copy)
     return target
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
+from tests.helpers import crash_image
 
 from firetrail import Message, Store
 from firetrail.broker.config import BrokerConfig
@@ -41,11 +41,6 @@ def test_invalid_deletions_are_refused(topic: str, code: int, remark: str | None
         assert (answer.code, answer.remark) == (code, remark)
 
     running(test)
-
-
-def after_a_crash(folder: Path, copy: Path) -> Path:
-    """Copy the store as it is on disk, as if its broker had been killed."""
-    return Path(shutil.copytree(folder, copy))
 
 
 def test_a_recreated_topic_starts_at_offset_0(tmp_path: Path) -> None:
@@ -85,11 +80,11 @@ def test_a_crash_brings_nothing_back(tmp_path: Path) -> None:
         await talk.send("T2", b"other")
         await talk.send("T1", b"old")
         await delete(talk, "T1")
-        after_a_crash(tmp_path / "a", tmp_path / "b")
+        crash_image(tmp_path / "a", tmp_path / "b")
         await talk.send("T1", b"new")
         await talk.pull_until("T1", 1)
         talk.broker.store.flush()
-        after_a_crash(tmp_path / "a", tmp_path / "c")
+        crash_image(tmp_path / "a", tmp_path / "c")
 
     async def without(talk: Talk) -> None:
         assert not talk.broker.store.recovery.clean

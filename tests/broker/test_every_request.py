@@ -238,5 +238,5 @@ class TestEveryRequest:
         def broken(connection: Any, request: Command) -> Command:
             raise KeyError("bug")
 
-        with pytest.raises(AssertionError, match="request 10 failed"), nothing_unforeseen():
+        with pytest.raises(AssertionError, match="SEND_MESSAGE failed"), nothing_unforeseen():
             answer_to({10: broken}, None, Command(10))  # type: ignore[arg-type]

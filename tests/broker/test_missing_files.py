@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import Talk, running
+from tests.helpers import crash_image
 
 from firetrail.cli.main import main
 from firetrail.format import config_json
@@ -50,7 +51,7 @@ def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
         await consume(talk)
         await talk.broker.offsets.saved()
         talk.broker.store.settle()
-        shutil.copytree(live, killed)
+        crash_image(live, killed)
 
     running(kill, live)
     (killed / "firetrail.inventory").unlink()  # as if the store was never closed

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL
+from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.pop import checkpoints
@@ -322,7 +323,7 @@ def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
         parts.points.ack(done, [2, 4])
         parts.pop(5)
         assert parts.store.wait_dispatched()
-        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        crash_image(tmp_path / "store", tmp_path / "killed")
 
     def after(parts: Parts) -> None:
         assert parts.offsets.get("G", "T", 0) == 6
@@ -344,7 +345,7 @@ def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) ->
         if not by_java:
             saved(parts)
         assert parts.store.wait_dispatched()
-        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        crash_image(tmp_path / "store", tmp_path / "killed")
 
     def after(parts: Parts) -> None:
         assert parts.offsets.get("G", "T", 0) == 1

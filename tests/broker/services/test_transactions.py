@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.broker.halves import (
     half_answer,
     stored,
 )
+from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -184,7 +184,7 @@ def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
         await talk.broker.check_transactions()
         await asyncio.to_thread(talk.broker.store.wait_dispatched)
         assert stored(talk, HALF_TOPIC) == [b"body"] * 2
-        shutil.copytree(tmp_path / "live", killed)
+        crash_image(tmp_path / "live", killed)
 
     async def after(talk: Talk) -> None:
         for _ in range(2):  # the second time, it has ended
