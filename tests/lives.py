@@ -97,9 +97,7 @@ def crashed_copy(shop: Shop) -> Path:
     """Return a copy of an open store, as if its process had been killed after dispatching."""
     assert shop.store.wait_dispatched(PATIENCE_S)
     shop.store.settle()
-    root = copy_with(shop.root, "killed")
-    shop.close()
-    return root
+    return copy_with(shop.root, "killed")
 
 
 def as_java_leaves_it(root: Path) -> None:

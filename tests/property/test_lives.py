@@ -7,22 +7,25 @@ broker had closed or lost them.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import PATIENCE_S
 from tests.lives import (
     Shop,
     as_java_crashes,
     as_java_leaves_it,
     copy_with,
+    crashed_copy,
     not_empty,
     seen_in,
 )
-from tests.pipeline.jobs.test_audit_agrees import Here, run_here, told
+from tests.pipeline.jobs.test_audit_agrees import Here, run_here, sorted_report
 from tests.store.checks import DELAYS, checked
 from tests.stores import derived, list_topics
 
@@ -30,6 +33,7 @@ from firetrail.pipeline.jobs.audit import job as audit_module
 from firetrail.pipeline.jobs.audit.job import audit
 from firetrail.pipeline.jobs.rebuild import job as rebuild_module
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import System
@@ -54,12 +58,43 @@ def steps_with(queues: int) -> st.SearchStrategy[Steps]:
     return st.lists(st.one_of(put, put, delete, create, expire), min_size=4, max_size=14)
 
 
-def filled(root: Path, steps: Steps) -> Shop:
+def opened(root: Path, steps: Steps) -> Shop:
     shop = Shop(root)
     for name, *arguments in steps:
         getattr(shop, name)(*arguments)
+    return shop
+
+
+def filled(root: Path, steps: Steps) -> Shop:
+    shop = opened(root, steps)
     shop.close()
     return shop
+
+
+def without_some_queues(root: Path, chosen: list[int]) -> Path:
+    """Remove the folders with the chosen numbers, except for light queues; return the store.
+
+    A killed store may lack those, because nothing lists them.
+    """
+    folders = sorted(root.glob("consumequeue/[AB]/*"))
+    for folder in {folders[number % len(folders)] for number in chosen if folders}:
+        shutil.rmtree(folder)
+    return root
+
+
+def ends_in(root: Path, queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
+    """Return the next number of each queue."""
+    with StoreView.open(root) as view:
+        return {key: view.tails[key].max_offset if key in view.tails else 0 for key in queues}
+
+
+def units_in(root: Path) -> dict[str, bytes]:
+    """Return the content of each queue, whatever the size of its files."""
+    queues: dict[str, bytes] = {}
+    for name, content in sorted(derived(root)[0].items()):
+        folder = name.rpartition("/")[0]
+        queues[folder] = queues.get(folder, b"") + content
+    return {name: content.rstrip(b"\0") for name, content in queues.items()}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +116,7 @@ def test_all_ways_to_derive_queues_agree(steps: Steps) -> None:
         report = checked(root)
         assert report.ok, report.problems
         audited = audit(Here(), root, work=folder).report  # type: ignore[arg-type]
-        assert told(audited) == told(report)
+        assert sorted_report(audited) == sorted_report(report)
         with StoreView.open(root) as view:
             made = rebuild(view, Path(folder, "one"), DELAYS, lambda done: None)
         by_tasks = rebuild_module.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
@@ -91,6 +126,41 @@ def test_all_ways_to_derive_queues_agree(steps: Steps) -> None:
             assert derived(Path(folder, "one")) == derived(root)
         repair_store(System(), root, Repair.REBUILD_DERIVED, DELAYS)
         assert not_empty(seen_in(copy_with(root, "repaired"))) == seen
+        assert checked(root).ok
+
+
+@given(
+    steps=steps_with(queues=4),
+    chosen=st.lists(st.integers(0, 7), min_size=1, max_size=8),
+    killed=st.booleans(),
+)
+@settings(max_examples=15)
+def test_missing_queues_are_derived_again(steps: Steps, chosen: list[int], killed: bool) -> None:
+    """Whatever was acknowledged since the topic was created is served, and numbers continue."""
+    with tempfile.TemporaryDirectory() as folder:
+        shop = opened(Path(folder, "store"), steps)
+        seen = not_empty(shop.seen)
+        assert shop.store.wait_dispatched(PATIENCE_S)
+        ends = {key: shop.store.max_offset(*key) for key in seen}
+        root = crashed_copy(shop) if killed else shop.root
+        shop.close()
+        list_topics(root, *shop.topics)
+        complete = units_in(shop.root)
+        without_some_queues(root, chosen)
+        started = copy_with(root, "started")
+        assert not_empty(seen_in(started)) == seen
+        assert ends_in(started, ends) == ends
+        assert checked(started).ok
+        with StoreView.open(root) as view:
+            made = rebuild(view, Path(folder, "one"), DELAYS, lambda done: None)
+        by_tasks = rebuild_module.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
+        assert made == by_tasks
+        assert derived(Path(folder, "one")) == derived(Path(folder, "many"))
+        if ("expire",) not in steps:
+            assert units_in(Path(folder, "one")) == complete
+        repair_store(System(), root, Repair.REBUILD_DERIVED, DELAYS)
+        assert not_empty(seen_in(root)) == seen
+        assert ends_in(root, ends) == ends
         assert checked(root).ok
 
 

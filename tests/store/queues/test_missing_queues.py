@@ -79,6 +79,7 @@ def test_repairs_derive_them_again_after_a_crash(left: Damage, shop: Shop, tmp_p
     shop.put("T", 1, 1)
     shop.put("T", 3, 1)
     root = crashed_copy(shop)
+    shop.close()
     for queue_id in (1, 2, 3):
         remove_queue(root, "T", queue_id)
     left(root)
