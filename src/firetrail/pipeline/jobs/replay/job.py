@@ -70,7 +70,7 @@ class Replayed(NamedTuple):
     dry_run: bool
 
 
-class _Found(NamedTuple):
+class _SelectedMessage(NamedTuple):
     """A message that the predicate selects."""
 
     offset: int
@@ -206,7 +206,7 @@ class _Replay:
             )
         self._where += f" and topic <> '{self._topic}'"
 
-    def find(self, start: int, end: int) -> Iterator[_Found]:
+    def find(self, start: int, end: int) -> Iterator[_SelectedMessage]:
         """Yield the selected messages in the order of the log."""
         for split in plan_log(self._view, start, end, split_bytes=SEARCH_BYTES):
             query = (
@@ -217,7 +217,7 @@ class _Replay:
                 found = sql(self._spark, self._view.root, query).toArrow()
             for batch in found.sort_by("physical_offset").to_batches():
                 offsets, sizes = (column.to_pylist() for column in batch.columns)
-                yield from map(_Found, offsets, sizes)
+                yield from map(_SelectedMessage, offsets, sizes)
 
     def count(self, start: int, end: int, on_progress: Callable[[int], None]) -> None:
         """Count the messages that would be copied."""
@@ -251,7 +251,9 @@ class _Replay:
         if oldest is not None and not target.anchors():
             target.note_anchor(oldest.sha256, oldest.offset)
 
-    def _slice(self, found: Iterator[_Found], target: Target) -> Iterator[_Found]:
+    def _slice(
+        self, found: Iterator[_SelectedMessage], target: Target
+    ) -> Iterator[_SelectedMessage]:
         """Yield the messages of one commit."""
         most = target.commit_messages if self._rate is None else max(int(self._rate), 1)
         size = 0
@@ -261,7 +263,7 @@ class _Replay:
             if size >= target.commit_bytes:
                 return
 
-    def _pieces(self, chosen: list[_Found], target: Target) -> Iterator[ReplayPiece]:
+    def _pieces(self, chosen: list[_SelectedMessage], target: Target) -> Iterator[ReplayPiece]:
         """Yield the copies by queue, each queue in order.
 
         All messages of a piece are compressed in the same way, so a piece ends where that changes.
