@@ -21,7 +21,7 @@ from firetrail.client import Admin
 from firetrail.errors import FiretrailError, StoreError
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.layout import COMPRESSED
-from firetrail.pipeline.jobs.replay.job import _Found, _Replay, replay
+from firetrail.pipeline.jobs.replay.job import _Replay, _SelectedMessage, replay
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece
 from firetrail.store.inspect.view import StoreView
 
@@ -162,7 +162,7 @@ def test_source_and_target_on_the_same_broker_need_a_topic(
     spark: SparkSession, source: Path
 ) -> None:
     """Copies must not be copied again."""
-    found = [_Found(record.physical_offset, record.size) for record in records(source)]
+    found = [_SelectedMessage(record.physical_offset, record.size) for record in records(source)]
     with StoreView.open(source) as view:
         home = Home()
         pieces = [*_Replay(spark, view, "true", "orders", None)._pieces(found, home)]
