@@ -127,6 +127,7 @@ class TestFiretrail:
                 assert [m.body for m in found] == [b"one", b"two"]
                 assert found[0].queue == result.queue
                 assert await admin.find("T", "nothing") == []
+                assert [m.body for m in await admin.find("T", result.message_id)] == [b"one"]
                 assert (await admin.view(result.offset_message_id)).body == b"one"
 
         clustered(test)

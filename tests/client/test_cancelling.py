@@ -189,7 +189,7 @@ def test_cancelled_sends_store_a_message_at_most_once(how: str) -> None:
                     await producer.send(Message("T", b"flushed"), queue=QUEUE)
             return was_interrupted
 
-        assert await at_every_await(attempt) >= 2
+        assert await at_every_await(attempt) >= (1 if how == "one way" else 2)
         stored: list[bytes] = []
         while sent[-1] not in stored:  # how many were stored depends on the cancellations
             stored = [m.body for m in await read_all(namesrv, "T", 1)]

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from tests.broker.brokers import SMALL
 from tests.client.cancelling import nothing_left
-from tests.client.clusters import Heard, clustered, fill, received, until
+from tests.client.clusters import Heard, clustered, fill, read_all, received, until
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
@@ -22,6 +22,7 @@ from firetrail.client import (
     PullConsumer,
     PushConsumer,
     Received,
+    RequestError,
 )
 from firetrail.client.listener import ListenerCall
 
@@ -251,3 +252,44 @@ async def consume_and_yield(message: Received) -> AsyncIterator[None]:
 def test_functions_that_cannot_be_listeners_are_rejected(listener: object, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         PushConsumer("127.0.0.1:1", "G", listener, {"T": "*"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
+@pytest.mark.parametrize("how", ["cancels", "is cancelled", "exits"])
+def test_a_listener_that_ends_its_own_task_has_failed(how: str, in_order: bool) -> None:
+    """Its message is retried as often as others, and then goes to the dead letters."""
+
+    async def test(namesrv: str) -> None:
+        await fill(namesrv, "T", 1)
+        attempts: list[int] = []
+
+        async def listener(message: Received) -> None:
+            attempts.append(message.reconsume_times)
+            task = asyncio.current_task()
+            assert task is not None
+            if how == "exits":
+                raise GeneratorExit
+            if how == "cancels":
+                task.cancel()
+            else:
+                asyncio.get_running_loop().call_later(0.01, task.cancel)
+            await asyncio.sleep(10)
+
+        consumer = PushConsumer(
+            namesrv,
+            "G",
+            listener,
+            {"T": "*"},
+            start=ConsumeFromWhere.FIRST_OFFSET,
+            in_order=in_order,
+            max_retries=2,
+        )
+        async with consumer:
+            dead: Received | None = None
+            while dead is None:
+                with suppress(RequestError):  # until the topic exists
+                    (dead,) = await read_all(namesrv, "%DLQ%G", 1)
+        assert dead.body == b"0"
+        assert attempts == [0, 1, 2]
+
+    clustered(test)

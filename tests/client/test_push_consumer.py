@@ -232,8 +232,12 @@ def test_messages_consumed_during_a_commit_are_in_the_next_commit() -> None:
             committed.append(offset)
             taken._next = 6
 
+        async def last_committed(group: str, queue: MessageQueue) -> int | None:
+            return committed[-1] if committed else None
+
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(consumer._offsets, "commit", commit)
+            patched.setattr(consumer._offsets, "committed", last_committed)
             await consumer._commit()
             await consumer._commit()
             await consumer._commit()

@@ -186,3 +186,18 @@ class TestClock:
         assert bodies(again) == [b"%d" % n for n in range(20)]
         assert len(again.query("T", "k")) == 20
         assert again.delete_expired() == 0
+
+
+@pytest.mark.parametrize("tags", [None, "even"])
+def test_a_read_ends_at_the_end_that_the_queue_had(open_store: OpenStore, tags: str | None) -> None:
+    """A loop that puts a message for each one that it reads must end."""
+    store = open_store(log=1 << 20)
+    for number in range(10):
+        store.put(Message("T", b"%d" % number, tags="odd" if number % 2 else "even"))
+    store.wait_dispatched()
+    seen = []
+    for message in store.read("T", tags=tags):
+        seen.append(int(message.body))
+        store.put(Message("T", b"100", tags="even"))
+        store.wait_dispatched()
+    assert seen == list(range(0, 10, 2 if tags else 1))

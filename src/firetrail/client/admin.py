@@ -223,8 +223,9 @@ class Admin(TopicAdmin):
 
         Args:
             topic: the name of the topic.
-            key: a key that the producer gave the messages.
-            count: the most messages per broker. Default: 32.
+            key: a key that the producer gave the messages, or the id of a message.
+            count: the most messages per broker. Default: 32. Brokers return at most
+                ``maxMsgsNumBatch`` of them, 64 by default.
             begin_ms: the earliest store time, in ms since 1970. Default: 0.
             end_ms: the latest store time, in ms since 1970. Default: no limit.
 
@@ -247,7 +248,8 @@ class Admin(TopicAdmin):
             if answer.code == ResponseCode.SUCCESS:
                 anywhere = MessageQueue(topic, data.broker_name, 0)
                 for message in decode_all(anywhere, answer.content):
-                    if key in message.keys:  # the index contains only hashes
+                    # The index contains only hashes.
+                    if key in message.keys or key == message.message_id:
                         queue = MessageQueue(topic, data.broker_name, message.record.queue_id)
                         found.append(Received(queue, message.record))
             elif answer.code != ResponseCode.QUERY_NOT_FOUND:

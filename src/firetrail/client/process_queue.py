@@ -49,6 +49,7 @@ class ProcessQueue:
         self._ahead = ahead
         self._is_locked = is_locked
         self._pending: dict[int, Received] = {}  # in the order of their offsets
+        self._interrupted: set[int] = set()  # offsets whose listeners ended their own tasks
         self._dispatched: set[int] = set()  # offsets that listeners work on
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +102,19 @@ class ProcessQueue:
         self._next = offset
         return True
 
+    def interruption_of(self, message: Received) -> BaseException | None:
+        """Return an error if the listener ended its task instead of returning or raising."""
+        if message.queue_offset not in self._interrupted:
+            return None
+        self._interrupted.discard(message.queue_offset)
+        return asyncio.CancelledError("the listener cancelled its own task")
+
+    def retried(self, message: Received) -> Received:
+        """Keep the number of attempts of a message in case its task is cancelled."""
+        if message.queue_offset in self._pending:
+            self._pending[message.queue_offset] = message
+        return message
+
     def start(self, session: Session, puller: Puller, consume: Consume, *, in_order: bool) -> None:
         """Start to pull and dispatch messages, until :meth:`drop`."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
@@ -148,8 +162,11 @@ class ProcessQueue:
                 self._dispatched.discard(message.queue_offset)
                 self._room.set()
             elif not self.dropped:
+                if task.cancelled() or isinstance(task.exception(), GeneratorExit):
+                    self._interrupted.add(message.queue_offset)
+                again = self._pending[message.queue_offset]
                 loop = asyncio.get_running_loop()
-                loop.call_later(RESTART_S, self._dispatch, session, consume, message)
+                loop.call_later(RESTART_S, self._dispatch, session, consume, again)
 
         if not self.dropped:
             task = session.spawn(self._consume(consume, message))

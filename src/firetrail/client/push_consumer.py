@@ -10,6 +10,7 @@ from pathlib import Path
 from firetrail.client.arguments import INT32_MAX, checked_group, checked_queue, one_of
 from firetrail.client.callbacks import CallbackHandlers
 from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.commits import Commits
 from firetrail.client.failures import Failures
 from firetrail.client.group_requests import GroupRequests
 from firetrail.client.listener import Listener, ListenerCall
@@ -140,6 +141,7 @@ class PushConsumer(ClusterClient):
         self._topics = TopicQueues(self._session, group)
         self._resets: dict[MessageQueue, int] = {}  # offsets set by an administrator, not yet used
         self._locks = QueueLocks(self._session, group)
+        self._commits = Commits(group, self._offsets, self._locks)
         self.opened_ms = 0
         """When this member joined the group, in ms since 1970."""
         self.assigned: dict[MessageQueue, ProcessQueue] = {}
@@ -169,7 +171,7 @@ class PushConsumer(ClusterClient):
         await self._listening.end(end_s)
         try:
             try:
-                await self._commit()
+                await self._commit(is_last=True)
             finally:
                 await self._locks.unlock()
         finally:
@@ -288,7 +290,7 @@ class PushConsumer(ClusterClient):
             asyncio.get_running_loop().call_later(IN_ORDER_RETRY_S, self._changed.set)
             return
         try:
-            await self._save_offset(queue, self._reached(queue, taken))
+            await self._save_offset(queue, taken)
         except (OSError, FiretrailError) as error:
             if queue in self._resets:
                 raise
@@ -309,11 +311,14 @@ class PushConsumer(ClusterClient):
         """Return the offset at which the group continues in a queue of this member."""
         return self._resets.get(queue, taken.offset)
 
-    async def _save_offset(self, queue: MessageQueue, offset: int) -> None:
-        if self._local is None:
-            await self._offsets.commit(self.group, queue, offset)
-        else:
+    async def _save_offset(self, queue: MessageQueue, taken: ProcessQueue) -> None:
+        offset = self._reached(queue, taken)
+        if self._local is not None:
             await self._local.save({queue: offset})
+        elif queue in self._resets:
+            await self._commits.force(queue, taken, offset)
+        else:
+            await self._commits.advance(queue, taken, offset)
 
     async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at other offsets. Messages that are being consumed may be redelivered.
@@ -382,7 +387,7 @@ class PushConsumer(ClusterClient):
     async def _consume(self, taken: ProcessQueue, message: Received) -> bool:
         """Consume a message, with retries; return False if the queue was given up first."""
         while not self.in_order or await taken.is_mine():
-            error = await self.consume_now(message)
+            error = taken.interruption_of(message) or await self.consume_now(message)
             if error is None:
                 return True
             retried = message.reconsume_times + 1
@@ -393,7 +398,7 @@ class PushConsumer(ClusterClient):
                 await asyncio.sleep(IN_ORDER_RETRY_S)
                 if await taken.was_reset(self._puller, message):
                     return False
-                message = message.tried(retried)
+                message = taken.retried(message.tried(retried))
             elif self._model is MessageModel.BROADCASTING:
                 _log.error("%s: message %s is skipped", self.group, message.message_id)
                 return True
@@ -419,11 +424,12 @@ class PushConsumer(ClusterClient):
         self._session.check_open()
         await self._commit()
 
-    async def _commit(self) -> None:
+    async def _commit(self, *, is_last: bool = False) -> None:
         if self._local is not None:
             await self._local.save({q: self._reached(q, t) for q, t in self.assigned.items()})
             return
         failures = Failures()
+        self._commits.begin_round(is_last=is_last)
         for _, queues in by_broker(self.assigned):
             with failures.noted():
                 await self._commit_all(queues)
@@ -437,5 +443,5 @@ class PushConsumer(ClusterClient):
                 continue
             offset = self._reached(queue, taken)
             if offset != taken.committed:
-                await self._offsets.commit(self.group, queue, offset)
-                taken.committed = offset  # taken.offset may be higher by now
+                save = self._commits.force if queue in self._resets else self._commits.commit
+                await save(queue, taken, offset)

@@ -24,6 +24,7 @@ from firetrail.errors import (
     WrongTypeError,
 )
 from firetrail.format.arguments import function, instance, number, seconds, truth
+from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record, decode_message
 from firetrail.format.whole import whole
 from firetrail.store.config import StoreConfig
@@ -173,13 +174,29 @@ class Store(Writer):
             StoreDamagedError: A message is damaged; raised when the iterator reaches it.
         """
         _check_read(topic, queue_id, offset, tags)
-        return self._read(topic, queue_id, offset, tags)
+        self._catch_up()
+        return self._read(topic, queue_id, offset, tags, self.max_offset(topic, queue_id))
 
     def _read(
-        self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int | None,
+        tags: str | Sequence[str] | None,
+        end: int,
     ) -> Iterator[Record]:
-        for messages, _ in self._pages(topic, queue_id, offset, tags):
-            yield from messages
+        """Yield the messages before ``end``.
+
+        A light queue is read in whole pages: its messages have the offsets of their own queues.
+        """
+        is_light = topic.startswith(LIGHT_PREFIX)
+        for messages, next_offset in self._pages(topic, queue_id, offset, tags):
+            for message in messages:
+                if message.queue_offset >= end and not is_light:
+                    return
+                yield message
+            if next_offset >= end:
+                return
 
     def _pages(
         self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None

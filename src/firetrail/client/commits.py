@@ -1,0 +1,70 @@
+"""Commits of a group's member, which never take the progress of another member back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from firetrail.client.offsets import Offsets
+from firetrail.client.process_queue import ProcessQueue
+from firetrail.client.queue_locks import QueueLocks
+from firetrail.remoting.bodies import MessageQueue
+
+LATE_S = 10.0
+"""If so much time passes between two rounds of commits, the process was suspended or its event
+loop was blocked. Twice the interval of commits."""
+
+_log = logging.getLogger(__name__)
+
+
+class Commits:
+    """Commits the offsets of one member.
+
+    A process that was suspended, or whose event loop was blocked, may have lost queues to other
+    members without noticing. A commit that is late or the last one, or without the lock of its
+    queue, therefore only raises the offset of the group.
+    """
+
+    def __init__(self, group: str, offsets: Offsets, locks: QueueLocks) -> None:
+        self._group = group
+        self._offsets = offsets
+        self._locks = locks
+        self._last = math.inf  # when the last round began
+        self._only_raises = False
+
+    def begin_round(self, *, is_last: bool = False) -> None:
+        """Note that all queues are about to be committed, for the last time if it is closed."""
+        now = asyncio.get_running_loop().time()
+        self._only_raises = is_last or now - self._last > LATE_S
+        self._last = now
+
+    async def commit(self, queue: MessageQueue, taken: ProcessQueue, offset: int) -> None:
+        """Commit the offset of a queue that this member consumes."""
+        if self._only_raises or not self._locks.holds(queue):
+            await self.advance(queue, taken, offset)
+        else:
+            await self.force(queue, taken, offset)
+
+    async def force(self, queue: MessageQueue, taken: ProcessQueue, offset: int) -> None:
+        """Commit an offset even if it is lower: this member owns the queue, or it was reset."""
+        await self._offsets.commit(self._group, queue, offset)
+        taken.committed = offset
+
+    async def advance(self, queue: MessageQueue, taken: ProcessQueue, offset: int) -> None:
+        """Commit an offset unless another member has committed a higher one."""
+        committed = await self._offsets.committed(self._group, queue)
+        if committed is None or committed <= offset:
+            await self.force(queue, taken, offset)
+            return
+        _log.warning(
+            "%s: %s queue %d on %s went to another member, which has committed offset %d; this "
+            "member had reached %d, and some messages may have been consumed twice",
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            queue.broker_name,
+            committed,
+            offset,
+        )
+        taken.committed = offset
