@@ -146,7 +146,7 @@ def build(env: Environment) -> Parts:
         registration,
         AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
         timers,
-        RuntimeInfo(store, env.limits, timers, now_ms),
+        RuntimeInfo(store, env.limits, timers, schedule, now_ms),
     )
 
 

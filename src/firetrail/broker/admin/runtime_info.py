@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime
 
+from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.takeover.waiting_timers import WaitingTimers
+from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.codes import RequestCode, Version
 from firetrail.remoting.command import Command
@@ -50,10 +52,12 @@ class RuntimeInfo:
         store: BrokerStore,
         limits: ServerLimits,
         timers: WaitingTimers,
+        schedule: Schedule,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._timers = timers
+        self._schedule = schedule
         self._limits = limits
         self._now_ms = now_ms
         self._started_ms = now_ms()
@@ -82,6 +86,7 @@ class RuntimeInfo:
             "brokerActive": "true",
             **dict.fromkeys(ZEROS, "0"),
             **self._timer_figures(),
+            **self._delay_figures(),
             **self._log_figures(),
             **self._put_figures(now),
             **self._day_figures(now),
@@ -100,6 +105,15 @@ class RuntimeInfo:
             "timerCongestNum": str(timers.count),
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
+        }
+
+    def _delay_figures(self) -> dict[str, str]:
+        """Return the next offset and the end of the queue of each delay level in use."""
+        return {
+            f"scheduleMessageOffset_{level}": (
+                f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            )
+            for level, offset in self._schedule.content().offset_table.items()
         }
 
     def _log_figures(self) -> dict[str, str]:
