@@ -91,7 +91,7 @@ class ConsumerProcessor:
                 self._long_polling.wake((header.topic, queue.queue_id))
             return request.answer(body=ResetOffsets(table).encode())
         for queue, offset in table.items():
-            self._offsets.commit(header.group, header.topic, queue.queue_id, offset)
+            self._offsets.reset(header.group, header.topic, queue.queue_id, offset, announce=False)
         for client in group.clients.values() if group is not None else ():
             _push_reset(client, header, table)
         return request.answer(body=ResetOffsets(table).encode())
@@ -128,6 +128,7 @@ class ConsumerProcessor:
 
     def _clone(self, connection: Connection, request: Command) -> Command:
         header = CloneOffsetHeader.decode(request.fields)
+        self._require_group(header.dest_group)
         for topic, queues in self._offsets.of_group(header.src_group).items():
             if header.topic in (None, "", topic):
                 for queue_id, offset in queues.items():

@@ -134,7 +134,8 @@ class StatsProcessor:
     def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         offset = self._offsets.get(group, topic, queue_id) or 0
         time = self._store.store_time(topic, queue_id, offset - 1) if offset else None
-        return OffsetWrapper(self._store.max_offset(topic, queue_id), offset, time or 0)
+        pulled = self._offsets.pulled(group, topic, queue_id)
+        return OffsetWrapper(self._store.max_offset(topic, queue_id), offset, time or 0, pulled)
 
     def _time_spans(self, connection: Connection, request: Command) -> Command:
         header = TopicGroupHeader.decode(request.fields)

@@ -150,6 +150,7 @@ class PullProcessor:
         count = max(header.max_msg_nums, 1)
         topic = header.topic
         result = self._selector.get(topic, header.queue_id, offset, count, selection)
+        self._offsets.note_pull(header.consumer_group, topic, header.queue_id, result.next_offset)
         if result.count:
             self._count_get(topic, header.consumer_group, result.count, result.size)
         return result

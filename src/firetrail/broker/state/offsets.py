@@ -18,6 +18,8 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import ConsumerOffsetHeader, OffsetResponse
 from firetrail.store.broker_store import BrokerStore
 
+PULLED_MAX = 1_000_000
+"""Number of queues and groups whose pull offsets are kept in memory, some 200 MiB."""
 _SEPARATOR = "@"
 
 
@@ -31,6 +33,7 @@ class OffsetTable:
         self.is_ours = file.is_ours
         """Whether Firetrail has saved the offsets that were loaded at the start."""
         self._resets: dict[tuple[str, str, int], int] = {}  # not announced to a pull yet
+        self._pulled: dict[tuple[str, str, int], int] = {}
         self.before_saving: Callable[[], None] = lambda: None
         """Called before the offsets are copied to be saved, to add offsets of the same moment."""
         self.saver = Saver(file, self._saved_content)
@@ -66,10 +69,25 @@ class OffsetTable:
         if not self._resets or (group, topic, queue_id) not in self._resets:
             self.commit(group, topic, queue_id, offset)
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset for an administrator; the next pull of the group announces it."""
+    def reset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, announce: bool = True
+    ) -> None:
+        """Set the offset for an administrator; the next pull announces it if ``announce``."""
         self.commit(group, topic, queue_id, offset)
-        self._resets[group, topic, queue_id] = offset
+        self._pulled.pop((group, topic, queue_id), None)
+        if announce:
+            self._resets[group, topic, queue_id] = offset
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Note up to which offset a group has pulled. This is kept in memory only."""
+        if len(self._pulled) >= PULLED_MAX:
+            self._pulled.clear()
+        self._pulled[group, topic, queue_id] = next_offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset up to which a group has pulled, at least its committed offset."""
+        committed = self.get(group, topic, queue_id) or 0
+        return max(self._pulled.get((group, topic, queue_id), 0), committed)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return and remove the offset of a reset that was not announced yet, None if none is."""
@@ -111,9 +129,10 @@ class OffsetTable:
             if topic in (None, name) and group in (None, owner):
                 del self._offsets[f"{name}{_SEPARATOR}{owner}"]
                 self.saver.note_change()
-        for owner, name, queue_id in list(self._resets):
-            if topic in (None, name) and group in (None, owner):
-                del self._resets[owner, name, queue_id]
+        for table in (self._resets, self._pulled):
+            for owner, name, queue_id in list(table):
+                if topic in (None, name) and group in (None, owner):
+                    del table[owner, name, queue_id]
 
     def content(self) -> ConsumerOffsets:
         """Return the whole table."""
