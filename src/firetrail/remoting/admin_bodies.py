@@ -248,3 +248,21 @@ class BrokerStatsData(Body):
     stats_minute: StatsItem = field(default_factory=StatsItem)
     stats_hour: StatsItem = field(default_factory=StatsItem)
     stats_day: StatsItem = field(default_factory=StatsItem)
+
+
+@dataclass(frozen=True, slots=True)
+class HARuntimeInfo(Body):
+    """The answer to GET_BROKER_HA_STATUS."""
+
+    master_commit_log_max_offset: int = 0
+    master: bool = True
+    in_sync_slave_nums: int = 0
+    ha_connection_info: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdDataInfo(Body):
+    """The answer to GET_COLD_DATA_FLOW_CTR_INFO: limits for groups that read old messages."""
+
+    runtime_table: dict[str, Any] = field(default_factory=dict)
+    config_table: dict[str, Any] = field(default_factory=dict)

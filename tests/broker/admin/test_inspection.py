@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from firetrail.remoting.admin_bodies import (
     ConsumeStatsList,
     CorrectionOffsets,
     GroupForbidden,
+    HARuntimeInfo,
     ProducerTable,
     TopicStats,
 )
@@ -110,7 +112,9 @@ class TestQueues:
             await sent(talk, 1)
             asked = {"topic": "T1", "queueId": 0, "index": 0, "count": 9, "consumerGroup": "CG"}
             offline = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
-            assert ConsumeQueueBody.decode(offline.content).filter_data == "CG@T1 is not online!"
+            found = ConsumeQueueBody.decode(offline.content)
+            assert found.filter_data == "CG@T1 is not online!"
+            assert [unit.eval for unit in found.queue_data] == [False]
             for tags, expected in (("A || B", True), ("B", False), ("*", True)):
                 await talk.beat("CG", subscriptions={"T1": tags})
                 answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
@@ -276,3 +280,64 @@ def test_free_write_buffers_are_reported() -> None:
 
     store = SMALL.replace(write_buffer_pool=True, write_buffer_count=3)
     running(test, store=store)
+
+
+def test_the_figures_of_delay_levels_are_offset_and_end() -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1", i="DELAY\x011\x02")
+        await talk.send("T1", i="DELAY\x0118\x02")
+        await talk.send("T1", i="DELAY\x0118\x02")
+        while len(talk.broker._parts.schedule.content().offset_table) < 2:
+            await asyncio.sleep(0.01)
+        answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = KVTable.decode(answer.content).table
+        assert table["scheduleMessageOffset_18"] == "0,2"
+        assert table["scheduleMessageOffset_1"] in ("0,1", "1,1")
+        assert "scheduleMessageOffset_2" not in table
+
+    running(test)
+
+
+def test_the_status_of_replication_is_that_of_a_master_without_slaves() -> None:
+    async def test(talk: Talk) -> None:
+        await talk.send("T1")
+        answer = await talk.ask(RequestCode.GET_BROKER_HA_STATUS)
+        status = HARuntimeInfo.decode(answer.content)
+        assert status == HARuntimeInfo(talk.broker.store.log_range[1])
+        assert b'"master":true' in answer.content
+        assert b'"haConnectionInfo":[]' in answer.content
+
+    running(test)
+
+
+def test_no_group_is_limited_in_reading_cold_data() -> None:
+    async def test(talk: Talk) -> None:
+        answer = await talk.ask(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+        assert answer.content == b'{"configTable":{},"runtimeTable":{}}'
+
+    running(test)
+
+
+def test_pull_offsets_of_consume_stats() -> None:
+    async def test(talk: Talk) -> None:
+        async def pulled() -> tuple[int, int | None]:
+            fields = {"consumerGroup": "CG", "topic": "T1"}
+            answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
+            table = ConsumeStats.decode(answer.content).offset_table
+            (found,) = (found for queue, found in table.items() if queue.queue_id == 0)
+            return found.consumer_offset, found.pull_offset
+
+        await sent(talk, 8)
+        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0}
+        await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=2)
+        assert await pulled() == (2, 2)
+        await talk.pull("T1", 2, maxMsgNums=4)
+        assert await pulled() == (2, 6)
+        reset = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True, "offset": 1}
+        await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset, queueId=0)
+        assert await pulled() == (1, 1)
+        await talk.pull("T1", 8)
+        talk.broker.offsets.forget(group="CG")
+        assert await pulled() == (0, 0)
+
+    running(test)

@@ -353,10 +353,24 @@ class TestResets:
         async def test(talk: Talk) -> None:
             await sent(talk, 2)
             await commit(talk, 2)
+            await talk.beat("G2", "c2")
             await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
             assert talk.broker.offsets.get("G2", "T1", 0) == 2
 
         running(test)
+
+
+def test_offsets_are_not_cloned_to_a_missing_group() -> None:
+    async def test(talk: Talk) -> None:
+        await sent(talk, 2)
+        await commit(talk, 2)
+        fields = {"srcGroup": "CG", "destGroup": "G2"}
+        answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert answer.remark == "Group G2 does not exist"
+        assert not talk.broker.offsets.of_group("G2")
+
+    running(test)
 
 
 def test_requests_are_forwarded_to_a_consumer() -> None:

@@ -11,9 +11,11 @@ from firetrail.errors import RequestError
 from firetrail.format.config_json import INT64_MAX
 from firetrail.remoting.admin_bodies import (
     BrokerStatsData,
+    ColdDataInfo,
     ConsumeQueueBody,
     ConsumeQueueEntry,
     CorrectionOffsets,
+    HARuntimeInfo,
     ProducerInfo,
     ProducerTable,
 )
@@ -45,6 +47,8 @@ class InspectionProcessor:
             RequestCode.QUERY_CONSUME_QUEUE: self._consume_queue,
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.QUERY_CORRECTION_OFFSET: self._correction,
+            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self._cold_data,
         }
 
     # -- statistics ---------------------------------------------------------------------------
@@ -112,7 +116,7 @@ class InspectionProcessor:
         unit = self._store.unit(topic, queue_id, offset)
         if unit is None:
             return None
-        matches = True
+        matches = wanted is not None
         if wanted is not None and wanted.expression_type in ("", BY_TAG):
             tags = tag_hashes(wanted.sub_string)
             matches = tags is None or unit.tags_code in tags
@@ -155,3 +159,13 @@ class InspectionProcessor:
             if lowest.get(queue_id, INT64_MAX) > offset:
                 lowest[queue_id] = INT64_MAX
         return request.answer(body=CorrectionOffsets(lowest).encode())
+
+    # -- features that this broker does not have ----------------------------------------------
+
+    def _ha_status(self, connection: Connection, request: Command) -> Command:
+        """Answer as a master without slaves."""
+        return request.answer(body=HARuntimeInfo(self._store.log_range[1]).encode())
+
+    def _cold_data(self, connection: Connection, request: Command) -> Command:
+        """Answer that no group is limited in reading old messages."""
+        return request.answer(body=ColdDataInfo().encode())

@@ -203,6 +203,8 @@ class Registration:
             topics, self._new = self._new, {}
             registered, self._new_registered = self._new_registered, None
             try:
+                if not topics:
+                    continue
                 body = encode_registration(RegisterBrokerBody(self._topics(topics.values())))
                 present = [a for a in self._live.current.name_servers if a not in self._absent]
                 await self._send_to_all(RequestCode.REGISTER_BROKER, body, present, REGISTER_S)
