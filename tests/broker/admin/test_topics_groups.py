@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, running
+from tests.broker.brokers import Talk, running
 
-from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
-    ConsumerRunningInfo,
     ConsumeStats,
-    DirectlyConsumed,
     ProducerConnection,
-    ResetOffsetList,
-    ResetOffsets,
     TimeSpans,
     TopicStats,
 )
@@ -34,10 +29,8 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicList,
 )
-from firetrail.remoting.client import Client
-from firetrail.remoting.codes import Language, PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import Command
-from firetrail.remoting.connection import Connection
 
 TOPIC: dict[str, Any] = {
     "topic": "T1",
@@ -181,253 +174,6 @@ def test_runtime_info_and_settings_are_returned() -> None:
         assert change.code == ResponseCode.NO_PERMISSION
 
     running(test)
-
-
-class TestResets:
-    async def reset(self, talk: Talk, **changes: Any) -> dict[int, int]:
-        fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
-        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
-        table = ResetOffsets.decode(answer.content).offset_table
-        return {queue.queue_id: offset for queue, offset in table.items()}
-
-    def test_offsets_are_reset_to_a_time(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await commit(talk, 2)
-            assert (await self.reset(talk))[0] == 0
-            assert talk.broker.offsets.get("CG", "T1", 0) == 0
-            assert (await self.reset(talk, timestamp=-1))[0] == 3
-            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 3
-            await commit(talk, 1)
-            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 1
-            assert await self.reset(talk, queueId=0, offset=2) == {0: 2}
-
-        running(test)
-
-    @pytest.mark.parametrize(
-        ("changes", "code", "remark"),
-        [
-            ({"topic": "T9"}, ResponseCode.TOPIC_NOT_EXIST, "topic[T9] not exist"),
-            ({"group": "none"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group none does not"),
-            ({"queueId": 9}, ResponseCode.SYSTEM_ERROR, "topic T1 has no queue 9, only 4 queues"),
-            (
-                {"queueId": 0, "offset": 4},
-                ResponseCode.SYSTEM_ERROR,
-                "offset 4 not in consume queue",
-            ),
-        ],
-    )
-    def test_invalid_resets_are_refused(
-        self, changes: dict[str, Any], code: int, remark: str
-    ) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await commit(talk, 2)
-            fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
-            answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
-            assert answer.code == code
-            assert remark in (answer.remark or "")
-            assert talk.broker.offsets.get("CG", "T1", 0) == 2
-            assert not talk.broker.offsets.of_group("none")
-
-        running(test)
-
-    def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
-        told: list[Command] = []
-
-        def take(connection: Connection, request: Command) -> None:
-            told.append(request)
-
-        async def test(talk: Talk) -> None:
-            await sent(talk, 1)
-            await talk.beat("CG", "java", {"T1": "*"})
-            await self.reset(talk)
-            other = Client({RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
-            body = b'{"clientID":"go","consumerDataSet":[{"groupName":"CG"}]}'
-            beat = Command(RequestCode.HEART_BEAT, {}, body, language=Language.GO)
-            await other.request(talk.broker.address, beat)
-            await self.reset(talk)
-            while len(told) < 3:
-                await asyncio.sleep(0.01)
-            bodies = [request.content for request in told]
-            assert sum(b'"offsetTable":[' in body for body in bodies) == 1
-            flat = next(body for body in bodies if b'"offsetTable":[' in body)
-            assert ResetOffsetList.decode(flat).offset_table[0].topic == "T1"
-            await other.close()
-
-        pushed = BrokerConfig(server_side_reset=False)
-        handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
-        running(test, config=pushed, client_handlers=handlers)
-
-    def test_the_next_pull_announces_a_reset(self) -> None:
-        """As in RocketMQ 5.3, nothing is pushed to consumers, however often offsets are reset."""
-
-        def take(connection: Connection, request: Command) -> None:
-            pytest.fail("the consumer was told")
-
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            await commit(talk, 3)
-            await self.reset(talk, queueId=0, offset=2)
-            await self.reset(talk, queueId=0, offset=1)
-            await commit(talk, 3)  # by a consumer that does not know of the reset yet
-            assert talk.broker.offsets.get("CG", "T1", 0) == 1
-            answer = await talk.pull("T1", 3)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "1")
-            assert [r.body for r in records((await talk.pull("T1", 1)).content)] == [b"1", b"2"]
-            await commit(talk, 2)
-            assert talk.broker.offsets.get("CG", "T1", 0) == 2
-            flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
-            await talk.pull("T1", 3, sysFlag=flags, commitOffset=3)
-            assert talk.broker.offsets.get("CG", "T1", 0) == 3
-
-        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
-
-    def test_a_waiting_pull_announces_a_reset_at_once(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 1)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            waits = asyncio.create_task(
-                talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-            )
-            while not talk.broker._parts.state.long_polling._held:
-                await asyncio.sleep(0.01)
-            await self.reset(talk)
-            assert (await waits).fields["nextBeginOffset"] == "0"
-
-        running(test)
-
-    def test_a_consumer_that_has_prefetched_all_messages_skips_them(self) -> None:
-        """It waits at the end of the queue, which is the new offset, with nothing consumed."""
-
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            waits = asyncio.create_task(
-                talk.pull("T1", 3, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-            )
-            while not talk.broker._parts.state.long_polling._held:
-                await asyncio.sleep(0.01)
-            await commit(talk, 0)
-            await self.reset(talk, timestamp=-1)
-            answer = await asyncio.wait_for(waits, 30)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
-            assert talk.broker.offsets.get("CG", "T1", 0) == 3
-
-        running(test)
-
-    def test_a_pull_from_the_new_offset_is_told(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            await self.reset(talk, timestamp=-1)
-            await commit(talk, 0)  # the client holds messages 0 to 2 and does not know of the reset
-            flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
-            answer = await talk.pull("T1", 3, sysFlag=flags, commitOffset=0)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert answer.fields["nextBeginOffset"] == "3"
-            assert talk.broker.offsets.get("CG", "T1", 0) == 3
-            await commit(talk, 3)
-            assert (await talk.pull("T1", 3)).code == ResponseCode.PULL_NOT_FOUND
-
-        running(test)
-
-    def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
-        told = asyncio.Event()
-
-        def take(connection: Connection, request: Command) -> None:
-            told.set()
-
-        async def test(talk: Talk) -> None:
-            await sent(talk, 1)
-            await talk.beat("CG", "c1", message_model=MessageModel.BROADCASTING)
-            await self.reset(talk)
-            await told.wait()
-
-        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
-
-    def test_offsets_are_cloned_to_another_group(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 2)
-            await commit(talk, 2)
-            await talk.beat("G2", "c2")
-            await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
-            assert talk.broker.offsets.get("G2", "T1", 0) == 2
-
-        running(test)
-
-
-def test_offsets_are_not_cloned_to_a_missing_group() -> None:
-    async def test(talk: Talk) -> None:
-        await sent(talk, 2)
-        await commit(talk, 2)
-        fields = {"srcGroup": "CG", "destGroup": "G2"}
-        answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
-        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert answer.remark == "Group G2 does not exist"
-        assert not talk.broker.offsets.of_group("G2")
-
-    running(test)
-
-
-def test_requests_are_forwarded_to_a_consumer() -> None:
-    def info(connection: Connection, request: Command) -> Command:
-        return request.answer(body=ConsumerRunningInfo({"PROP": "x"}).encode())
-
-    def consume(connection: Connection, request: Command) -> Command:
-        assert [record.body for record in records(request.content)] == [b"0"]
-        return request.answer(body=DirectlyConsumed("CR_SUCCESS").encode())
-
-    async def test(talk: Talk) -> None:
-        (answer,) = await sent(talk, 1)
-        who = {"consumerGroup": "CG", "clientId": "c1"}
-        offline = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
-        assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
-        await talk.beat("CG", "c1")
-        running_info = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
-        assert ConsumerRunningInfo.decode(running_info.content).properties == {"PROP": "x"}
-        done = await talk.ask(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, **who, msgId=answer.fields["msgId"]
-        )
-        assert DirectlyConsumed.decode(done.content).consume_result == "CR_SUCCESS"
-
-    handlers = {
-        RequestCode.GET_CONSUMER_RUNNING_INFO: info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
-    }
-    running(test, client_handlers=handlers)
-
-
-@pytest.mark.parametrize(
-    "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
-)
-def test_a_consumer_that_leaves_instead_of_answering(
-    code: RequestCode, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[Command] = []
-
-    def leave(connection: Connection, request: Command) -> None:
-        asked.append(request)
-        connection.abort()
-
-    async def test(talk: Talk) -> None:
-        (stored,) = await sent(talk, 1)
-        consumer = Client({code: leave})
-        await talk.beat("CG", "c1", client=consumer)
-        secrets = {"AccessKey": "admin", "Signature": "signed", "SecurityToken": "token"}
-        who = {"consumerGroup": "CG", "clientId": "c1", "msgId": stored.fields["msgId"]}
-        answer = await talk.ask(code, **who, **secrets)
-        assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
-        assert answer.remark == "the consumer <c1> not online: it disconnected before it answered"
-        assert asked[0].fields["consumerGroup"] == "CG"
-        assert not asked[0].fields.keys() & secrets
-        await consumer.close()
-
-    running(test)
-    assert "Traceback" not in caplog.text
 
 
 def test_a_broadcast_group_that_is_online_has_no_backlog() -> None:
