@@ -30,7 +30,9 @@ def list_topics(
     attributes: dict[str, dict[str, str]] | None = None,
 ) -> None:
     """A broker's list of topics: changed after all messages were stored, unless told otherwise."""
-    table = {name: {"attributes": (attributes or {}).get(name, {})} for name in names}
+    table = {
+        name: {"topicName": name, "attributes": (attributes or {}).get(name, {})} for name in names
+    }
     content = {"topicConfigTable": table, "dataVersion": {"counter": 1, "timestamp": changed_ms}}
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text(json.dumps(content))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 from tests.broker.brokers import Talk, running
 from tests.broker.brokers import records as decoded
-from tests.stores import field_position, flip, log_file, overwrite, records
+from tests.stores import field_position, flip, log_file, overwrite, records, truncate
 
 from firetrail import Store, StoreConfig
 from firetrail.cli.main import main
@@ -211,6 +211,9 @@ CASES = {
     "a lost file of the broker": Case(
         ProblemKind.FILE_MISSING, lambda root: (root / "config" / "topics.json").unlink()
     ),
+    "a damaged file of the broker": Case(
+        ProblemKind.CONFIG_UNREADABLE, lambda root: truncate(root / "config" / "topics.json", 0)
+    ),
     "an overlap": Case(ProblemKind.FILE_OVERLAP, with_file(f"{LOG}/1", double)),
     "an unreadable file": Case(ProblemKind.FILE_UNREADABLE, with_file(f"{INDEX}/0", make_folder)),
     "magic": Case(ProblemKind.RECORD_MAGIC, spoil(4), (HIT,)),
@@ -353,7 +356,7 @@ def test_the_advised_command_repairs_the_store(
         root = shutil.copytree(damaged, tmp_path / f"copy-{number}")
         if command == "put back":
             file = problems[0]["file"]
-            if (root / file).exists():
+            if (root / file).is_dir():
                 (root / file).rmdir()
             shutil.copy(good / file, root / file)
         elif command.startswith("move"):

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from firetrail import Message, StoreConfig
+from firetrail.broker.config import load_entries
+from firetrail.cli import up
+from firetrail.format.java_properties import Entry
 from firetrail.remoting.client import Client
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import Command
@@ -94,6 +98,18 @@ def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     assert "brokerNam is not a key" in said
     assert "did you mean brokerName?" in said
     assert "haListenPort has no effect" in said
+
+
+def test_the_size_of_an_existing_log_counts(tmp_path: Path) -> None:
+    """Not that in broker.conf, which has no effect on it and needs no remark."""
+    with Store.open(tmp_path, StoreConfig().for_files(commit_log_file_size=8 << 20)) as store:
+        store.put(Message("T", b"x"))
+    entries = {"mapedFileSizeCommitLog": Entry("1048576", "broker.conf line 1: ")}
+    assert [remark.key for remark in load_entries(entries).remarks] == ["maxMessageSize"]
+    loaded = load_entries(up._for_existing_log(tmp_path, entries))
+    assert not loaded.remarks
+    assert loaded.store.max_message_size == StoreConfig().max_message_size
+    assert up._for_existing_log(tmp_path / "new", entries) == entries
 
 
 @pytest.mark.parametrize("command", ["up", "broker"])

@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.output import human_time, table
+from firetrail.cli.output import counted, human_time, table
 from firetrail.client import Admin, MessageQueue, PullConsumer
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Print, for each queue of a topic, up to where a group has consumed and how many messages are left;
 without a topic, for all that the group has consumed from. A group that is beyond the end of a queue
-has a lag of 0 there, and a line says so; it is the field "ahead" of --json.
+has a lag of 0 there, and a line says so; it is the field "ahead" of --json. Messages that were
+deleted before the group consumed them are not part of the lag; a line and the field "expired" count
+them.
 
 With --watch, again every two seconds until you press Ctrl-C."""
 EXAMPLES = """\
@@ -42,6 +44,11 @@ class Lag(NamedTuple):
     def left(self) -> int:
         """Messages that are yet to be consumed."""
         return max(self.end - max(self.committed or 0, self.first), 0)
+
+    @property
+    def expired(self) -> int:
+        """Messages that were deleted before the group consumed them, so that it skips them."""
+        return max(self.first - self.committed, 0) if self.committed is not None else 0
 
     @property
     def ahead(self) -> int:
@@ -115,6 +122,7 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
                 "end": lag.end,
                 "lag": lag.left,
                 "ahead": lag.ahead,
+                "expired": lag.expired,
             }
             print(json.dumps(found), flush=True)
         return
@@ -142,5 +150,12 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
         f"firetrail reset {args.group} {lag.queue.topic} last sets it back"
         for lag in lags
         if lag.ahead
+    ]
+    warnings += [
+        f"{lag.queue.topic} queue {lag.queue.queue_id} of {lag.queue.broker_name}: {args.group} "
+        f"skips {counted(lag.expired, 'message')} (offsets {lag.committed} to {lag.first - 1}), "
+        "which were deleted before the group consumed them"
+        for lag in lags
+        if lag.expired
     ]
     print("\n".join([*table(heads, [*rows, total]), *warnings]), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from pathlib import Path
 
 from firetrail.broker.state.renumbering import Renumbering
@@ -32,6 +33,7 @@ EXAMPLES = """\
   firetrail salvage data --into saved
   firetrail salvage data --into saved --json"""
 
+_STORE_LOGGER = logging.getLogger("firetrail.store.lifecycle")
 MISPLACED_SHOWN = 20
 """Records that are listed one by one; --json has all."""
 
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     with open_view(args.store) as view:
         progress = Progress("saving", view.end - view.log.min_offset)
     broker = Renumbering()
+    # The store in the making is opened before its groups are renumbered, and would warn of that.
+    _STORE_LOGGER.setLevel(logging.ERROR)
     try:
         saved = salvage_store(
             SYSTEM,
@@ -66,6 +70,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             progress,
         )
     finally:
+        _STORE_LOGGER.setLevel(logging.NOTSET)
         progress.clear()
     with open_view(args.into) as view:
         report = checked(view, args.delay_levels)

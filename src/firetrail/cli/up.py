@@ -15,7 +15,12 @@ from firetrail.broker.takeover import unsupported
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say
+from firetrail.errors import ConfigError
+from firetrail.format.java_properties import Entry
 from firetrail.namesrv import NameServerConfig
+from firetrail.store.config import SETTINGS, StoreConfig
+from firetrail.store.lifecycle.sizes import log_file_size
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Start a broker with a name server, for clients of RocketMQ in any language.
@@ -85,7 +90,7 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     From here on the log goes where the arguments say.
     """
     logs.set_up(args)
-    loaded = load_entries(serving.read_conf(args.conf))
+    loaded = load_entries(_for_existing_log(args.store, serving.read_conf(args.conf)))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)
     broker, store = loaded.broker, loaded.store
@@ -95,6 +100,23 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
     _warn_of_loopback(broker.bind, store.store_host.ip)
     return LoadedBroker(broker, store, loaded.remarks)
+
+
+def _for_existing_log(store: Path | None, entries: dict[str, Entry]) -> dict[str, Entry]:
+    """Replace the size of log files in the settings by that of existing ones, which stays.
+
+    Otherwise a remark, and the limit of messages, would be about files that nobody creates.
+    """
+    size = log_file_size(SYSTEM, store) if store is not None else 0
+    try:
+        StoreConfig().for_files(commit_log_file_size=size)
+    except ConfigError:  # no log, or a truncated file: the start of the store says which
+        return entries
+    names = SETTINGS["commit_log_file_size"].names_in_file
+    return {
+        key: entry._replace(text=str(size)) if key in names else entry
+        for key, entry in entries.items()
+    }
 
 
 def _warn_of_loopback(bind: str, told: str) -> None:

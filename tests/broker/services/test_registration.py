@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -164,11 +165,17 @@ def test_two_brokers_with_one_name_get_a_remark(
             await other.stop()
             route = await known(client, namesrv, "TBW102")
             assert one.address in route.content.decode()
+            good_news = f"name server {namesrv}: the broker is registered again"
+            while good_news not in caplog.text:
+                await asyncio.sleep(0.02)
+            levels = {r.levelname for r in caplog.records if r.getMessage() == good_news}
+            assert levels == {"INFO"}
         finally:
             await client.close()
             await one.stop()
             await server.stop()
 
+    caplog.set_level(logging.INFO)
     asyncio.run(asyncio.wait_for(test(), 20))
 
 

@@ -124,6 +124,7 @@ def test_unused_data_of_a_java_broker_is_logged(
     for name in ("config", "compaction", "batchconsumequeue", "consumequeue_ext", "kvStore"):
         (tmp_path / name).mkdir()
     (tmp_path / "brokerIdentity").touch()
+    (tmp_path / "compaction" / "compactionLog").mkdir()
     topics = {f"C{n}": COMPACTED | {"topicName": f"C{n}"} for n in range(7)}
     table = {"topicConfigTable": topics}
     (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
@@ -138,6 +139,20 @@ def test_unused_data_of_a_java_broker_is_logged(
             "kvStore/",
             "epochFileCheckpoint",
         ]
+
+    running(test, tmp_path)
+
+
+def test_an_empty_folder_of_compacted_topics_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ 5.3 creates it in every store."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "compaction").mkdir()
+    (tmp_path / "compaction" / "position-checkpoint").write_bytes(bytes(8))
+
+    async def test(talk: Talk) -> None:
+        assert "compaction" not in caplog.text
 
     running(test, tmp_path)
 

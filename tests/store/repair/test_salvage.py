@@ -79,6 +79,19 @@ def test_the_new_store_has_files_of_the_same_size(tmp_path: Path) -> None:
     assert file_sizes(target) == file_sizes(root)
 
 
+def test_the_command_does_not_warn_of_its_own_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new store is opened before the positions of groups are adjusted."""
+    root, target = tmp_path / "store", tmp_path / "saved"
+    spoil(root, filled(root)[0], 4)
+    offsets = {"offsetTable": {"A@g": {"0": 40, "1": 40}, "B@g": {"0": 40}}}
+    (root / "config").mkdir()
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    assert main(["salvage", str(root), "--into", str(target)]) == 0
+    assert not [record.getMessage() for record in caplog.records]
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_only_damaged_messages_are_missing(sealed: bool, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "saved"

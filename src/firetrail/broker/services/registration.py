@@ -261,7 +261,10 @@ class Registration:
             remark = str(error).removeprefix(f"{address}: ") or type(error).__name__
         if remark != self._remarks.get(address, ""):  # log it once, not with every retry
             self._remarks[address] = remark
-            _log.warning("name server %s: %s", address, remark or "the broker is registered again")
+            if remark:
+                _log.warning("name server %s: %s", address, remark)
+            else:
+                _log.info("name server %s: the broker is registered again", address)
 
 
 def _resolve(registered: asyncio.Future[None] | None) -> None:

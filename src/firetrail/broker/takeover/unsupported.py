@@ -20,6 +20,7 @@ from firetrail.remoting.bodies import TopicConfig
 from firetrail.system import Files
 
 FLAG = "--ignore-unsupported"
+COMPACTION = "compaction"
 TOPICS_SHOWN = 5
 _ON = ("true",)
 _REPLICATES = "messages are not replicated: they are lost with this machine"
@@ -127,8 +128,8 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         shown = ", ".join(sorted(owners)[:TOPICS_SHOWN])
         more = f" and {len(owners) - TOPICS_SHOWN} more" if len(owners) > TOPICS_SHOWN else ""
         yield f"topics with {value} ({shown}{more}): sends to them are refused"
-    if "compaction" in names:
-        yield "compaction/: compacted topics of RocketMQ are neither read nor changed"
+    if set(files.names(root / COMPACTION)) - {"position-checkpoint"}:  # RocketMQ creates that one
+        yield f"{COMPACTION}/: compacted topics of RocketMQ are neither read nor changed"
     if BATCH_CONSUME_QUEUE in names:
         yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are neither read nor changed"
     if "consumequeue_ext" in names:

@@ -27,7 +27,7 @@ QUEUES_SEEN = 16
 def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the sizes of the store's files; SegmentSizeError if impossible."""
     sizes: dict[str, int] = {}
-    log = usual_size(_sizes(system, root / COMMIT_LOG))
+    log = log_file_size(system, root)
     if log:
         sizes["commit_log_file_size"] = log
     queue = _queue_size(system, root / CONSUME_QUEUE)
@@ -46,6 +46,11 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
             f"{root}: no store has files of this size; they were truncated or are not files of a "
             f"store: {error}; restore them from a copy"
         ) from error
+
+
+def log_file_size(system: System, root: Path) -> int:
+    """Return the most common length of the log files of a store, 0 without any."""
+    return usual_size(_sizes(system, root / COMMIT_LOG))
 
 
 def _sizes(system: System, folder: Path) -> list[int]:

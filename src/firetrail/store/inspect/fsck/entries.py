@@ -168,10 +168,13 @@ class IndexCheck:
             f"instead of {expected.key_hash} at {expected.physical_offset}"
         )
         position = file.position(file.number)
-        file.note(position, expected.physical_offset, ProblemKind.INDEX_ENTRY, detail)
-        if file.is_linked_by(entry.key_hash, entry) and not file.is_linked_by(
+        as_written = file.is_linked_by(entry.key_hash, entry) and not file.is_linked_by(
             expected.key_hash, entry
-        ):
+        )
+        if as_written:
+            detail += "; the entry is intact, so it may be the key in the record that is damaged"
+        file.note(position, expected.physical_offset, ProblemKind.INDEX_ENTRY, detail)
+        if as_written:
             file.take_as_it_is(entry)  # it was written like this: the record has changed
         else:
             file.take_expected(entry, expected)
