@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.lives import (
+    Damage,
     Shop,
     as_java_crashes,
     as_java_leaves_it,
@@ -15,7 +16,7 @@ from tests.lives import (
     seen_in,
 )
 from tests.store.checks import DELAYS, checked
-from tests.stores import copy_of, derived, flip, list_topics, records
+from tests.stores import copy_of, derived, flip, list_topics, overwrite, records
 
 from firetrail.cli.main import main
 from firetrail.store.inspect.problems import ProblemKind
@@ -60,11 +61,11 @@ def catalog_of(
     return Catalog(System().files, root, folders, times, inventory, listed=listed, closed=closed)
 
 
-def spoil(root: Path, body: bytes) -> None:
-    """Damage the record with a body."""
-    found = next(record for record in records(root) if record.body == body)
-    base = found.physical_offset // 2048 * 2048
-    flip(root / "commitlog" / f"{base:020}", found.physical_offset - base + 4)
+def spoil(root: Path, *bodies: bytes) -> None:
+    """Damage the records with some bodies."""
+    for found in [record for record in records(root) if record.body in bodies]:
+        base = found.physical_offset // 2048 * 2048
+        flip(root / "commitlog" / f"{base:020}", found.physical_offset - base + 4)
 
 
 def test_only_number_0_after_others_begins_a_new_life() -> None:
@@ -314,6 +315,33 @@ class TestDamage:
         left = {key: [b for b in bodies if b != body] for key, bodies in shop.seen.items()}
         assert not_empty(seen_in(tmp_path / "saved")) == left
         assert checked(tmp_path / "saved").ok
+
+    @pytest.mark.parametrize("left", [lambda root: None, as_java_leaves_it])
+    @pytest.mark.parametrize("destroyed", [1, 5, 8])
+    def test_salvage_after_the_loss_of_the_new_beginning(
+        self, left: Damage, destroyed: int, shop: Shop, tmp_path: Path
+    ) -> None:
+        """The units still say where it was. With 5, the next one has the last old number."""
+        shop.put("T", 0, 8)
+        shop.close()
+        left(shop.root)
+        spoil(shop.root, *shop.seen["T", 0][:destroyed])
+        saved = salvage_store(System(), shop.root, tmp_path / "saved", DELAYS)
+        assert saved.misplaced == []
+        kept = shop.seen | {("T", 0): shop.seen["T", 0][destroyed:]}
+        assert not_empty(seen_in(tmp_path / "saved")) == kept
+        assert checked(tmp_path / "saved").ok
+
+    def test_salvage_does_not_trust_a_damaged_unit(self, shop: Shop, tmp_path: Path) -> None:
+        """The first unit of U/0 points into another record, as if U had been created there."""
+        shop.close()
+        as_java_leaves_it(shop.root)
+        place = records(shop.root)[-1].physical_offset - 10
+        unit = place.to_bytes(8, "big") + (50).to_bytes(4, "big") + bytes(8)
+        overwrite(shop.root / f"consumequeue/U/0/{0:020}", 0, unit)
+        spoil(shop.root, b"T/0: 2")
+        salvage_store(System(), shop.root, tmp_path / "saved", DELAYS)
+        assert not_empty(seen_in(tmp_path / "saved")) == shop.seen
 
     def test_salvage_says_what_it_leaves_out(
         self, shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]

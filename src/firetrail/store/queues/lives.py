@@ -7,6 +7,7 @@ meets the queue offsets of one life after those of another, and only the last li
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -62,10 +63,12 @@ class LeftOut(NamedTuple):
 class Lives:
     """Counts the messages of a log that its queues do not have.
 
-    All units are passed to it in the order of the log, in runs of consecutive numbers.
+    All units are passed to it in the order of the log, in runs of consecutive numbers. If the log
+    is damaged, ``beginnings`` tells where message 0 of the last life of a queue is or was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beginnings: Mapping[QueueKey, int] | None = None) -> None:
+        self._beginnings = beginnings or {}
         self._ends: dict[QueueKey, int] = {}
         self._newest: dict[QueueKey, int] = {}
         self._firsts: dict[QueueKey, int] = {}  # of the last records with consecutive numbers
@@ -77,7 +80,9 @@ class Lives:
     def note(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
         """Count a run, given its first and newest record; return whether a new life begins."""
         end = self._ends.get(key, 0)
-        is_new = begins_new_life(number, end)
+        is_new = begins_new_life(number, end) or (
+            end > 0 and self._newest[key] < self._beginnings.get(key, -1) <= first
+        )
         if is_new:
             self._former[key] += self._messages.pop(key) + self._repeated.pop(key, 0)
             last_former = max(self._newest[key], self._former_ends.get(key[0], -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from firetrail.format import layout
 from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.javahash import java_text
+from firetrail.format.unit import PRE_BLANK
 from firetrail.store.dispatch.deriver import derive_runs, note_runs
 from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.inspect.problems import ProblemKind
@@ -209,9 +211,9 @@ def loss_behind(view: StoreView, damage: Damage) -> Loss:
             )
             if first < queue.max_offset:
                 loss.queues.append(QueueLoss(*pair, first, queue.max_offset))
-    absent = absent_queues(view)
+    deleted = find_deleted(view)
     records = good_records(view.log, begin, known_end(view))
-    kept = (r for r in records if not r.in_queue or (r.topic, r.queue_id) not in absent)
+    kept = (record for record in records if not deleted.has(record))
     for record in count_records(loss, kept):
         loss.end = record.physical_offset + len(record.content)
     loss.end = max(loss.end, _recorded_end(view))
@@ -237,15 +239,62 @@ def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRec
     loss.queues = [queues[pair] for pair in sorted(queues)]
 
 
-def absent_queues(view: StoreView) -> Container[QueueKey]:
-    """Return the queues with records in the log that were deleted with their topic."""
-    lives, light = Lives(), view.queues.may_lack_light_queues
+class DeletedRecords(NamedTuple):
+    """The records of a log that were deleted with their topic."""
+
+    queues: Container[QueueKey]
+    """Queues that do not exist any more."""
+    beginnings: Mapping[QueueKey, int]
+    """Where the other queues begin; records before that are of a former topic."""
+
+    def has(self, record: GoodRecord) -> bool:
+        """Return whether a record was deleted with its topic."""
+        key = (record.topic, record.queue_id)
+        return record.in_queue and (
+            key in self.queues or record.physical_offset < self.beginnings.get(key, 0)
+        )
+
+
+def find_deleted(view: StoreView) -> DeletedRecords:
+    """Find the records that were deleted with their topic, also if the log is damaged."""
+    beginnings = _beginnings(view)
+    lives, light = Lives(beginnings), view.queues.may_lack_light_queues
     waits = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
+    for part in _all_records(view):
+        runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
+        note_runs(runs, lives)
+    return DeletedRecords(lives.absent(view.catalog()), beginnings)
+
+
+def _beginnings(view: StoreView) -> dict[QueueKey, int]:
+    """Return where message 0 of each queue is, or was before the log was damaged.
+
+    The units say so. One that points into a good record is damaged, and is ignored.
+    """
+    found: dict[QueueKey, int] = {}
+    end = known_end(view)
+    for key in view.tails:
+        with closing(view.open_queue(*key)) as queue:
+            first, second = queue.unit(0), queue.unit(1)
+        if first is None or first == PRE_BLANK or first.physical_offset >= end:
+            continue
+        if second is None or second.physical_offset > first.physical_offset:
+            found[key] = first.physical_offset
+    places = sorted(found.values())
+    wrong: set[int] = set()
+    for part in _all_records(view):
+        offsets = part.columns.column(col.PHYSICAL_OFFSET)[: part.rows]
+        last = offsets[-1] + part.columns.column(col.SIZE)[part.rows - 1]
+        inside = places[bisect_left(places, offsets[0]) : bisect_left(places, last)]
+        wrong.update(set(inside).difference(offsets))
+    return {key: place for key, place in found.items() if place not in wrong}
+
+
+def _all_records(view: StoreView) -> Iterator[RecordBatch]:
+    """Yield the readable records of the log."""
     for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
-        if isinstance(part, RecordBatch):
-            runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
-            note_runs(runs, lives)
-    return lives.absent(view.catalog())
+        if isinstance(part, RecordBatch) and part.rows:
+            yield part
 
 
 def _count(

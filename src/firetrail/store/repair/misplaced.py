@@ -116,7 +116,7 @@ class OrderCheck:
                 self._note(key, _Single(place, number + at // UNIT_SIZE), None, detail)
             return
         queue = self._queues.get(key)
-        if queue is None:
+        if queue is None or (number != queue.next and self._begins_between(key, queue.last, first)):
             queue = self._queues[key] = _Queue(self._first_number(key, first), self._damages)
         is_gap_known = self._damages > queue.damages
         queue.damages = self._damages
@@ -147,16 +147,29 @@ class OrderCheck:
                 return begin
         return first.number
 
+    def _begins_between(self, key: QueueKey, last: int, record: _Single) -> bool:
+        """Return whether message 0 of a queue was between two records, in a damaged place.
+
+        Then the topic was deleted after the ``last`` record and created again.
+        """
+        begin = self._place_of(key, 0)
+        is_unit = self._is_unit_of(key, record.number, record.physical_offset)
+        return begin is not None and last < begin < record.physical_offset and is_unit
+
     def _is_unit_of(self, key: QueueKey, number: int, physical_offset: int) -> bool:
         """Return whether the unit at ``number`` of a queue points to a record."""
+        return self._place_of(key, number) == physical_offset
+
+    def _place_of(self, key: QueueKey, number: int) -> int | None:
+        """Return the physical offset in the unit at ``number`` of a queue, if it has one."""
         if key not in self._view.tails or number < 0:
-            return False
+            return None
         try:
             with closing(self._view.open_queue(*key)) as queue:
                 unit = queue.unit(number)
         except (StoreError, OSError):
-            return False
-        return unit is not None and unit.physical_offset == physical_offset
+            return None
+        return unit.physical_offset if unit is not None else None
 
     def _is_unknown(self, key: QueueKey) -> bool:
         """Return whether a queue does not exist, although it would if it had messages."""

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from firetrail.errors import FormatError, StoreDamagedError, StoreError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
@@ -81,6 +81,14 @@ class Rebuild(Protocol):
     ) -> Rebuilt: ...
 
 
+class Cut(NamedTuple):
+    """Where a damaged log is cut."""
+
+    damage: Damage
+    queues_after: frozenset[QueueKey]
+    """Queues that begin after the damage."""
+
+
 class Repair(Enum):
     """The repairs that can be requested."""
 
@@ -97,21 +105,21 @@ def repair_store(
     on_progress: Callable[[int], None] = lambda done: None,
     finish: Callable[[StoreView], list[str]] = lambda view: [],
     on_loss: Callable[[Loss], None] = lambda loss: None,
-    cut_before: Damage | None = None,
+    cut: Cut | None = None,
 ) -> list[str]:
     """Repair a store that is not in use; return one sentence for each thing that was done.
 
     ``make`` creates the queues and the index, and calls ``on_progress``. ``on_loss`` is called with
     what will be dropped before anything is changed, and may raise. ``finish`` is called with the
-    repaired store while its lock is still held, and returns what it did. ``cut_before`` is the
-    first damage of the log if that is known. Raises StoreLockedError if the store is in use, and
+    repaired store while its lock is still held, and returns what it did. ``cut`` is where the
+    log is to end if that is known. Raises StoreLockedError if the store is in use, and
     StoreError if the repair would not help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
         work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
-        done = work.run(choice, on_loss, cut_before)
+        done = work.run(choice, on_loss, cut)
         with StoreView.open(root, system=system, exclusive=True) as view:
             return done + finish(view)
     finally:
@@ -138,24 +146,21 @@ class _Work:
         is_java = last_held_by_java(system, root)
         self._removed = {} if is_java else known.removed
 
-    def run(
-        self, choice: Repair, on_loss: Callable[[Loss], None], cut_before: Damage | None
-    ) -> list[str]:
+    def run(self, choice: Repair, on_loss: Callable[[Loss], None], cut: Cut | None) -> list[str]:
         self._clear_leftovers()
-        damage = None
         with self._view() as view:
             self._config = view.config
             self._shows_queue_size |= bool(view.queues.pairs())
             if choice is Repair.REBUILD_DERIVED:
                 check_log(view)
             else:
-                damage = cut_before or damage_to_cut(view)
-                on_loss(loss_behind(view, damage))
-                self._truncate_log(view, damage)
+                cut = cut or find_cut(view)
+                on_loss(loss_behind(view, cut.damage))
+                self._truncate_log(view, cut)
         with self._view() as view:
             self._rebuild_derived(view, self._kept / BUILD_FOLDER)
             self._correct_checkpoint(view)
-        if damage is not None:
+        if cut is not None:
             self._keep(self._root / ABORT)  # nothing is left to recover
         self._note_end()
         return self._done
@@ -197,14 +202,13 @@ class _Work:
 
     # -- the log ------------------------------------------------------------------------------
 
-    def _truncate_log(self, view: StoreView, damage: Damage) -> None:
+    def _truncate_log(self, view: StoreView, cut: Cut) -> None:
         """Move the files after the damage away; copy the damaged one, and zero its rest."""
-        log, end = view.log, damage.physical_offset
+        log, damage = view.log, cut.damage
+        end = damage.physical_offset
         self._removed = {topic: min(place, end) for topic, place in self._removed.items()}
         self._forget_watermark()
-        self._after_damage = frozenset(
-            pair for pair in view.tails if _begins_after(view, pair, end)
-        )
+        self._after_damage = cut.queues_after
         for segment in reversed(log.segments):
             if segment.base >= end and segment is not log.first:
                 self._keep(segment.path)
@@ -405,6 +409,13 @@ def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
     if damage is None:
         raise StoreError(f"{view.root}: the log is good to its end, so there is nothing to cut")
     return damage
+
+
+def find_cut(view: StoreView, faults: LogFaults | None = None) -> Cut:
+    """Return where to cut a log; raise StoreError if it is not damaged."""
+    damage = damage_to_cut(view, faults)
+    begin = damage.physical_offset
+    return Cut(damage, frozenset(key for key in view.tails if _begins_after(view, key, begin)))
 
 
 def _begins_after(view: StoreView, pair: QueueKey, place: int) -> bool:

@@ -24,14 +24,14 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.backup import copy_files
 from firetrail.store.repair.losses import (
     GoodRecord,
-    absent_queues,
+    find_deleted,
     find_faults,
     good_records,
     known_end,
 )
 from firetrail.store.repair.misplaced import Misplaced
 from firetrail.store.repair.rebuild import built, check_outside
-from firetrail.store.repair.repair import Repair, damage_to_cut, repair_store
+from firetrail.store.repair.repair import Repair, find_cut, repair_store
 from firetrail.system import Files, System
 
 
@@ -114,12 +114,12 @@ def salvage_store(
     check_outside(root, target)
     with StoreView.open(root, system=system) as view, built(system.files, target) as folder:
         faults = find_faults(view)
-        damage = damage_to_cut(view, faults)
-        cut_at = damage.physical_offset
+        cut = find_cut(view, faults)
+        cut_at = cut.damage.physical_offset
         # The first file is copied even if its first record is damaged, for its name.
         copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
         _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
-        repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut_before=damage)
+        repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut=cut)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
             system.files.remove_tree(kept)
         # With the sizes of the damaged store: nothing of it may be left before the damage.
@@ -149,8 +149,7 @@ class _Source:
         self.misplaced = misplaced
         self.begin = begin
         self.log_begin = view.log.min_offset
-        self.absent = absent_queues(view)
-        """Queues that were deleted with their topic."""
+        self.deleted = find_deleted(view)
 
     def records(self) -> Iterator[GoodRecord]:
         """Yield the good records, with the queue offsets that they had."""
@@ -176,7 +175,7 @@ def _append(
     with BulkAppend(folder, config, system=system) as bulk:
         for record in source.records():
             on_progress(record.physical_offset - source.log_begin)
-            if record.in_queue and (record.topic, record.queue_id) in source.absent:
+            if source.deleted.has(record):
                 deleted += 1
                 continue
             if not wanted(record, numbering):
