@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, running
+from tests.broker.pops import pop
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.admin_bodies import (
@@ -174,6 +175,19 @@ class TestResets:
             assert talk.broker.offsets.get("CG", "T1", 0) == 3
             await commit(talk, 3)
             assert (await talk.pull("T1", 3)).code == ResponseCode.PULL_NOT_FOUND
+
+        running(test)
+
+    def test_a_waiting_pop_gets_messages_from_the_new_offset(self) -> None:
+        async def test(talk: Talk) -> None:
+            await sent(talk, 1)
+            await talk.beat("CG", "c1", {"T1": "*"})
+            await commit(talk, 1)
+            waits = asyncio.create_task(pop(talk, pollTime=600_000))
+            while not talk.broker._parts.state.long_polling._held:
+                await asyncio.sleep(0.01)
+            await self.reset(talk)
+            assert [message.body for message in await waits] == [b"0"]
 
         running(test)
 

@@ -27,6 +27,7 @@ from firetrail.remoting.command import Command
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import ResetOffsetHeader
+from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.reader import Boundary
 
 NOW = -1
@@ -89,6 +90,7 @@ class ConsumerProcessor:
             for queue, offset in table.items():
                 self._offsets.reset(header.group, header.topic, queue.queue_id, offset)
                 self._long_polling.wake((header.topic, queue.queue_id))
+            self._long_polling.wake((header.topic, ANY_QUEUE))
             return request.answer(body=ResetOffsets(table).encode())
         for queue, offset in table.items():
             self._offsets.reset(header.group, header.topic, queue.queue_id, offset, announce=False)
