@@ -337,6 +337,17 @@ class TestInPlace:
 
 
 class TestRefused:
+    @pytest.mark.parametrize("into", ["rebuilt", None])
+    def test_a_log_without_files(
+        self, into: str | None, store: Path, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        for path in (store / "commitlog").iterdir():
+            path.unlink()
+        before = tree(store)
+        with pytest.raises(StoreDamagedError, match="the log has no file, although it had"):
+            rebuild(spark, store, into and tmp_path / into)
+        assert tree(store) == before
+
     def test_a_damaged_log(self, store: Path, tmp_path: Path, spark: SparkSession) -> None:
         flip(sorted((store / "commitlog").iterdir())[1], 4)
         with pytest.raises(StoreDamagedError, match="no good record here") as caught:
