@@ -17,7 +17,7 @@ from tests.lives import (
     seen_in,
 )
 from tests.store.checks import DELAYS, checked
-from tests.stores import list_topics
+from tests.stores import flip, list_topics, records
 
 from firetrail import Message, Store
 from firetrail.format.names import LOCK_CONTENT
@@ -26,6 +26,7 @@ from firetrail.store.lifecycle.inventory import InventoryFile
 from firetrail.store.queues.lives import LeftOut, Reason
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.store.repair.salvage import salvage_store
 from firetrail.system import System
 
 
@@ -102,3 +103,18 @@ def test_a_repair_ignores_what_was_recorded_before_java_wrote_the_store(shop: Sh
     (shop.root / "lock").write_bytes(LOCK_CONTENT)
     repair_store(System(), shop.root, Repair.REBUILD_DERIVED, DELAYS)
     assert not (shop.root / "consumequeue/T").exists()
+
+
+def test_salvage_keeps_the_only_message_that_is_left_of_a_missing_queue(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """It is not taken for a record of another queue: the inventory lists its queue."""
+    shop.put("U", 0, 2)
+    shop.close()
+    remove_queue(shop.root, "U", 0)
+    lost, kept = [record for record in records(shop.root) if record.topic == "U"]
+    base = lost.physical_offset // 2048 * 2048
+    flip(shop.root / "commitlog" / f"{base:020}", lost.physical_offset - base + 4)
+    saved = salvage_store(System(), shop.root, tmp_path / "saved", DELAYS)
+    assert saved.misplaced == []
+    assert not_empty(seen_in(tmp_path / "saved")) == shop.seen | {("U", 0): [kept.body]}

@@ -110,13 +110,17 @@ class Catalog:
         """Return whether a topic may exist: it is listed, or there is no list."""
         return not self._listed.names or topic in self._listed.names
 
+    def has(self, key: QueueKey) -> bool:
+        """Return whether a queue has a folder, or is in a reliable inventory."""
+        return key in self._queues
+
     def must_exist(self, key: QueueKey, newest: int) -> bool | None:
         """Return whether a queue exists or was lost; False if it was deleted with its topic.
 
         Its newest message in the log is at ``newest``. The result is None if the files do not show
         it. :meth:`firetrail.store.queues.lives.Lives.former` states the rule.
         """
-        if key in self._queues:
+        if self.has(key):
             return True
         if key[0] in self._removed:
             return not self.was_removed(key[0], newest)

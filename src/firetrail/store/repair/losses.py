@@ -20,6 +20,7 @@ from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.store.queues.lives import Lives, begins_new_life
 from firetrail.store.queues.table import QueueKey
@@ -246,12 +247,16 @@ class DeletedRecords(NamedTuple):
     """Queues that do not exist any more."""
     beginnings: Mapping[QueueKey, int]
     """Where the other queues begin; records before that are of a former topic."""
+    catalog: Catalog
+    """Knows where topics were deleted."""
 
     def has(self, record: GoodRecord) -> bool:
         """Return whether a record was deleted with its topic."""
         key = (record.topic, record.queue_id)
         return record.in_queue and (
-            key in self.queues or record.physical_offset < self.beginnings.get(key, 0)
+            key in self.queues
+            or record.physical_offset < self.beginnings.get(key, 0)
+            or self.catalog.was_removed(record.topic, record.physical_offset)
         )
 
 
@@ -263,7 +268,8 @@ def find_deleted(view: StoreView) -> DeletedRecords:
     for part in _all_records(view):
         runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
         note_runs(runs, lives)
-    return DeletedRecords(lives.absent(view.catalog()), beginnings)
+    catalog = view.catalog()
+    return DeletedRecords(lives.absent(catalog), beginnings, catalog)
 
 
 def _beginnings(view: StoreView) -> dict[QueueKey, int]:

@@ -100,7 +100,7 @@ class OrderCheck:
         for key, queue in self._queues.items():
             if queue.doubtful is not None:
                 self._settle_by_unit(key, queue, queue.doubtful)
-            elif catalog.was_removed(key[0], queue.last):
+            elif catalog.has(key) or catalog.was_removed(key[0], queue.last):
                 continue
             elif queue.records == 1 and queue.next > 1 and self._is_unknown(key):
                 self._note_foreign(key, _Single(queue.last, queue.next - 1))
