@@ -118,3 +118,15 @@ def test_salvage_keeps_the_only_message_that_is_left_of_a_missing_queue(
     saved = salvage_store(System(), shop.root, tmp_path / "saved", DELAYS)
     assert saved.misplaced == []
     assert not_empty(seen_in(tmp_path / "saved")) == shop.seen | {("U", 0): [kept.body]}
+
+
+def test_salvage_keeps_messages_of_light_queues_whose_topic_was_deleted(tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "store")
+    shop.put("U")
+    shop.put("T", 0, 3, "%LMQ%L")
+    shop.delete("T")
+    shop.put("T", 0, 1)
+    shop.close()
+    flip(shop.root / "commitlog" / f"{0:020}", 4)  # the message of U
+    salvage_store(System(), shop.root, tmp_path / "saved", DELAYS)
+    assert not_empty(seen_in(tmp_path / "saved")) == not_empty(shop.seen | {("U", 0): []})

@@ -14,6 +14,7 @@ from firetrail.format import layout
 from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.javahash import java_text
+from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.format.unit import PRE_BLANK
 from firetrail.store.dispatch.deriver import derive_runs, note_runs
 from firetrail.store.inspect.log_files import ViewLog
@@ -26,6 +27,7 @@ from firetrail.store.queues.lives import Lives, begins_new_life
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
 
+_LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _COLUMNS = (
     col.PHYSICAL_OFFSET,
     col.SIZE,
@@ -251,13 +253,16 @@ class DeletedRecords(NamedTuple):
     """Knows where topics were deleted."""
 
     def has(self, record: GoodRecord) -> bool:
-        """Return whether a record was deleted with its topic."""
-        key = (record.topic, record.queue_id)
-        return record.in_queue and (
-            key in self.queues
-            or record.physical_offset < self.beginnings.get(key, 0)
-            or self.catalog.was_removed(record.topic, record.physical_offset)
-        )
+        """Return whether a record was deleted with its topic.
+
+        One that light queues may still serve was not, unless its queue does not exist.
+        """
+        key, place = (record.topic, record.queue_id), record.physical_offset
+        if not record.in_queue or key in self.queues:
+            return record.in_queue
+        begin = self.beginnings.get(key, 0)
+        is_former = place < begin or self.catalog.was_removed(record.topic, place)
+        return is_former and _LIGHT_NAME not in bytes(record.content)
 
 
 def find_deleted(view: StoreView) -> DeletedRecords:
