@@ -27,7 +27,7 @@ from tests.lives import (
 )
 from tests.pipeline.jobs.test_audit_agrees import Here, run_here, sorted_report
 from tests.store.checks import DELAYS, checked
-from tests.stores import derived, list_topics
+from tests.stores import derived, flip, list_topics, records
 
 from firetrail.pipeline.jobs.audit import job as audit_module
 from firetrail.pipeline.jobs.audit.job import audit
@@ -36,6 +36,7 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.store.repair.salvage import salvage_store
 from firetrail.system import System
 
 TOPICS = st.sampled_from(("A", "B"))
@@ -56,6 +57,11 @@ def steps_with(queues: int) -> st.SearchStrategy[Steps]:
     create = st.tuples(st.just("create"), TOPICS)
     expire = st.tuples(st.just("expire"))
     return st.lists(st.one_of(put, put, delete, create, expire), min_size=4, max_size=14)
+
+
+def without_light_and_expired(steps: Steps) -> Steps:
+    """Return the steps that concern only whole logs and ordinary queues."""
+    return [step for step in steps if LIGHT not in step and step != ("expire",)]
 
 
 def opened(root: Path, steps: Steps) -> Shop:
@@ -162,6 +168,31 @@ def test_missing_queues_are_derived_again(steps: Steps, chosen: list[int], kille
         assert not_empty(seen_in(root)) == seen
         assert ends_in(root, ends) == ends
         assert checked(root).ok
+
+
+@given(
+    steps=steps_with(queues=3).map(without_light_and_expired),
+    chosen=st.lists(st.integers(0, 5), max_size=3),
+    damaged=st.integers(0, 40),
+)
+@settings(max_examples=15)
+def test_salvage_serves_all_but_the_damaged_message(
+    steps: Steps, chosen: list[int], damaged: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "store")
+        shop = opened(root, steps)
+        shop.put("A")
+        shop.put("A")
+        shop.close()
+        without_some_queues(root, chosen)
+        found = records(root)
+        victim = found[damaged % (len(found) - 1)]  # the log does not end with it
+        base = victim.physical_offset // 2048 * 2048
+        flip(root / "commitlog" / f"{base:020}", victim.physical_offset - base + 4)
+        salvage_store(System(), root, Path(folder, "saved"), DELAYS)
+        left = {key: [b for b in bodies if b != victim.body] for key, bodies in shop.seen.items()}
+        assert not_empty(seen_in(Path(folder, "saved"))) == not_empty(left)
 
 
 @given(steps=steps_with(queues=1))
