@@ -152,7 +152,7 @@ class Process:
     def _end(self) -> None:
         self.world.abandon()
         self.files.abandon()
-        folder._held.discard(self.disk.root.resolve())  # the lock went with its descriptor
+        folder._held.pop(self.disk.root.resolve(), None)  # the lock went with its descriptor
         for opened in list(engine._engines):
             if opened.root == self.disk.root.absolute():
                 opened._stopped = True  # nobody is left to complain that it was not closed
