@@ -1,6 +1,8 @@
 """How the tests run: Hypothesis's profiles, and a word about the kernels in the header."""
 
+import logging
 import random
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -58,3 +60,12 @@ def _stale_kernels() -> list[str]:
         if (source := extension.with_name(extension.name.split(".")[0] + ".py")).exists()
         and source.stat().st_mtime > extension.stat().st_mtime
     ]
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restore the log level, which commands that serve set for the whole process."""
+    logger = logging.getLogger("firetrail")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -66,7 +66,7 @@ def _find(self: Any, start: int, end: int) -> Iterator[Any]:
     """What the predicate of :class:`Replay` chooses."""
     for raw in read_log(self._view.root / "commitlog")[0]:
         if raw.topic == "orders" and start <= raw.offset < end:
-            yield replay._Found(raw.offset, raw.size)
+            yield replay._SelectedMessage(raw.offset, raw.size)
 
 
 # -- the jobs -------------------------------------------------------------------------------------

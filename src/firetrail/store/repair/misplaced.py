@@ -116,7 +116,7 @@ class OrderCheck:
                 self._note(key, _Single(place, number + at // UNIT_SIZE), None, detail)
             return
         queue = self._queues.get(key)
-        if queue is None or (number != queue.next and self._begins_between(key, queue.last, first)):
+        if queue is None or (number != queue.next and self._begins_between(key, queue, first)):
             queue = self._queues[key] = _Queue(self._first_number(key, first), self._damages)
         is_gap_known = self._damages > queue.damages
         queue.damages = self._damages
@@ -147,11 +147,12 @@ class OrderCheck:
                 return begin
         return first.number
 
-    def _begins_between(self, key: QueueKey, last: int, record: _Single) -> bool:
-        """Return whether message 0 of a queue was between two records, in a damaged place.
+    def _begins_between(self, key: QueueKey, queue: _Queue, record: _Single) -> bool:
+        """Return whether message 0 was between the last record and this one, in a damaged place.
 
-        Then the topic was deleted after the ``last`` record and created again.
+        Then the topic was deleted after the last record and created again.
         """
+        last = queue.last if queue.doubtful is None else queue.doubtful.physical_offset
         begin = self._place_of(key, 0)
         is_unit = self._is_unit_of(key, record.number, record.physical_offset)
         return begin is not None and last < begin < record.physical_offset and is_unit
