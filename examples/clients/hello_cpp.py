@@ -23,7 +23,8 @@ left = threading.Semaphore(0)
 
 def listener(message):
     """Returning confirms the message, an error has it delivered again."""
-    print("got", message.body.decode(), flush=True)
+    sys.stdout.write(f"got {message.body.decode()}\n")  # in one piece: threads print at once
+    sys.stdout.flush()
     left.release()
 
 
