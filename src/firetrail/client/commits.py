@@ -12,7 +12,7 @@ from firetrail.client.queue_locks import QueueLocks
 from firetrail.remoting.bodies import MessageQueue
 
 LATE_S = 10.0
-"""If so much time passes between two rounds of commits, the process was suspended or its event
+"""If more time passes between two rounds of commits, the process was suspended or its event
 loop was blocked. Twice the interval of commits."""
 
 _log = logging.getLogger(__name__)
