@@ -304,7 +304,7 @@ def _beginnings(view: StoreView) -> dict[QueueKey, int]:
 def _all_records(view: StoreView) -> Iterator[RecordBatch]:
     """Yield the readable records of the log."""
     for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
-        if isinstance(part, RecordBatch) and part.rows:
+        if isinstance(part, RecordBatch):
             yield part
 
 
