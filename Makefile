@@ -39,8 +39,8 @@ $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
 demo: setup $(VENV)/stock-client ## See it work: a store, a crash, a broker with a stock client, Spark
 	@$(BIN)/python examples/demo.py
 
-test: setup ## Run the tests, then those of the kernels again with the kernels uncompiled
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+test: setup ## Run the tests, then those of the kernels again uncompiled; ORDER=random shuffles
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup $(if $(filter random,$(ORDER)),-p randomly)
 	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/*/kernels
 
 torture: setup ## Kill, starve and break brokers for MINUTES; SEED= repeats a round, PART= picks a kind
