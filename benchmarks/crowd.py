@@ -15,9 +15,9 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 
 from firetrail.remoting.bodies import HeartbeatData, ProducerData
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import PullHeader, SendHeaderV2
 from firetrail.system import allow_many_files
@@ -84,13 +84,13 @@ class Run:
         return f"Crowd{topic % self._crowd.topics}", queue
 
     async def _ask(
-        self, client: Client, code: int, header: Header | None = None, body: bytes = b""
-    ) -> Command:
+        self, client: RemotingClient, code: int, header: Header | None = None, body: bytes = b""
+    ) -> RemotingCommand:
         fields = header.encode() if header is not None else {}
-        return await client.request(self._address, Command(code, fields, body), TIMEOUT_S)
+        return await client.request(self._address, RemotingCommand(code, fields, body), TIMEOUT_S)
 
     async def _keep_alive(self, number: int) -> None:
-        client = Client()
+        client = RemotingClient()
         await client.connect(self._address)
         body = HeartbeatData(f"crowd{number}", [ProducerData("crowd")]).encode()
         await asyncio.sleep(HEARTBEAT_S * number / self._crowd.connections)
@@ -103,7 +103,7 @@ class Run:
         await client.close()
 
     async def _produce(self, number: int) -> None:
-        client = Client()
+        client = RemotingClient()
         body = bytes(self._crowd.size)
         while not self._over:
             number += 1
@@ -120,7 +120,7 @@ class Run:
         await client.close()
 
     async def _consume(self, number: int) -> None:
-        client = Client()
+        client = RemotingClient()
         offset = 0
         while not self._over:
             response = await self._ask(
@@ -142,13 +142,13 @@ class Run:
 
     async def _ask_and_not_read(self) -> None:
         """A consumer that wants more than its connection takes."""
-        client = Client()
+        client = RemotingClient()
         connection = await client.connect(self._address)
         await asyncio.sleep(self._crowd.seconds / 4)
         connection.hold("it is slow")
         for _ in range(PULLS_UNREAD):
             header = self._pull(0, 0, 0)
-            connection.send(Command(RequestCode.PULL_MESSAGE, header.encode()))
+            connection.send(RemotingCommand(RequestCode.PULL_MESSAGE, header.encode()))
         while not self._over:
             await asyncio.sleep(0.1)
         connection.abort()

@@ -14,9 +14,9 @@ import time
 
 from benchmarks.contestants import TIMEOUT_S
 from firetrail.errors import RequestError
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import PullHeader, SendHeaderV2
 
 GROUP, TOPIC, MODEL = "readable", "Readable", "TBW102"
@@ -33,7 +33,7 @@ class Reader:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._client = Client()
+        self._client = RemotingClient()
 
     async def measure(self, messages: int) -> dict[str, float]:
         """The figures of so many messages."""
@@ -68,7 +68,7 @@ class Reader:
         while True:
             now = int(time.time() * 1000)
             header = SendHeaderV2(GROUP, TOPIC, MODEL, 1, 0, 0, now, 0, "")
-            send = Command(RequestCode.SEND_MESSAGE_V2, header.encode(), BODY)
+            send = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.encode(), BODY)
             try:
                 answer = await self._client.ask(self._address, send)
             except RequestError as error:
@@ -81,7 +81,7 @@ class Reader:
     async def _is_there(self, offset: int) -> bool:
         flags = int(PullFlag.SUBSCRIPTION)  # and none to wait for messages
         header = PullHeader(GROUP, TOPIC, 0, offset, 1, flags, 0, 0, 0, "*")
-        pull = Command(RequestCode.PULL_MESSAGE, header.encode())
+        pull = RemotingCommand(RequestCode.PULL_MESSAGE, header.encode())
         answer = await self._client.request(self._address, pull, TIMEOUT_S)
         return answer.code == ResponseCode.SUCCESS
 

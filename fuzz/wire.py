@@ -40,7 +40,7 @@ with atheris.instrument_imports(include=["firetrail"]):
     )
     from firetrail.remoting.body import Body
     from firetrail.remoting.codes import Serialize
-    from firetrail.remoting.command import Command
+    from firetrail.remoting.command import RemotingCommand
     from firetrail.remoting.frames import FrameReader, decode_frame, encode_frame
     from firetrail.remoting.header import Header
     from firetrail.remoting.kernels.wire import JsonWriter, read_json_header
@@ -70,7 +70,7 @@ def stream(data: bytes) -> None:
             again(command)
 
 
-def again(command: Command) -> None:
+def again(command: RemotingCommand) -> None:
     """A command that was read can be answered, and reads as it was when it is written."""
     decode_frame(b"".join(map(bytes, encode_frame(command.answer(1, command.remark)))))
     if command.remark != "":  # which the binary form cannot tell from none
@@ -103,7 +103,7 @@ def quick_json_header(data: bytes) -> None:
     quick = read_json_header(data, b"", json_header._LANGUAGES, Serialize.JSON)
     careful = json_header.decode_carefully(data, b"")  # raises for what is none
     if quick is not None:
-        assert Command(*quick) == careful, f"{quick} and {careful}"
+        assert RemotingCommand(*quick) == careful, f"{quick} and {careful}"
     written = WRITER.frame(
         careful.code,
         careful.fields,
@@ -191,7 +191,7 @@ TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
 
 def examples() -> Iterator[tuple[Target, bytes]]:
     """Good input for targets."""
-    command = Command(310, {"a": "PG", "b": "T1", "e": "0"}, b"body", "why", 7)
+    command = RemotingCommand(310, {"a": "PG", "b": "T1", "e": "0"}, b"body", "why", 7)
     yield stream, b"\x05" + b"".join(map(bytes, encode_frame(command)))
     for target in (json_frame, plain_json_header, quick_json_header, accepted_alone):
         yield target, json_header.encode(command)

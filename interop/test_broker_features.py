@@ -23,7 +23,7 @@ from tests.broker.pops import Popped, ack, ask_pop, popped
 from firetrail.broker.broker import Broker
 from firetrail.format.timer import CHECK, SLOT_MS, decode_check
 from firetrail.remoting.bodies import KVTable
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 NAME = "broker-a"
@@ -59,7 +59,7 @@ def test_timers_compaction_and_pops(tmp_path: Path, line: str, stop: signal.Sign
 
 def talking(address: str, test: Any) -> None:
     async def run() -> None:
-        client = Client()
+        client = RemotingClient()
         try:
             broker = cast(Broker, SimpleNamespace(address=address))
             async with asyncio.timeout(WAIT_S):

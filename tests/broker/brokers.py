@@ -11,9 +11,9 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
 from firetrail.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Handler
 from firetrail.store.config import StoreConfig
 
@@ -29,19 +29,19 @@ SUSPEND, SUBSCRIPTION = 2, 4
 class Talk:
     """A client with a method for each request of the tests."""
 
-    def __init__(self, broker: Broker, client: Client) -> None:
+    def __init__(self, broker: Broker, client: RemotingClient) -> None:
         self.broker = broker
         self.client = client
 
     async def ask(
         self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Any
-    ) -> Command:
+    ) -> RemotingCommand:
         """Return the response to a request, with any code."""
         texts = {name: text(value) for name, value in fields.items() if value is not None}
-        command = Command(code, texts, body, version=version)
+        command = RemotingCommand(code, texts, body, version=version)
         return await self.client.request(self.broker.address, command, 10)
 
-    async def send(self, topic: str, body: bytes = b"hello", **changes: Any) -> Command:
+    async def send(self, topic: str, body: bytes = b"hello", **changes: Any) -> RemotingCommand:
         """SEND_MESSAGE_V2."""
         fields = {
             "a": "PG",
@@ -59,7 +59,7 @@ class Talk:
         code = fields.pop("code", RequestCode.SEND_MESSAGE_V2)
         return await self.ask(code, body, **fields)
 
-    async def pull(self, topic: str, offset: int = 0, **changes: Any) -> Command:
+    async def pull(self, topic: str, offset: int = 0, **changes: Any) -> RemotingCommand:
         """PULL_MESSAGE."""
         fields = {
             "consumerGroup": "CG",
@@ -89,10 +89,10 @@ class Talk:
         group: str = "CG",
         client_id: str = "c1",
         subscriptions: Mapping[str, str] | None = None,
-        client: Client | None = None,
+        client: RemotingClient | None = None,
         producer: str | None = None,
         **changes: Any,
-    ) -> Command:
+    ) -> RemotingCommand:
         """HEART_BEAT of a consumer, or of a producer."""
         wanted = [SubscriptionData(t, text) for t, text in (subscriptions or {}).items()]
         consumers = [ConsumerData(group, subscription_data_set=wanted, **changes)]
@@ -101,7 +101,7 @@ class Talk:
             [ProducerData(producer)] if producer else [],
             [] if producer else consumers,
         )
-        command = Command(RequestCode.HEART_BEAT, {}, body.encode(standard=True))
+        command = RemotingCommand(RequestCode.HEART_BEAT, {}, body.encode(standard=True))
         return await (client or self.client).request(self.broker.address, command)
 
 
@@ -134,7 +134,7 @@ def running(
 
     async def run() -> None:
         async with asyncio.timeout(within_s), Broker.running(folder, config, store) as broker:
-            client = Client(client_handlers)
+            client = RemotingClient(client_handlers)
             try:
                 await test(Talk(broker, client))
             finally:

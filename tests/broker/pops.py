@@ -10,7 +10,7 @@ from tests.broker.brokers import Talk, records
 from firetrail.format.properties import POP_CK
 from firetrail.format.record import Record
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_headers import PopResponse
 from firetrail.remoting.receipts import NORMAL, Receipt, decode_places
 
@@ -33,7 +33,7 @@ async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Any) -> None:
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
 
 
-async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> Command:
+async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> RemotingCommand:
     """POP_MESSAGE."""
     fields = {
         "consumerGroup": "CG",
@@ -50,7 +50,7 @@ async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> Command:
     return await talk.ask(RequestCode.POP_MESSAGE, **fields)
 
 
-def popped(answer: Command) -> list[Popped]:
+def popped(answer: RemotingCommand) -> list[Popped]:
     """Return the messages of an answer, with the receipts that a client creates for them."""
     if answer.code:
         return []
@@ -96,12 +96,12 @@ def told(message: Popped, topic: str = "T1", group: str = "CG") -> dict[str, Any
     }
 
 
-async def ack(talk: Talk, message: Popped, **changes: Any) -> Command:
+async def ack(talk: Talk, message: Popped, **changes: Any) -> RemotingCommand:
     """ACK_MESSAGE."""
     return await talk.ask(RequestCode.ACK_MESSAGE, **told(message) | changes)
 
 
-async def change(talk: Talk, message: Popped, invisible_ms: int, **changes: Any) -> Command:
+async def change(talk: Talk, message: Popped, invisible_ms: int, **changes: Any) -> RemotingCommand:
     """CHANGE_MESSAGE_INVISIBLETIME."""
     fields = told(message) | {"invisibleTime": invisible_ms} | changes
     return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)

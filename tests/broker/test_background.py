@@ -10,9 +10,9 @@ from tests.broker.brokers import SMALL
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import StoreLockedError
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.store.store import Store
 from firetrail.testing import rocketmq
 
@@ -22,9 +22,9 @@ SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "
 
 def send(address: str) -> int:
     async def run() -> int:
-        client = Client()
+        client = RemotingClient()
         try:
-            command = Command(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
+            command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
             return (await client.ask(address, command, 10)).code
         finally:
             await client.close()

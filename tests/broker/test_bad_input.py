@@ -16,9 +16,9 @@ from tests.broker.brokers import SMALL, Talk, running
 from tests.broker.test_every_request import is_alive, nothing_unforeseen
 
 from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import encode_frame
 
 
@@ -50,7 +50,7 @@ class TestFrames:
             bytes(8),
             b"\x00\x00\x00\x10\x00\xff\xff\xff" + bytes(12),
             b"\x00\x00\x00\x10\x07\x00\x00\x04" + bytes(12),
-            b"".join(map(bytes, encode_frame(Command(34, {"x": "y"})))).replace(b"{", b"["),
+            b"".join(map(bytes, encode_frame(RemotingCommand(34, {"x": "y"})))).replace(b"{", b"["),
             (4 + 200_000).to_bytes(4, "big") + (200_000).to_bytes(4, "big") + b"[" * 200_000,
         ],
         ids=["http", "tls", "long", "negative", "empty", "header", "kind", "json", "deep"],
@@ -68,7 +68,7 @@ class TestFrames:
 
     def test_frames_may_arrive_byte_by_byte(self) -> None:
         async def test(talk: Talk) -> None:
-            asked = Command(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
+            asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
             async with connected(talk) as (reader, writer):
                 for byte in b"".join(map(bytes, encode_frame(asked))):
                     writer.write(bytes([byte]))
@@ -198,7 +198,7 @@ class TestConsuming:
 
     def test_one_client_id_on_many_connections_is_accepted(self) -> None:
         async def test(talk: Talk) -> None:
-            others = [Client() for _ in range(5)]
+            others = [RemotingClient() for _ in range(5)]
             for other in others:
                 await talk.beat("CG", "same", client=other)
             answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")

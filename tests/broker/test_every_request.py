@@ -34,7 +34,7 @@ from firetrail.remoting.bodies import (
     TopicConfigList,
 )
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import answer_to
 from firetrail.remoting.header import Header, _plan
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
@@ -171,7 +171,9 @@ async def ask_all(
 ) -> None:
     await asyncio.gather(
         *(
-            talk.client.request(address or talk.broker.address, Command(code, fields, body), 15)
+            talk.client.request(
+                address or talk.broker.address, RemotingCommand(code, fields, body), 15
+            )
             for fields, body in asked
         )
     )
@@ -235,8 +237,8 @@ class TestEveryRequest:
             running(test, within_s=60)
 
     def test_a_failure_would_be_noticed(self) -> None:
-        def broken(connection: Any, request: Command) -> Command:
+        def broken(connection: Any, request: RemotingCommand) -> RemotingCommand:
             raise KeyError("bug")
 
         with pytest.raises(AssertionError, match="SEND_MESSAGE failed"), nothing_unforeseen():
-            answer_to({10: broken}, None, Command(10))  # type: ignore[arg-type]
+            answer_to({10: broken}, None, RemotingCommand(10))  # type: ignore[arg-type]

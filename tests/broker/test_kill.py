@@ -14,9 +14,9 @@ from tests.broker.brokers import Talk, running
 
 from firetrail.client import Message, Popped, Producer, SimpleConsumer
 from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "f": "0", "g": "1", "h": "0"}
 ENOUGH = 500
@@ -25,7 +25,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 async def send_until_killed(address: str, process: subprocess.Popen[str]) -> set[bytes]:
     """Send until enough bodies are acknowledged, then kill the broker; return these bodies."""
-    client = Client()
+    client = RemotingClient()
     known: set[bytes] = set()
 
     async def send(number: int) -> None:
@@ -33,7 +33,7 @@ async def send_until_killed(address: str, process: subprocess.Popen[str]) -> set
         fields = SEND | {"e": str(number % 4)}
         try:
             answer = await client.request(
-                address, Command(RequestCode.SEND_MESSAGE_V2, fields, body), 5
+                address, RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, body), 5
             )
         except (OSError, TimeoutError):
             return

@@ -11,9 +11,9 @@ from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 HOST = "127.0.0.1"
 
@@ -31,9 +31,9 @@ def free_ports() -> tuple[int, int]:
 
 
 async def answers(port: int) -> bool:
-    client = Client()
+    client = RemotingClient()
     try:
-        asked = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
         return (await client.request(f"{HOST}:{port}", asked)).code == 0
     except OSError:
         return False

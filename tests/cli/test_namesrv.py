@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.cli.conftest import Firetrail
 
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 COMMAND = [sys.executable, "-m", "firetrail", "namesrv", "--port", "0"]
 
@@ -39,10 +39,10 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
     )
 
 
-async def ask(address: str, code: int) -> Command:
-    client = Client()
+async def ask(address: str, code: int) -> RemotingCommand:
+    client = RemotingClient()
     try:
-        return await client.ask(address, Command(code))
+        return await client.ask(address, RemotingCommand(code))
     finally:
         await client.close()
 

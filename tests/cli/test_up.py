@@ -18,18 +18,18 @@ from firetrail import Message, StoreConfig
 from firetrail.broker.config import load_entries
 from firetrail.cli import up
 from firetrail.format.java_properties import Entry
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.store.store import Store
 
 FIRETRAIL = [sys.executable, "-m", "firetrail"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 
 
-def ask(address: str, command: Command) -> Command:
-    async def run() -> Command:
-        client = Client()
+def ask(address: str, command: RemotingCommand) -> RemotingCommand:
+    async def run() -> RemotingCommand:
+        client = RemotingClient()
         try:
             return await client.ask(address, command, 10)
         finally:
@@ -60,8 +60,8 @@ def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
     ports = "--port", "0", "--namesrv-port", "0"
     with started("up", str(tmp_path / "data"), *ports) as process:
         namesrv, broker = addresses(process, 2)
-        ask(broker, Command(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
-        route = ask(namesrv, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
+        ask(broker, RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
+        route = ask(namesrv, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
         assert broker in route.content.decode()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
@@ -78,11 +78,15 @@ def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
         alone = "broker", str(tmp_path / "b"), "--namesrv", namesrv, "-c", str(conf)
         with started(*alone) as second:
             (broker,) = addresses(second, 1)
-            clusters = ask(namesrv, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).content.decode()
+            clusters = ask(
+                namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            ).content.decode()
             assert broker in clusters and "broker-b" in clusters
             second.terminate()
             assert second.wait(10) == 0
-        clusters = ask(namesrv, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).content.decode()
+        clusters = ask(
+            namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+        ).content.decode()
         assert "broker-b" not in clusters
         first.terminate()
         assert first.wait(10) == 0
@@ -159,7 +163,7 @@ def test_addresses_for_programs() -> None:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert list(told) == ["name_server", "broker", "store"]
-        ask(told["name_server"], Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        ask(told["name_server"], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
         process.terminate()
         assert process.wait(10) == 0
 

@@ -45,13 +45,15 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.body import Body
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import OffsetResponse
-from firetrail.remoting.server import Server
+from firetrail.remoting.server import RemotingServer
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+Answers = Mapping[int, Callable[[str], RemotingCommand | Body | dict[str, str]]]
 TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)}, DataVersion(1, 1))
 
 
@@ -224,11 +226,9 @@ class TestFiretrail:
 class Brokers:
     """Two brokers, ``a`` and ``b``, with answers by request code."""
 
-    def __init__(
-        self, answers: Mapping[int, Callable[[str], Command | Body | dict[str, str]]]
-    ) -> None:
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self.asked: list[tuple[str, Command]] = []
+        self.asked: list[tuple[str, RemotingCommand]] = []
 
     def run(self, test: Callable[[Admin], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -236,7 +236,7 @@ class Brokers:
             port = await names.start()
             servers = []
             for name in ("a", "b"):
-                server = Server({code: self._handler(name, code) for code in self._answers})
+                server = RemotingServer({code: self._handler(name, code) for code in self._answers})
                 address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
                 names.register_local(cluster="C", name=name, address=address, topics=TOPICS)
                 servers.append(server)
@@ -249,11 +249,11 @@ class Brokers:
 
         asyncio.run(run())
 
-    def _handler(self, name: str, code: int) -> Callable[[Connection, Command], Command]:
-        def handle(connection: Connection, request: Command) -> Command:
+    def _handler(self, name: str, code: int) -> Handler:
+        def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand:
             self.asked.append((name, request))
             answer = self._answers[code](name)
-            if isinstance(answer, Command):
+            if isinstance(answer, RemotingCommand):
                 return request.answer(answer.code, answer.remark, answer.fields, answer.body)
             if isinstance(answer, Body):
                 return request.answer(body=answer.encode())
@@ -371,7 +371,7 @@ def test_connections_and_settings_of_one_broker_are_returned() -> None:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda n: ConsumerConnection([client]),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda n: ProducerConnection([client]),
             RequestCode.GET_BROKER_RUNTIME_INFO: lambda n: KVTable({"brokerVersionDesc": n}),
-            RequestCode.GET_BROKER_CONFIG: lambda n: Command(0, {}, b"#x\nbrokerName=a\n"),
+            RequestCode.GET_BROKER_CONFIG: lambda n: RemotingCommand(0, {}, b"#x\nbrokerName=a\n"),
             RequestCode.UPDATE_BROKER_CONFIG: lambda n: {},
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda n: TOPICS,
         }
@@ -390,7 +390,7 @@ def test_connections_and_settings_of_one_broker_are_returned() -> None:
     assert brokers.asked[-1][1].content == b"x=1\ny=2\n"
 
 
-KNOWN: dict[int, Callable[[str], Command | Body | dict[str, str]]] = {
+KNOWN: Answers = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda name: SubscriptionGroupTable(
         {"G": SubscriptionGroupConfig("G")}
     )
@@ -411,7 +411,7 @@ class TestReset:
         brokers.run(test)
 
     def test_offsets_of_a_group_without_members_are_committed(self) -> None:
-        offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
+        offline = RemotingCommand(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(
             KNOWN
             | {
@@ -430,7 +430,7 @@ class TestReset:
         assert brokers.asked[-1][1].fields["commitOffset"] == "6"
 
     def test_a_broker_that_rejects_a_reset_is_an_error(self) -> None:
-        wrong = Command(ResponseCode.SYSTEM_ERROR, remark="not now")
+        wrong = RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="not now")
         brokers = Brokers({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: wrong})
 
         async def test(admin: Admin) -> None:
@@ -440,7 +440,7 @@ class TestReset:
         brokers.run(test)
 
     def test_a_reset_of_an_unknown_group_is_an_error(self) -> None:
-        offline = Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
+        offline = RemotingCommand(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(KNOWN | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline})
 
         async def test(admin: Admin) -> None:

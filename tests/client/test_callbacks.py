@@ -23,7 +23,7 @@ from firetrail.remoting.admin_bodies import (
 )
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import answer_to, outcome_of
 
@@ -56,12 +56,12 @@ class Consumer:
         return None
 
 
-def ask(consumer: Consumer, code: int, body: bytes = b"", **fields: str) -> Command | None:
-    async def run() -> Command | None:
+def ask(consumer: Consumer, code: int, body: bytes = b"", **fields: str) -> RemotingCommand | None:
+    async def run() -> RemotingCommand | None:
         consumer.assigned = {QUEUE: ProcessQueue(QUEUE, by_tags("T"), 7, 10)}
-        request = Command(code, fields, body)
+        request = RemotingCommand(code, fields, body)
         answer = answer_to(CallbackHandlers(consumer).handlers, NOBODY, request)
-        if answer is None or isinstance(answer, Command):
+        if answer is None or isinstance(answer, RemotingCommand):
             return answer
         return await outcome_of(request, answer)
 

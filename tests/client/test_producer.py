@@ -25,11 +25,11 @@ from firetrail.format.ids import decode_message_id, decode_unique_id
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import SendResponse
-from firetrail.remoting.server import Server
+from firetrail.remoting.server import RemotingServer
 
 
 def test_a_sent_message_is_consumed_as_it_was() -> None:
@@ -282,7 +282,7 @@ class TestRetries:
         asked: list[str] = []
 
         def noting(name: str, handler: Handler) -> Handler:
-            def handle(connection: Connection, request: Command) -> object:
+            def handle(connection: Connection, request: RemotingCommand) -> object:
                 asked.append(name)
                 return handler(connection, request)
 
@@ -294,7 +294,7 @@ class TestRetries:
             servers = []
             topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
             for name, handler in answers.items():
-                server = Server({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
+                server = RemotingServer({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
                 address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
                 names.register_local(cluster="C", name=name, address=address, topics=topics)
                 servers.append(server)
@@ -308,19 +308,19 @@ class TestRetries:
         return asked
 
     @staticmethod
-    def take(connection: Connection, request: Command) -> Command:
+    def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
 
     @staticmethod
-    def refuse(connection: Connection, request: Command) -> Command:
+    def refuse(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         raise RequestError(ResponseCode.SYSTEM_BUSY, "too much to do")
 
     @staticmethod
-    def forbid(connection: Connection, request: Command) -> Command:
+    def forbid(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "not such a message")
 
     @staticmethod
-    async def be_silent(connection: Connection, request: Command) -> Command:
+    async def be_silent(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         await asyncio.sleep(1)
         return request.answer()
 

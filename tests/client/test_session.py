@@ -25,10 +25,10 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import SendResponse
-from firetrail.remoting.server import Server
+from firetrail.remoting.server import RemotingServer
 from firetrail.store.broker_store import BrokerStore
 
 
@@ -117,11 +117,11 @@ class TestNameServerThatHasJustStarted:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
         monkeypatch.setattr(session_module, "ROUTE_RETRY_S", 0.0)
 
-        def take(connection: Connection, request: Command) -> Command:
+        def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
             return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
 
         async def test() -> None:
-            broker = Server({RequestCode.SEND_MESSAGE_V2: take})
+            broker = RemotingServer({RequestCode.SEND_MESSAGE_V2: take})
             there = f"127.0.0.1:{await broker.start('127.0.0.1', 0)}"
             names = NameServer(NameServerConfig(listen_port=0))
             port = await names.start()
@@ -168,10 +168,10 @@ class TestWrongAddresses:
 
     def test_a_server_that_does_not_answer_is_an_error(self) -> None:
         async def test() -> None:
-            async def be_silent(connection: Connection, request: Command) -> None:
+            async def be_silent(connection: Connection, request: RemotingCommand) -> None:
                 await asyncio.sleep(0.5)
 
-            server = Server({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
+            server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
             address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
             session = await Session(address).open()
             message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"

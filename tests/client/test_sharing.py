@@ -15,7 +15,7 @@ from firetrail.client import Admin, ClientClosedError, Message, Outcome, Produce
 from firetrail.client.session import Session
 from firetrail.client.sharing import SharedLookups
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     counted: Counter[int] = Counter()
     request = Session.request
 
-    async def counting(self: Session, address: str, code: int, *more: Any, **named: Any) -> Command:
+    async def counting(
+        self: Session, address: str, code: int, *more: Any, **named: Any
+    ) -> RemotingCommand:
         counted[code] += 1
         return await request(self, address, code, *more, **named)
 
@@ -58,7 +60,9 @@ def test_only_so_many_sends_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> No
     in_flight, most = 0, 0
     request = Session.request
 
-    async def watched(self: Session, address: str, code: int, *more: Any, **named: Any) -> Command:
+    async def watched(
+        self: Session, address: str, code: int, *more: Any, **named: Any
+    ) -> RemotingCommand:
         nonlocal in_flight, most
         in_flight += code == RequestCode.SEND_MESSAGE_V2
         most = max(most, in_flight)

@@ -15,7 +15,7 @@ from firetrail.errors import PropertiesTooLongError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import COMPRESSED
 from firetrail.remoting.codes import Language, RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FRAME_MAX, FrameReader, encode_frame
 
 MESSAGE_MAX = 4 << 20
@@ -104,7 +104,7 @@ class TestFrames:
         def frame(size: int) -> tuple[OutgoingMessage, bytes]:
             draft = OutgoingMessage("T", "", "", bytes(size), 0, 0, False, born_ms=0)
             fields = draft.header("G", 0).encode()
-            command = Command(
+            command = RemotingCommand(
                 RequestCode.SEND_MESSAGE_V2,
                 fields,
                 draft.body,

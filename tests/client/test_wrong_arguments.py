@@ -37,7 +37,7 @@ from firetrail.client import (
 )
 from firetrail.client.offsets import Offsets
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.receipts import Receipt
 
 NAMESRV = "127.0.0.1:9876"
@@ -315,8 +315,8 @@ def test_a_wrong_value_is_rejected_and_named(
     def ask(*_: object) -> None:
         pytest.fail("something was sent")
 
-    monkeypatch.setattr(Client, "request", ask)
-    monkeypatch.setattr(Client, "tell", ask)
+    monkeypatch.setattr(RemotingClient, "request", ask)
+    monkeypatch.setattr(RemotingClient, "tell", ask)
     for value in WRONG[name][wrong]:
         with pytest.raises((ConfigError, IllegalMessageError, FormatError, RequestError)) as raised:
             opened.call(name, arguments_of(name, wrong, value))

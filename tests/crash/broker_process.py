@@ -15,11 +15,11 @@ from firetrail import StoreConfig
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.delay import DelayLevels
-from firetrail.remoting.client import Client
-from firetrail.remoting.command import Command
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import answer_to, outcome_of
-from firetrail.remoting.server import Server
+from firetrail.remoting.server import RemotingServer
 
 BROKER = BrokerConfig(
     offsets_interval_ms=1_000,
@@ -58,9 +58,9 @@ class _Peer:
     is_closed = False
 
     def __init__(self) -> None:
-        self.waiting: dict[int, asyncio.Future[Command]] = {}
+        self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
 
-    def reply(self, request: Command, response: Command) -> None:
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         self.waiting.pop(request.opaque).set_result(response)
 
 
@@ -68,19 +68,21 @@ class Requests(Talk):
     """Requests to a broker that has no port."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__(broker, cast(Client, None))
+        super().__init__(broker, cast(RemotingClient, None))
         self._peer = _Peer()
         self._numbers = 0
 
-    async def ask(self, code: int, body: bytes = b"", version: int = 0, **fields: Any) -> Command:
+    async def ask(
+        self, code: int, body: bytes = b"", version: int = 0, **fields: Any
+    ) -> RemotingCommand:
         texts = {name: text(value) for name, value in fields.items() if value is not None}
         self._numbers += 1
-        request = Command(code, texts, body, opaque=self._numbers)
+        request = RemotingCommand(code, texts, body, opaque=self._numbers)
         connection = cast(Connection, self._peer)
         future = asyncio.get_running_loop().create_future()
         self._peer.waiting[request.opaque] = future
         answer = answer_to(self.broker._handlers, connection, request)
-        if answer is not None and not isinstance(answer, Command):
+        if answer is not None and not isinstance(answer, RemotingCommand):
             answer = await outcome_of(request, answer)
         if answer is not None:
             self._peer.waiting.pop(request.opaque, None)
@@ -99,7 +101,7 @@ class BrokerProcess(Process):
         self.loop = WorldLoop(self.world)
         try:
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
-            self.broker._server = cast(Server, _NoServer())
+            self.broker._server = cast(RemotingServer, _NoServer())
             self.run(self.broker.start())
         except BaseException:
             self._end()

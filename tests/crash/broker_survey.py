@@ -22,7 +22,7 @@ from firetrail import FiretrailError, FlushMode, StoreConfig
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 PLAIN = ("A", "B")
 SHORT_MS = 2_000
@@ -49,7 +49,7 @@ class Users:
         self._ledger = ledger
         self._serials = itertools.count(len(ledger.sent))
         self._popped: list[Popped] = []
-        self._halves: dict[bytes, Command] = {}
+        self._halves: dict[bytes, RemotingCommand] = {}
         self._sync = process.config.flush is FlushMode.SYNC
         self._running: set[asyncio.Task[None]] = set()
         self._sending = 0

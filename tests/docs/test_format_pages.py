@@ -30,7 +30,7 @@ from firetrail.format.record import Blank, Record, decode_record
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
 from firetrail.remoting.bodies import LmqConsumerOffsets
 from firetrail.remoting.codes import Language, RequestCode, Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import decode_frame, encode_frame
 
 ROOT = Path(__file__).parents[2]
@@ -246,7 +246,9 @@ def test_wire() -> None:
         (start.data + header.text.removesuffix("\n").encode(), Serialize.JSON),
     ):
         command = decode_frame(frame)
-        expected = Command(asked, {"topic": "T1"}, opaque=1, version=399, serialize=serialize)
+        expected = RemotingCommand(
+            asked, {"topic": "T1"}, opaque=1, version=399, serialize=serialize
+        )
         assert command == expected
         assert b"".join(encode_frame(command)) == frame
 

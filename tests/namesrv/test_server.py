@@ -24,9 +24,9 @@ from firetrail.remoting.bodies import (
     TopicList,
     TopicRouteData,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
@@ -38,20 +38,20 @@ ADDRESS = "10.0.0.1:10911"
 class Asking:
     """A name server that listens, and a client that asks it."""
 
-    def __init__(self, server: NameServer, port: int, client: Client) -> None:
+    def __init__(self, server: NameServer, port: int, client: RemotingClient) -> None:
         self.server = server
         self.address = f"127.0.0.1:{port}"
         self.client = client
 
     async def ask(
         self, code: int, header: Header | dict[str, str] | None = None, **more: Any
-    ) -> Command:
+    ) -> RemotingCommand:
         fields = header.encode() if isinstance(header, Header) else header or {}
-        return await self.client.ask(self.address, Command(code, fields, **more))
+        return await self.client.ask(self.address, RemotingCommand(code, fields, **more))
 
     async def register(
         self, broker_id: int = 0, *, compressed: bool = False, **more: Any
-    ) -> Command:
+    ) -> RemotingCommand:
         body = encode_registration(RegisterBrokerBody(TOPICS), compressed=compressed)
         header = RegisterBrokerHeader(
             "a",
@@ -64,14 +64,14 @@ class Asking:
         )
         return await self.ask(RequestCode.REGISTER_BROKER, header, body=body)
 
-    async def route(self, topic: str, **more: Any) -> Command:
+    async def route(self, topic: str, **more: Any) -> RemotingCommand:
         return await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic), **more)
 
 
 def asking(test: Callable[[Asking], Awaitable[None]], **settings: Any) -> None:
     async def run() -> None:
         server = NameServer(NameServerConfig(listen_port=0, **settings))
-        client = Client()
+        client = RemotingClient()
         port = await server.start()
         try:
             async with asyncio.timeout(20):
@@ -155,7 +155,7 @@ class TestRegistration:
 
     def test_a_closed_connection_removes_its_brokers(self) -> None:
         async def test(a: Asking) -> None:
-            broker = Client()
+            broker = RemotingClient()
             await Asking(a.server, int(a.address.rpartition(":")[2]), broker).register()
             assert a.server.routes.topics() == ["T"]
             await broker.close()

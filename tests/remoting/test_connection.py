@@ -11,35 +11,35 @@ from typing import Any
 import pytest
 
 from firetrail.errors import RequestError
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import CommandFlag, RequestCode, ResponseCode, Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import BUSY, Server, ServerLimits
+from firetrail.remoting.server import BUSY, RemotingServer, ServerLimits
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
 
 
-def echo(connection: Connection, request: Command) -> Command:
+def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
     return request.answer(fields=request.fields, body=request.body)
 
 
-async def slow(connection: Connection, request: Command) -> Command:
+async def slow(connection: Connection, request: RemotingCommand) -> RemotingCommand:
     await asyncio.sleep(0.05)
     return request.answer(remark="at last")
 
 
-def fail(connection: Connection, request: Command) -> Command:
+def fail(connection: Connection, request: RemotingCommand) -> RemotingCommand:
     raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
 
 
-def broken(connection: Connection, request: Command) -> Command:
+def broken(connection: Connection, request: RemotingCommand) -> RemotingCommand:
     raise ZeroDivisionError("a bug")
 
 
-def unwritable(connection: Connection, request: Command) -> Command:
+def unwritable(connection: Connection, request: RemotingCommand) -> RemotingCommand:
     return request.answer(0x8000)
 
 
@@ -55,14 +55,14 @@ HANDLERS: dict[int, Handler] = {
 class Serving:
     """A server with its address, and a client."""
 
-    def __init__(self, server: Server, port: int, client: Client) -> None:
+    def __init__(self, server: RemotingServer, port: int, client: RemotingClient) -> None:
         self.server = server
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self.client = client
 
-    async def ask(self, code: int, **fields: Any) -> Command:
-        return await self.client.request(self.address, Command(code, **fields))
+    async def ask(self, code: int, **fields: Any) -> RemotingCommand:
+        return await self.client.request(self.address, RemotingCommand(code, **fields))
 
     @asynccontextmanager
     async def raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -80,8 +80,8 @@ def serving(
     client_handlers: Mapping[int, Handler] | None = None,
 ) -> None:
     async def run() -> None:
-        server = Server(HANDLERS, limits, on_closed)
-        client = Client(client_handlers)
+        server = RemotingServer(HANDLERS, limits, on_closed)
+        client = RemotingClient(client_handlers)
         port = await server.start("127.0.0.1", 0)
         try:
             async with asyncio.timeout(20):
@@ -119,7 +119,7 @@ class TestFailures:
     def test_a_request_error_is_answered_with_its_code(self) -> None:
         async def test(s: Serving) -> None:
             with pytest.raises(RequestError, match="no such topic") as caught:
-                await s.client.ask(s.address, Command(FAIL))
+                await s.client.ask(s.address, RemotingCommand(FAIL))
             assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
         serving(test)
@@ -146,9 +146,9 @@ class TestFailures:
 
     def test_a_port_without_a_server_is_a_connection_error(self) -> None:
         async def run() -> None:
-            client = Client()
+            client = RemotingClient()
             with pytest.raises(OSError):
-                await client.request("127.0.0.1:1", Command(ECHO))
+                await client.request("127.0.0.1:1", RemotingCommand(ECHO))
             await client.close()
 
         asyncio.run(run())
@@ -156,7 +156,7 @@ class TestFailures:
     def test_a_late_answer_after_a_timeout_is_ignored(self) -> None:
         async def test(s: Serving) -> None:
             with pytest.raises(TimeoutError):
-                await s.client.request(s.address, Command(SLOW), 0.001)
+                await s.client.request(s.address, RemotingCommand(SLOW), 0.001)
             assert (await s.ask(ECHO, body=b"still fine")).content == b"still fine"
 
         serving(test)
@@ -178,7 +178,7 @@ def test_one_way_is_not_answered() -> None:
     async def test(s: Serving) -> None:
         async with s.raw() as (reader, writer):
             for flag in (CommandFlag.ONE_WAY, 0):
-                writer.writelines(encode_frame(Command(ECHO, opaque=int(flag), flag=flag)))
+                writer.writelines(encode_frame(RemotingCommand(ECHO, opaque=int(flag), flag=flag)))
             (answer,) = FrameReader().feed(await reader.read(1000))
             assert answer.opaque == 0
 
@@ -186,18 +186,20 @@ def test_one_way_is_not_answered() -> None:
 
 
 def test_a_server_sends_requests_to_its_client() -> None:
-    received: list[Command] = []
+    received: list[RemotingCommand] = []
 
-    def note(connection: Connection, request: Command) -> None:
+    def note(connection: Connection, request: RemotingCommand) -> None:
         received.append(request)
 
     async def test(s: Serving) -> None:
         await s.ask(ECHO)
         (connection,) = s.server.connections
-        connection.tell(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}))
-        answer = await connection.request(Command(ECHO, body=b"you too"), 5)
+        connection.tell(
+            RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+        )
+        answer = await connection.request(RemotingCommand(ECHO, body=b"you too"), 5)
         assert answer.content == b"you too"
-        assert (await connection.request(Command(99), 5)).code == 3
+        assert (await connection.request(RemotingCommand(99), 5)).code == 3
         assert received[0].fields == {"consumerGroup": "G"}
 
     handlers: dict[int, Handler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note, ECHO: echo}
@@ -237,12 +239,12 @@ class TestLimits:
         async def test(s: Serving) -> None:
             handled = asyncio.Event()
 
-            def note(connection: Connection, request: Command) -> None:
+            def note(connection: Connection, request: RemotingCommand) -> None:
                 handled.set()
 
             HANDLERS[50] = note
             async with s.raw() as (_, writer):
-                writer.write(b"".join(encode_frame(Command(50))) + b"\xff" * 20)
+                writer.write(b"".join(encode_frame(RemotingCommand(50))) + b"\xff" * 20)
                 await handled.wait()
             del HANDLERS[50]
 
@@ -262,7 +264,7 @@ class TestLimits:
         monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
 
         async def test(s: Serving) -> None:
-            frame = b"".join(encode_frame(Command(ECHO, body=b"x" * 500)))
+            frame = b"".join(encode_frame(RemotingCommand(ECHO, body=b"x" * 500)))
             async with s.raw() as (reader, writer):
                 closed = asyncio.ensure_future(reader.read(1))
                 for byte in frame:  # sending a byte now and then does not extend the time
@@ -299,12 +301,12 @@ class TestLimits:
         """A flood of requests without body waits in the socket, not in memory."""
         most = done = 0
 
-        def note(connection: Connection, request: Command) -> None:
+        def note(connection: Connection, request: RemotingCommand) -> None:
             nonlocal most, done
             most, done = max(most, connection.queued), done + 1
 
         async def test(s: Serving) -> None:
-            flood = b"".join(encode_frame(Command(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
+            flood = b"".join(encode_frame(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
             async with s.raw() as (_, writer):
                 writer.write(flood)
                 while done < 60_000:
@@ -320,12 +322,12 @@ class TestLimits:
     ) -> None:
         most = done = 0
 
-        def note(connection: Connection, request: Command) -> None:
+        def note(connection: Connection, request: RemotingCommand) -> None:
             nonlocal most, done
             most, done = max(most, connection.unhandled_bytes), done + 1
 
         async def test(s: Serving) -> None:
-            command = Command(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
+            command = RemotingCommand(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
             async with s.raw() as (_, writer):
                 writer.write(b"".join(encode_frame(command)) * 100)
                 while done < 100:
@@ -357,7 +359,7 @@ class TestLimits:
 def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
 
-    def note(connection: Connection, request: Command) -> Command:
+    def note(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         order.append(request.code)
         return request.answer()
 
@@ -365,8 +367,8 @@ def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.Monkey
     monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, note)
 
     async def test(s: Serving) -> None:
-        flood = [Command(RequestCode.PULL_MESSAGE, opaque=n) for n in range(1000)]
-        heartbeat = Command(RequestCode.HEART_BEAT, opaque=5000)
+        flood = [RemotingCommand(RequestCode.PULL_MESSAGE, opaque=n) for n in range(1000)]
+        heartbeat = RemotingCommand(RequestCode.HEART_BEAT, opaque=5000)
         data = b"".join(b"".join(encode_frame(c)) for c in (*flood, heartbeat))
         async with s.raw() as (reader, writer):
             writer.write(data)
@@ -380,16 +382,16 @@ def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.Monkey
 
 def test_a_stop_answers_requests_in_progress() -> None:
     async def run() -> None:
-        server, client = Server(HANDLERS), Client()
+        server, client = RemotingServer(HANDLERS), RemotingClient()
         port = await server.start("127.0.0.1", 0)
-        asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", Command(SLOW)))
+        asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", RemotingCommand(SLOW)))
         while not server._tasks:
             await asyncio.sleep(0.001)
         await server.stop()
         assert (await asked).remark == "at last"
         assert not server.connections
         with pytest.raises(OSError):
-            await client.request(f"127.0.0.1:{port}", Command(ECHO))
+            await client.request(f"127.0.0.1:{port}", RemotingCommand(ECHO))
         await client.close()
 
     asyncio.run(run())
@@ -412,7 +414,7 @@ def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPat
     async def test(s: Serving) -> None:
         async with s.raw() as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-            command = Command(ECHO, body=b"x" * 1_000_000)
+            command = RemotingCommand(ECHO, body=b"x" * 1_000_000)
             writer.write(b"".join(encode_frame(command)) * 20)
             while not s.server.connections:
                 await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import CommandFlag, Language, RequestCode, ResponseCode, Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FrameReader, Limits, decode_frame, encode_frame
 
 # Code 105, topic T1, JAVA, version 399, opaque 1: as the Java client writes it.
@@ -26,7 +26,7 @@ JAVA_JSON = (
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 int32 = st.integers(-(2**31), 2**31 - 1)
 commands = st.builds(
-    Command,
+    RemotingCommand,
     code=st.integers(-(2**15), 2**15 - 1),
     fields=st.dictionaries(text, text, max_size=4),
     body=st.binary(max_size=40),
@@ -43,14 +43,14 @@ def frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
     return pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
 
-def flat(command: Command) -> bytes:
+def flat(command: RemotingCommand) -> bytes:
     return b"".join(encode_frame(command))
 
 
 class TestGoldenBytes:
     def test_a_binary_frame_of_java(self) -> None:
         command = decode_frame(JAVA_BINARY)
-        expected = Command(
+        expected = RemotingCommand(
             105, {"topic": "T1"}, opaque=1, version=399, serialize=Serialize.ROCKETMQ
         )
         assert command == expected
@@ -58,17 +58,17 @@ class TestGoldenBytes:
 
     def test_a_json_frame_of_java(self) -> None:
         command = decode_frame(frame(JAVA_JSON, b"body"))
-        assert command == Command(105, {"topic": "T1"}, b"body", opaque=1, version=399)
+        assert command == RemotingCommand(105, {"topic": "T1"}, b"body", opaque=1, version=399)
         assert flat(command) == frame(JAVA_JSON, b"body")
 
 
 @given(commands)
-def test_a_command_survives_encoding_and_decoding(command: Command) -> None:
+def test_a_command_survives_encoding_and_decoding(command: RemotingCommand) -> None:
     assert decode_frame(flat(command)) == command
 
 
 @given(st.lists(commands, max_size=4), st.lists(st.integers(1, 60), min_size=1))
-def test_frames_may_arrive_in_any_pieces(sent: list[Command], sizes: list[int]) -> None:
+def test_frames_may_arrive_in_any_pieces(sent: list[RemotingCommand], sizes: list[int]) -> None:
     stream = b"".join(map(flat, sent))
     reader = FrameReader()
     got, at, turn = [], 0, 0
@@ -95,7 +95,7 @@ def test_random_headers_raise_only_protocol_errors(header: bytes, kind: int) -> 
 def test_random_streams_decode_equally_whole_and_in_pieces(stream: bytes, size: int) -> None:
     """The same commands are decoded, and the same error is raised."""
 
-    def outcome(parts: list[bytes]) -> tuple[list[Command], bool]:
+    def outcome(parts: list[bytes]) -> tuple[list[RemotingCommand], bool]:
         reader, got = FrameReader(Limits(frame=250, header=200)), []
         try:
             for part in parts:
@@ -160,7 +160,7 @@ class TestWhatClientsWrite:
         assert decode_frame(frame(header)).language == number
 
     def test_missing_members_have_defaults(self) -> None:
-        assert decode_frame(frame(b'{"code":34}\n')) == Command(34, language=7, version=0)
+        assert decode_frame(frame(b'{"code":34}\n')) == RemotingCommand(34, language=7, version=0)
 
     @pytest.mark.parametrize(
         ("header", "message"),
@@ -193,7 +193,7 @@ class TestWhatClientsWrite:
 class TestAnswers:
     @pytest.mark.parametrize("serialize", Serialize)
     def test_a_response_has_the_encoding_of_its_request(self, serialize: Serialize) -> None:
-        request = Command(RequestCode.HEART_BEAT, opaque=77, serialize=serialize)
+        request = RemotingCommand(RequestCode.HEART_BEAT, opaque=77, serialize=serialize)
         answer = request.answer(ResponseCode.SYSTEM_ERROR, "no", {"a": "b"}, b"x")
         assert (answer.opaque, answer.serialize) == (77, serialize)
         assert (answer.is_response, answer.is_one_way) == (True, False)
@@ -201,20 +201,20 @@ class TestAnswers:
 
     def test_bodies_in_pieces_are_not_copied(self) -> None:
         log = memoryview(b"one two three")
-        answer = Command(11).answer(body=[log[:3], b"", log[4:7]])
+        answer = RemotingCommand(11).answer(body=[log[:3], b"", log[4:7]])
         pieces = encode_frame(answer)
         assert pieces[1:] == [b"one", b"two"]
         assert pieces[1].obj is log.obj  # type: ignore[union-attr]
         assert decode_frame(b"".join(pieces)).body == answer.content == b"onetwo"
 
     def test_the_flag_of_one_way_requests(self) -> None:
-        assert Command(15, flag=CommandFlag.ONE_WAY).is_one_way
+        assert RemotingCommand(15, flag=CommandFlag.ONE_WAY).is_one_way
 
     def test_pop_codes_have_no_binary_form(self) -> None:
         with pytest.raises(ProtocolError, match=r"200050.*use JSON"):
-            encode_frame(Command(RequestCode.POP_MESSAGE, serialize=Serialize.ROCKETMQ))
+            encode_frame(RemotingCommand(RequestCode.POP_MESSAGE, serialize=Serialize.ROCKETMQ))
 
     def test_a_lone_surrogate_is_replaced(self) -> None:
         for serialize in Serialize:
-            sent = Command(10, {"a\ud800": "\udfff"}, remark="\ud800", serialize=serialize)
+            sent = RemotingCommand(10, {"a\ud800": "\udfff"}, remark="\ud800", serialize=serialize)
             assert decode_frame(flat(sent)).fields == {"a?": "?"}

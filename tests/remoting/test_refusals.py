@@ -8,7 +8,7 @@ import pytest
 from tests.broker.brokers import Talk, running
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.refusals import KINDS_MAX, LOG_INTERVAL_S, Refusals
 
 
@@ -26,7 +26,9 @@ class Clock:
 
 def refuse(refusals: Refusals, request: int, code: int, times: int = 1) -> None:
     for _ in range(times):
-        refusals.note("10.0.0.1:5", Command(request, {}), Command(code, {}, remark="why"))
+        refusals.note(
+            "10.0.0.1:5", RemotingCommand(request, {}), RemotingCommand(code, {}, remark="why")
+        )
 
 
 def test_the_first_rejection_is_logged_at_once_then_counts(

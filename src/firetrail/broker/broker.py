@@ -24,7 +24,7 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import Server, ServerLimits
+from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import StoreConfig
@@ -100,7 +100,7 @@ class Broker:
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or ServerLimits()
-        self._server = Server(self._handlers, self._limits, on_closed=self._closed)
+        self._server = RemotingServer(self._handlers, self._limits, on_closed=self._closed)
         self._name_server = (
             NameServer(name_server, self._system) if name_server is not None else None
         )

@@ -19,7 +19,7 @@ from firetrail.remoting.admin_bodies import (
 from firetrail.remoting.admin_headers import ConsumeDirectlyHeader, RunningInfoHeader
 from firetrail.remoting.bodies import ConsumeType, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader
@@ -59,21 +59,21 @@ class CallbackHandlers:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume,
         }
 
-    def changed(self, connection: Connection, request: Command) -> None:
+    def changed(self, connection: Connection, request: RemotingCommand) -> None:
         """Notify the consumer that members have joined or left."""
         if GroupHeader.decode(request.fields).consumer_group == self._consumer.group:
             self._consumer.notice_change()
 
-    async def reset(self, connection: Connection, request: Command) -> None:
+    async def reset(self, connection: Connection, request: RemotingCommand) -> None:
         """Continue at the offsets in the request."""
         await self._consumer.go_on_at(_offsets(request.content))
 
-    def status(self, connection: Connection, request: Command) -> Command:
+    def status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the offset of each assigned queue."""
         table = {queue: taken.offset for queue, taken in self._consumer.assigned.items()}
         return request.answer(body=ConsumerStatus(message_queue_table=table).encode())
 
-    def running_info(self, connection: Connection, request: Command) -> Command:
+    def running_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the state of the consumer and its queues."""
         self._check_group(RunningInfoHeader.decode(request.fields).consumer_group)
         queues = {
@@ -92,7 +92,7 @@ class CallbackHandlers:
         )
         return request.answer(body=info.encode())
 
-    async def consume(self, connection: Connection, request: Command) -> Command:
+    async def consume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Consume the message in the request at once, and return the outcome."""
         header = ConsumeDirectlyHeader.decode(request.fields)
         self._check_group(header.consumer_group)

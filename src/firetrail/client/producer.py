@@ -60,7 +60,7 @@ from firetrail.format.record import decode_received
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.client import is_cancelled
 from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CheckTransactionHeader, PushReplyHeader
@@ -378,7 +378,7 @@ class Producer(ClusterClient):
         draft = draft_of(Message(topic, body), self._ids, queue, about)
         return await self._send(draft, queue, None, RequestCode.SEND_REPLY_MESSAGE_V2)
 
-    def _accept_reply(self, connection: Connection, request: Command) -> Command:
+    def _accept_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Accept a reply that a broker pushes; drop it if the request has timed out."""
         header = PushReplyHeader.decode(request.fields)
         properties = decode_properties((header.properties or "").encode())
@@ -428,7 +428,7 @@ class Producer(ClusterClient):
             await asyncio.shield(self._session.spawn(ending))
         return result
 
-    async def _answer_check(self, connection: Connection, request: Command) -> None:
+    async def _answer_check(self, connection: Connection, request: RemotingCommand) -> None:
         """Answer a broker that asks for the outcome of a transaction."""
         header = CheckTransactionHeader.decode(request.fields)
         record = decode_received(request.content)
@@ -443,5 +443,5 @@ class Producer(ClusterClient):
                 _log.warning("%s: check was cancelled; the broker asks again later", self.group)
         end = checked_header(self.group, header, record.topic, outcome)
         connection.tell(
-            Command(RequestCode.END_TRANSACTION, end.encode(), language=Language.PYTHON)
+            RemotingCommand(RequestCode.END_TRANSACTION, end.encode(), language=Language.PYTHON)
         )

@@ -17,7 +17,7 @@ from firetrail.client.session import Session
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 LOCK_LIFETIME_S = 30.0
 """A lock is valid for this long after it was granted or renewed."""
@@ -140,7 +140,7 @@ class QueueLocks:
 
     async def _ask(
         self, broker: str, code: RequestCode, queues: list[MessageQueue]
-    ) -> Command | None:
+    ) -> RemotingCommand | None:
         """Return the answer of a broker; if the request fails, log the error and return None."""
         body = LockBody(self._group, self._session.client_id, queues).encode()
         try:

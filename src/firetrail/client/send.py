@@ -21,7 +21,7 @@ from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
 from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
 from firetrail.system import SYSTEM
@@ -175,7 +175,9 @@ def check_frame(code: RequestCode, header: SendHeaderV2, body: bytes) -> None:
     """
     if len(body) <= FRAME_MAX - HEADER_MAX:
         return
-    request = Command(code, header.encode(), body, opaque=INT32_MAX, language=Language.PYTHON)
+    request = RemotingCommand(
+        code, header.encode(), body, opaque=INT32_MAX, language=Language.PYTHON
+    )
     size = sum(map(len, encode_frame(request)))
     if size > FRAME_MAX:
         what = f"a request of {size} bytes; brokers read at most {FRAME_MAX}, so send it in parts"
@@ -231,7 +233,7 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
     return OutgoingMessage(topic, "", properties, item.body, item.flag, sys_flag, False)
 
 
-def result_of(draft: OutgoingMessage, queue: MessageQueue, response: Command) -> SendResult:
+def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
     """Return the result of a send; raise RequestError if the broker did not store the message."""
     status = _STATUSES.get(ResponseCode(response.code)) if response.code in _KNOWN else None
     if status is None:

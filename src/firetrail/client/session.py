@@ -26,10 +26,10 @@ from firetrail.remoting.bodies import (
     HeartbeatData,
     TopicRouteData,
 )
-from firetrail.remoting.client import REQUEST_S, Client
+from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Body as Bytes
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
@@ -110,8 +110,8 @@ class Session:
         self._state = _State.OPEN
         return self
 
-    def _new_client(self) -> Client:
-        return Client(self._handlers, on_closed=self._lost, on_opened=self._connected)
+    def _new_client(self) -> RemotingClient:
+        return RemotingClient(self._handlers, on_closed=self._lost, on_opened=self._connected)
 
     def renew(self) -> None:
         """Allow a closed session to be opened again."""
@@ -166,7 +166,7 @@ class Session:
         header: Header | None = None,
         body: Bytes = b"",
         timeout_s: float = REQUEST_S,
-    ) -> Command:
+    ) -> RemotingCommand:
         """Return the response of a broker; raise RequestError if it is not a success."""
         response = await self.request(address, code, header, body, timeout_s)
         if response.code != ResponseCode.SUCCESS:
@@ -180,7 +180,7 @@ class Session:
         header: Header | None = None,
         body: Bytes = b"",
         timeout_s: float = REQUEST_S,
-    ) -> Command:
+    ) -> RemotingCommand:
         """Return the response of a broker, whatever its code."""
         self._check_connected()
         try:
@@ -206,7 +206,7 @@ class Session:
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: Bytes = b""
-    ) -> Command:
+    ) -> RemotingCommand:
         """Return the response of the first name server that answers."""
         for attempt in range(len(self.name_servers)):
             try:
@@ -434,6 +434,6 @@ class Session:
             _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
 
-def _command(code: int, header: Header | None, body: Bytes) -> Command:
+def _command(code: int, header: Header | None, body: Bytes) -> RemotingCommand:
     fields = header.encode() if header is not None else {}
-    return Command(code, fields, body, language=Language.PYTHON)
+    return RemotingCommand(code, fields, body, language=Language.PYTHON)

@@ -24,7 +24,7 @@ from firetrail.remoting.bodies import (
     TopicRouteData,
 )
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
 from firetrail.remoting.route_headers import (
@@ -142,7 +142,7 @@ class TopicAdmin(ClusterClient):
         header: Header | None = None,
         body: bytes = b"",
         addresses: Iterable[str] | None = None,
-    ) -> list[Command]:
+    ) -> list[RemotingCommand]:
         """Send a request to all masters, or to the addresses; raise the first failure."""
         targets = (await self.masters()).values() if addresses is None else addresses
         asked = (self._session.ask(address, code, header, body) for address in targets)
@@ -150,7 +150,7 @@ class TopicAdmin(ClusterClient):
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in answers if isinstance(answer, Command)]
+        return [answer for answer in answers if isinstance(answer, RemotingCommand)]
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -301,7 +301,9 @@ class TopicAdmin(ClusterClient):
         answers = await self._on_brokers_of(topic, code, TopicHeader(topic))
         return sorted({g for a in answers for g in GroupList.decode(a.content).group_list})
 
-    async def _on_brokers_of(self, topic: str, code: RequestCode, header: Header) -> list[Command]:
+    async def _on_brokers_of(
+        self, topic: str, code: RequestCode, header: Header
+    ) -> list[RemotingCommand]:
         route = await self.route(topic)
         addresses = [data.master for data in route.broker_datas if data.master]
         return await self._everywhere(code, header, addresses=addresses)

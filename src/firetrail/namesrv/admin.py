@@ -9,7 +9,7 @@ from firetrail.format.java_properties import parse_properties
 from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import KVTable, TopicList
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.route_headers import (
@@ -56,7 +56,7 @@ class AdminAnswers:
 
     # -- the key-value store ------------------------------------------------------------------
 
-    async def put_kv(self, connection: Connection, request: Command) -> Command:
+    async def put_kv(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Set a value."""
         header = KVHeader.decode(request.fields)
         if header.value is None:
@@ -64,7 +64,7 @@ class AdminAnswers:
         await self._kv.put(header.namespace, header.key, header.value)
         return request.answer()
 
-    def get_kv(self, connection: Connection, request: Command) -> Command:
+    def get_kv(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return a value."""
         header = KVHeader.decode(request.fields)
         value = self._kv.get(header.namespace, header.key)
@@ -73,13 +73,13 @@ class AdminAnswers:
             raise RequestError(ResponseCode.QUERY_NOT_FOUND, detail)
         return request.answer(fields=ValueResponse(value).encode())
 
-    async def delete_kv(self, connection: Connection, request: Command) -> Command:
+    async def delete_kv(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a value."""
         header = KVHeader.decode(request.fields)
         await self._kv.delete(header.namespace, header.key)
         return request.answer()
 
-    def list_kv(self, connection: Connection, request: Command) -> Command:
+    def list_kv(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return all values of a namespace."""
         header = NamespaceHeader.decode(request.fields)
         table = self._kv.namespace(header.namespace)
@@ -90,36 +90,36 @@ class AdminAnswers:
 
     # -- topics -------------------------------------------------------------------------------
 
-    def wipe_write(self, connection: Connection, request: Command) -> Command:
+    def wipe_write(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove the write permission of a broker; return how many topics it has."""
         name = BrokerNameHeader.decode(request.fields).broker_name
         count = self._routes.set_writable(name, False)
         return request.answer(fields=WipedResponse(count).encode())
 
-    def add_write(self, connection: Connection, request: Command) -> Command:
+    def add_write(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Give a broker its write permission back; return how many topics it has."""
         name = BrokerNameHeader.decode(request.fields).broker_name
         count = self._routes.set_writable(name, True)
         return request.answer(fields=AddedResponse(count).encode())
 
-    def all_topics(self, connection: Connection, request: Command) -> Command:
+    def all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the names of all topics."""
         if not self._state.config.all_topic_list:
             detail = "enableAllTopicList is false: this name server does not list all topics"
             raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
         return _topics(request, self._routes.topics())
 
-    def delete_topic(self, connection: Connection, request: Command) -> Command:
+    def delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Delete the route of a topic. The administrator asks the brokers to delete the topic."""
         header = DeleteRouteHeader.decode(request.fields)
         self._routes.delete_topic(header.topic, header.cluster_name or None)
         return request.answer()
 
-    def cluster_topics(self, connection: Connection, request: Command) -> Command:
+    def cluster_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the topics of a cluster."""
         return _topics(request, self._routes.topics(ClusterHeader.decode(request.fields).cluster))
 
-    def system_topics(self, connection: Connection, request: Command) -> Command:
+    def system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the names of clusters and brokers, which are topics too, and a broker address."""
         clusters = self._routes.clusters()
         names = [
@@ -132,16 +132,16 @@ class AdminAnswers:
         )
         return request.answer(body=TopicList(names, next(addresses, None)).encode())
 
-    def unit_topics(self, connection: Connection, request: Command) -> Command:
+    def unit_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the topics of a unit."""
         return _topics(request, self._routes.topics_with(lambda flag: bool(flag & UNIT)))
 
-    def unit_subscribed(self, connection: Connection, request: Command) -> Command:
+    def unit_subscribed(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the topics that consumers of a unit have subscribed to."""
         wanted = self._routes.topics_with(lambda flag: bool(flag & UNIT_SUBSCRIBED))
         return _topics(request, wanted)
 
-    def subscribed_only(self, connection: Connection, request: Command) -> Command:
+    def subscribed_only(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the subscribed topics that do not belong to a unit."""
         wanted = self._routes.topics_with(
             lambda flag: flag & (UNIT | UNIT_SUBSCRIBED) == UNIT_SUBSCRIBED
@@ -150,7 +150,7 @@ class AdminAnswers:
 
     # -- the name server's own settings -------------------------------------------------------
 
-    def update_config(self, connection: Connection, request: Command) -> Command:
+    def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Change settings that may be changed at run time."""
         text = request.content.decode("utf-8", "replace")
         try:
@@ -159,10 +159,10 @@ class AdminAnswers:
             raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from None
         return request.answer()
 
-    def get_config(self, connection: Connection, request: Command) -> Command:
+    def get_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return all settings."""
         return request.answer(body=self._state.config.to_properties().encode())
 
 
-def _topics(request: Command, names: list[str]) -> Command:
+def _topics(request: RemotingCommand, names: list[str]) -> RemotingCommand:
     return request.answer(body=TopicList(names).encode())

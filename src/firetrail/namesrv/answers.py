@@ -17,7 +17,7 @@ from firetrail.remoting.bodies import (
     TopicRouteData,
 )
 from firetrail.remoting.codes import RequestCode, ResponseCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
@@ -54,7 +54,7 @@ class RouteAnswers:
 
     # -- from brokers -------------------------------------------------------------------------
 
-    def register(self, connection: Connection, request: Command) -> Command:
+    def register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Register a broker with its topics; tell a follower the address of its master."""
         header = RegisterBrokerHeader.decode(request.fields)
         raw = request.content
@@ -97,13 +97,13 @@ class RouteAnswers:
         table = self._kv.namespace(ORDER_TOPICS)
         return KVTable(table).encode() if table and self._state.config.return_order_topics else b""
 
-    def unregister(self, connection: Connection, request: Command) -> Command:
+    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a broker that stops."""
         header = RegisterBrokerHeader.decode(request.fields)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
         return request.answer()
 
-    def query_version(self, connection: Connection, request: Command) -> Command:
+    def query_version(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a broker whether it has to register its topics again. Counts as a heartbeat."""
         header = RegisterBrokerHeader.decode(request.fields)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.content))
@@ -114,13 +114,13 @@ class RouteAnswers:
             fields=DataVersionResponse(changed).encode(), body=known.encode() if known else b""
         )
 
-    def heartbeat(self, connection: Connection, request: Command) -> Command:
+    def heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive."""
         header = BrokerHeartbeatHeader.decode(request.fields)
         self._routes.heard_of(header.broker_addr, self._monotonic())
         return request.answer()
 
-    def register_topic(self, connection: Connection, request: Command) -> Command:
+    def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Add one topic of a registered broker."""
         header = TopicHeader.decode(request.fields)
         self._routes.add_topic(header.topic, TopicRouteData.decode(request.content).queue_datas)
@@ -128,7 +128,7 @@ class RouteAnswers:
 
     # -- from clients -------------------------------------------------------------------------
 
-    def route(self, connection: Connection, request: Command) -> Command:
+    def route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return where the queues of a topic are."""
         header = TopicHeader.decode(request.fields)
         route = self._routes.route(header.topic)
@@ -150,12 +150,12 @@ class RouteAnswers:
             return ""
         return f" (the name server started {age:.0f} s ago, and brokers may still register)"
 
-    def clusters(self, connection: Connection, request: Command) -> Command:
+    def clusters(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return all brokers by cluster."""
         body = self._routes.clusters().encode(standard=takes_plain_json(request))
         return request.answer(body=body)
 
-    def members(self, connection: Connection, request: Command) -> Command:
+    def members(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the brokers of one name."""
         header = BrokerGroupHeader.decode(request.fields)
         data = self._routes.broker(header.broker_name)
@@ -165,6 +165,6 @@ class RouteAnswers:
         return request.answer(body=body)
 
 
-def takes_plain_json(request: Command) -> bool:
+def takes_plain_json(request: RemotingCommand) -> bool:
     """Whether the peer accepts integer keys in quotes; older versions need them without."""
     return request.version >= Version.V4_9_4

@@ -16,7 +16,7 @@ from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import Server
+from firetrail.remoting.server import RemotingServer
 from firetrail.system import SYSTEM, System
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class NameServer:
             **RouteAnswers(self._state).handlers,
             **AdminAnswers(self._state).handlers,
         }
-        self._server = Server(self.handlers, on_closed=self.disconnected)
+        self._server = RemotingServer(self.handlers, on_closed=self.disconnected)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> int:

@@ -20,7 +20,7 @@ from struct import error as StructError
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 _HEAD = Struct(">hBhiii")
 _INT = Struct(">i")
@@ -28,7 +28,7 @@ _SHORT = Struct(">h")
 _unpack_int = _INT.unpack_from
 
 
-def decode(header: bytes, body: bytes) -> Command:
+def decode(header: bytes, body: bytes) -> RemotingCommand:
     """Decode a command from its header and body."""
     if len(header) < _HEAD.size + _INT.size:
         raise ProtocolError(f"a binary header of {len(header)} bytes is cut off")
@@ -42,7 +42,9 @@ def decode(header: bytes, body: bytes) -> Command:
     at = remark_end + _INT.size
     end = _end(header, at, fields_size, "the fields")
     fields = _fields(header, at, end)
-    return Command(code, fields, body, remark, opaque, flag, language, version, Serialize.ROCKETMQ)
+    return RemotingCommand(
+        code, fields, body, remark, opaque, flag, language, version, Serialize.ROCKETMQ
+    )
 
 
 def _fields(header: bytes, at: int, end: int) -> dict[str, str]:
@@ -77,7 +79,7 @@ def _text(raw: bytes, what: str) -> str:
         raise ProtocolError(f"{what} in the header is not UTF-8: {error.reason}") from None
 
 
-def encode(command: Command) -> bytes:
+def encode(command: RemotingCommand) -> bytes:
     """Encode the header of a command; raise ProtocolError if it has no binary form."""
     remark = (command.remark or "").encode("utf-8", "replace")
     parts = []

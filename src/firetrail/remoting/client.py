@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Handler, answer_to, outcome_of
@@ -49,7 +49,7 @@ def _closed(address: str) -> ConnectionError:
     return ConnectionError(f"{address}: the client was closed")
 
 
-class Client:
+class RemotingClient:
     """Sends requests to peers by their address, and answers the requests of peers."""
 
     def __init__(
@@ -74,20 +74,22 @@ class Client:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def request(
-        self, address: str, command: Command, timeout_s: float = REQUEST_S
-    ) -> Command:
+        self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
+    ) -> RemotingCommand:
         """Return the response of a peer, whatever its code; raise OSError if there is none."""
         connection = await self.connect(address)
         return await connection.request(command, timeout_s)
 
-    async def ask(self, address: str, command: Command, timeout_s: float = REQUEST_S) -> Command:
+    async def ask(
+        self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
+    ) -> RemotingCommand:
         """Return the response of a peer; raise RequestError if it is not a success."""
         response = await self.request(address, command, timeout_s)
         if response.code != ResponseCode.SUCCESS:
             raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
         return response
 
-    async def tell(self, address: str, command: Command) -> None:
+    async def tell(self, address: str, command: RemotingCommand) -> None:
         """Send a one-way request."""
         (await self.connect(address)).tell(command)
 
@@ -152,16 +154,16 @@ class Client:
                 if self._on_closed is not None and not self._is_closed:
                     self._on_closed(address)
 
-    def received(self, connection: Connection, requests: Sequence[Command]) -> None:
+    def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Answer the requests of a peer."""
         for request in requests:
             task = asyncio.ensure_future(self._answer(connection, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, connection: Connection, request: Command) -> None:
+    async def _answer(self, connection: Connection, request: RemotingCommand) -> None:
         answer = answer_to(self._handlers, connection, request)
-        if answer is not None and not isinstance(answer, Command):
+        if answer is not None and not isinstance(answer, RemotingCommand):
             answer = await outcome_of(request, answer)
         if answer is not None:
             connection.reply(request, answer)

@@ -19,7 +19,7 @@ Body = bytes | memoryview | Sequence[bytes | memoryview]
 
 
 @dataclass(slots=True)
-class Command:
+class RemotingCommand:
     """A request or a response."""
 
     code: int
@@ -54,9 +54,9 @@ class Command:
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,
         body: Body = b"",
-    ) -> Command:
+    ) -> RemotingCommand:
         """Return a response to this request, with its number and its header encoding."""
-        return Command(
+        return RemotingCommand(
             code,
             fields if fields is not None else {},
             body,

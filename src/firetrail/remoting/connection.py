@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import CommandFlag, request_name
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 
 WRITE_HIGH = 4 << 20
@@ -29,7 +29,7 @@ class Owner(Protocol):
     def opened(self, connection: Connection) -> None:
         """Handle a new connection, which can be used from now on."""
 
-    def received(self, connection: Connection, requests: Sequence[Command]) -> None:
+    def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Handle requests of the peer; those that arrived together are passed together."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._numbers = count(1)
-        self._pending: dict[int, asyncio.Future[Command]] = {}  # requests by number
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}  # requests by number
         self._out: list[bytes | memoryview] = []
         self._holds: set[str] = set()  # the reasons why reading is paused
         self.peer = ""
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
     # -- called by the owner ------------------------------------------------------------------
 
-    def send(self, command: Command) -> None:
+    def send(self, command: RemotingCommand) -> None:
         """Send a command; raise ProtocolError if it cannot be encoded."""
         if self.is_closed:
             return
@@ -122,12 +122,12 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._write)
         self._out += encode_frame(command)
 
-    def reply(self, request: Command, response: Command) -> None:
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send the response, unless the request is one-way."""
         if not request.is_one_way:
             self.send(response)
 
-    async def request(self, command: Command, timeout_s: float) -> Command:
+    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send a request and return the response.
 
         Raises TimeoutError without a response in time, and ConnectionError if the connection ends.
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         if self.is_closed:
             raise ConnectionResetError(f"{self.peer}: the connection is closed")
         command.opaque = opaque = next(self._numbers)
-        future: asyncio.Future[Command] = self._loop.create_future()
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         self._pending[opaque] = future
         try:
             self.send(command)
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._pending.pop(opaque, None)
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request."""
         command.opaque = next(self._numbers)
         command.flag |= CommandFlag.ONE_WAY
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             out, self._out = self._out, []
             self._transport.writelines(out)
 
-    def _settle(self, response: Command) -> None:
+    def _settle(self, response: RemotingCommand) -> None:
         future = self._pending.get(response.opaque)
         if future is not None and not future.done():  # otherwise the request has timed out
             future.set_result(response)

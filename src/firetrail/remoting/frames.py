@@ -20,7 +20,7 @@ from struct import Struct
 from firetrail.errors import ProtocolError
 from firetrail.remoting import binary_header, json_header
 from firetrail.remoting.codes import Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.kernels.wire import cut_frames
 
 FRAME_MAX = 16 << 20
@@ -59,7 +59,7 @@ class FrameReader:
         """The number of buffered bytes of an incomplete frame."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> Iterator[Command]:
+    def feed(self, data: bytes) -> Iterator[RemotingCommand]:
         """Yield the commands that ``data`` completes, in order. The caller must exhaust it."""
         if self._rest:
             self._rest += data
@@ -95,7 +95,7 @@ class FrameReader:
             )
 
 
-def decode_frame(frame: bytes | memoryview) -> Command:
+def decode_frame(frame: bytes | memoryview) -> RemotingCommand:
     """Decode one complete frame, including its length field."""
     if len(frame) < _PREFIX.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes is cut off")
@@ -104,7 +104,7 @@ def decode_frame(frame: bytes | memoryview) -> Command:
     return _decode(mark >> 24, bytes(frame[_PREFIX.size : header_end]), bytes(frame[header_end:]))
 
 
-def _decode(mark: int, header: bytes, body: bytes) -> Command:
+def _decode(mark: int, header: bytes, body: bytes) -> RemotingCommand:
     if mark == Serialize.JSON:
         return json_header.decode(header, body)
     if mark == Serialize.ROCKETMQ:
@@ -112,7 +112,7 @@ def _decode(mark: int, header: bytes, body: bytes) -> Command:
     raise ProtocolError(f"a header of unknown type {mark}; expected 0 (JSON) or 1 (binary)")
 
 
-def encode_frame(command: Command) -> list[bytes | memoryview]:
+def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
     """Return the pieces of a frame, to be written in this order.
 
     Raises ProtocolError if the command cannot be encoded.

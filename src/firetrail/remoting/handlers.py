@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.codes import ResponseCode, request_name
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
-Answer = Command | None | Awaitable[Command | None]
-Handler = Callable[[Connection, Command], Answer]
+Answer = RemotingCommand | None | Awaitable[RemotingCommand | None]
+Handler = Callable[[Connection, RemotingCommand], Answer]
 """Handles a request: returns the response, or None if there is none or the handler sends it itself.
 An awaitable runs concurrently with other requests. A RequestError becomes a response with its
 code."""
@@ -19,7 +19,9 @@ code."""
 _log = logging.getLogger(__name__)
 
 
-def answer_to(handlers: Mapping[int, Handler], connection: Connection, request: Command) -> Answer:
+def answer_to(
+    handlers: Mapping[int, Handler], connection: Connection, request: RemotingCommand
+) -> Answer:
     """Call the handler for the code of the request, and return its answer."""
     handler = handlers.get(request.code)
     if handler is None:
@@ -31,7 +33,9 @@ def answer_to(handlers: Mapping[int, Handler], connection: Connection, request: 
         return failure(request, error)
 
 
-async def outcome_of(request: Command, answer: Awaitable[Command | None]) -> Command | None:
+async def outcome_of(
+    request: RemotingCommand, answer: Awaitable[RemotingCommand | None]
+) -> RemotingCommand | None:
     """Await the answer of a handler; a failure becomes an error response."""
     try:
         return await answer
@@ -39,7 +43,7 @@ async def outcome_of(request: Command, answer: Awaitable[Command | None]) -> Com
         return failure(request, error)
 
 
-def failure(request: Command, error: Exception) -> Command:
+def failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
     """Return the response to a request that failed; unexpected errors are logged, too."""
     if isinstance(error, RequestError):
         return request.answer(error.code, error.remark)

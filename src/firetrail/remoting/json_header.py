@@ -19,7 +19,7 @@ from typing import Any
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import Language, Serialize
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.kernels.wire import COMPILED, JsonWriter, read_json_header
 
 _LANGUAGES = {language.name: language.value for language in Language}
@@ -29,16 +29,16 @@ _WRITER = JsonWriter()
 _OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
 
 
-def decode(header: bytes, body: bytes) -> Command:
+def decode(header: bytes, body: bytes) -> RemotingCommand:
     """Decode a command from its header and body."""
     if COMPILED:
         members = read_json_header(header, body, _LANGUAGES, Serialize.JSON)
         if members is not None:
-            return Command(*members)
+            return RemotingCommand(*members)
     return decode_carefully(header, body)
 
 
-def decode_carefully(header: bytes, body: bytes) -> Command:
+def decode_carefully(header: bytes, body: bytes) -> RemotingCommand:
     """Decode any JSON header without the kernel, with error messages for invalid ones."""
     try:
         members = _LOADS(header)
@@ -53,7 +53,7 @@ def decode_carefully(header: bytes, body: bytes) -> Command:
     remark = members.get("remark")
     if remark is not None and not isinstance(remark, str):
         raise ProtocolError("the remark is not text")
-    return Command(
+    return RemotingCommand(
         _integer(members, "code"),
         {
             name: value if type(value) is str else _text(name, value)
@@ -70,7 +70,7 @@ def decode_carefully(header: bytes, body: bytes) -> Command:
     )
 
 
-def encode_frame(command: Command, body_size: int) -> bytes | None:
+def encode_frame(command: RemotingCommand, body_size: int) -> bytes | None:
     """Encode a frame up to its body; return None if only :func:`encode` can encode the header."""
     if not COMPILED:
         return None
@@ -86,7 +86,7 @@ def encode_frame(command: Command, body_size: int) -> bytes | None:
     )
 
 
-def encode(command: Command) -> bytes:
+def encode(command: RemotingCommand) -> bytes:
     """Encode the header of a command."""
     members: dict[str, Any] = {"code": int(command.code)}
     if command.fields:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 LOG_INTERVAL_S = 60.0
 """Interval between two lines about the same kind."""
@@ -55,7 +55,7 @@ class Refusals:
         self._now = now
         self._kinds: dict[tuple[int, int], _Kind] = {}
 
-    def note(self, peer: str, request: Command, response: Command) -> None:
+    def note(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Count a request that was answered with a code other than success."""
         if response.code in _ORDINARY:
             return

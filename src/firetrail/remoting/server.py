@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
@@ -72,7 +72,7 @@ class ServerLimits:
     """Limits for the size of a frame."""
 
 
-class Server:
+class RemotingServer:
     """Accepts connections, and answers their requests with handlers."""
 
     def __init__(
@@ -88,8 +88,8 @@ class Server:
         self._on_closed = on_closed
         self._listeners: list[asyncio.Server] = []
         self.connections: set[Connection] = set()
-        self._urgent: deque[tuple[Connection, Command]] = deque()
-        self._ordinary: deque[tuple[Connection, Command]] = deque()
+        self._urgent: deque[tuple[Connection, RemotingCommand]] = deque()
+        self._ordinary: deque[tuple[Connection, RemotingCommand]] = deque()
         self._is_scheduled = False
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
@@ -164,7 +164,7 @@ class Server:
             if self._on_closed is not None:
                 self._on_closed(connection)
 
-    def received(self, connection: Connection, requests: Sequence[Command]) -> None:
+    def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Queue the requests."""
         for request in requests:
             queue = self._urgent if request.code in URGENT else self._ordinary
@@ -226,14 +226,14 @@ class Server:
         if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
             connection.release(_QUEUE_FULL)
 
-    def _handle(self, connection: Connection, request: Command) -> None:
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         code = request.code
         answer: Answer
         if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             answer = request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
         else:
             answer = answer_to(self._handlers, connection, request)
-        if answer is None or isinstance(answer, Command):
+        if answer is None or isinstance(answer, RemotingCommand):
             self._finish(connection, request, answer)
         else:
             self._running[code] += 1
@@ -242,16 +242,21 @@ class Server:
             task.add_done_callback(self._tasks.discard)
 
     async def _await(
-        self, connection: Connection, request: Command, answer: Awaitable[Command | None]
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: Awaitable[RemotingCommand | None],
     ) -> None:
-        response: Command | None = None
+        response: RemotingCommand | None = None
         try:
             response = await outcome_of(request, answer)
         finally:
             self._running[request.code] -= 1
             self._finish(connection, request, response)
 
-    def _finish(self, connection: Connection, request: Command, response: Command | None) -> None:
+    def _finish(
+        self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
+    ) -> None:
         if response is not None and response.code:
             self._refusals.note(connection.peer, request, response)
         if response is not None and not request.is_one_way:

@@ -17,7 +17,7 @@ from firetrail.remoting.bodies import (
     RequestMode,
     TopicConfig,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import RequestModeBody
 
@@ -45,8 +45,8 @@ def ids(assigned: list[tuple[int, RequestMode]] | None) -> list[int]:
     return [queue_id for queue_id, _ in assigned]
 
 
-async def join(talk: Talk, *names: str) -> list[Client]:
-    clients = [Client() for _ in names]
+async def join(talk: Talk, *names: str) -> list[RemotingClient]:
+    clients = [RemotingClient() for _ in names]
     for name, client in zip(names, clients, strict=True):
         await talk.beat("CG", name, {"T1": "*"}, client)
     return clients
@@ -135,5 +135,5 @@ def test_brokers_of_a_cluster_return_the_same_assignment() -> None:
         for client in clients.values():
             await client.close()
 
-    clients = {"a": Client(), "b": Client()}
+    clients = {"a": RemotingClient(), "b": RemotingClient()}
     running(test)

@@ -13,7 +13,7 @@ from firetrail.broker.admin.config import CHANGEABLE
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig, load_entries
 from firetrail.format.java_properties import parse_properties
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 EXPLOIT = "filterServerNums=1\nrocketmqHome=-c sh -c id"
@@ -37,7 +37,7 @@ def with_conf(test: Callable[[Talk], Awaitable[None]], folder: Path, conf: Path)
         loaded = load_entries(parse_properties(conf.read_text()))
         store = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
         broker = Broker(folder / "store", loaded.broker, store, conf=conf)
-        client = Client()
+        client = RemotingClient()
         await broker.start()
         try:
             await test(Talk(broker, client))

@@ -20,9 +20,9 @@ from firetrail.remoting.admin_bodies import (
 from firetrail.remoting.bodies import (
     MessageModel,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Language, PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
 
@@ -76,18 +76,18 @@ class TestResets:
         running(test)
 
     def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
-        told: list[Command] = []
+        told: list[RemotingCommand] = []
 
-        def take(connection: Connection, request: Command) -> None:
+        def take(connection: Connection, request: RemotingCommand) -> None:
             told.append(request)
 
         async def test(talk: Talk) -> None:
             await sent(talk, 1)
             await talk.beat("CG", "java", {"T1": "*"})
             await self.reset(talk)
-            other = Client({RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
+            other = RemotingClient({RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
             body = b'{"clientID":"go","consumerDataSet":[{"groupName":"CG"}]}'
-            beat = Command(RequestCode.HEART_BEAT, {}, body, language=Language.GO)
+            beat = RemotingCommand(RequestCode.HEART_BEAT, {}, body, language=Language.GO)
             await other.request(talk.broker.address, beat)
             await self.reset(talk)
             while len(told) < 3:
@@ -105,7 +105,7 @@ class TestResets:
     def test_the_next_pull_announces_a_reset(self) -> None:
         """As in RocketMQ 5.3, nothing is pushed to consumers, however often offsets are reset."""
 
-        def take(connection: Connection, request: Command) -> None:
+        def take(connection: Connection, request: RemotingCommand) -> None:
             pytest.fail("the consumer was told")
 
         async def test(talk: Talk) -> None:
@@ -194,7 +194,7 @@ class TestResets:
     def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
         told = asyncio.Event()
 
-        def take(connection: Connection, request: Command) -> None:
+        def take(connection: Connection, request: RemotingCommand) -> None:
             told.set()
 
         async def test(talk: Talk) -> None:
@@ -230,10 +230,10 @@ def test_offsets_are_not_cloned_to_a_missing_group() -> None:
 
 
 def test_requests_are_forwarded_to_a_consumer() -> None:
-    def info(connection: Connection, request: Command) -> Command:
+    def info(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=ConsumerRunningInfo({"PROP": "x"}).encode())
 
-    def consume(connection: Connection, request: Command) -> Command:
+    def consume(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         assert [record.body for record in records(request.content)] == [b"0"]
         return request.answer(body=DirectlyConsumed("CR_SUCCESS").encode())
 
@@ -263,15 +263,15 @@ def test_requests_are_forwarded_to_a_consumer() -> None:
 def test_a_consumer_that_leaves_instead_of_answering(
     code: RequestCode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[Command] = []
+    asked: list[RemotingCommand] = []
 
-    def leave(connection: Connection, request: Command) -> None:
+    def leave(connection: Connection, request: RemotingCommand) -> None:
         asked.append(request)
         connection.abort()
 
     async def test(talk: Talk) -> None:
         (stored,) = await sent(talk, 1)
-        consumer = Client({code: leave})
+        consumer = RemotingClient({code: leave})
         await talk.beat("CG", "c1", client=consumer)
         secrets = {"AccessKey": "admin", "Signature": "signed", "SecurityToken": "token"}
         who = {"consumerGroup": "CG", "clientId": "c1", "msgId": stored.fields["msgId"]}

@@ -30,7 +30,7 @@ from firetrail.remoting.bodies import (
     TopicList,
 )
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 TOPIC: dict[str, Any] = {
     "topic": "T1",
@@ -49,7 +49,7 @@ async def commit(talk: Talk, offset: int, group: str = "CG") -> None:
     assert (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code == 0
 
 
-async def sent(talk: Talk, count: int) -> list[Command]:
+async def sent(talk: Talk, count: int) -> list[RemotingCommand]:
     answers = [await talk.send("T1", b"%d" % n) for n in range(count)]
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
     return answers

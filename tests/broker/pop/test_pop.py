@@ -12,7 +12,7 @@ from tests.broker.pops import ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.pop.pop import PopProcessor
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.receipts import ORDERED
@@ -186,7 +186,7 @@ class TestWaiting:
         async def test(talk: Talk) -> None:
             await fill(talk, "T1", b"0")
             await pop(talk)
-            other = Client()
+            other = RemotingClient()
             leaving = asyncio.create_task(ask_pop(Talk(talk.broker, other), pollTime=LONG))
             await asyncio.sleep(0.05)
             await other.close()

@@ -9,9 +9,9 @@ from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, ru
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 
 WAITING = SUSPEND | SUBSCRIPTION
 
@@ -27,7 +27,7 @@ async def send(talk: Talk, *tags: str) -> None:
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
 
 
-def place(answer: Command) -> tuple[int, int, int]:
+def place(answer: RemotingCommand) -> tuple[int, int, int]:
     """Return the next, smallest and largest offset."""
     return tuple(  # type: ignore[return-value]
         int(answer.fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset")
@@ -259,7 +259,7 @@ class TestWaiting:
     def test_waiting_pulls_of_closed_connections_are_dropped(self) -> None:
         async def test(talk: Talk) -> None:
             await send(talk, "A")
-            other = Client()
+            other = RemotingClient()
             leaving = Talk(talk.broker, other)
             pull = asyncio.create_task(leaving.pull("T1", 1, sysFlag=WAITING))
             await asyncio.sleep(0.05)

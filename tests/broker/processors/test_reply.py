@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.brokers import Talk, running
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
 REPLY = {"code": RequestCode.SEND_REPLY_MESSAGE_V2, "c": "DefaultCluster_REPLY_TOPIC"}
@@ -14,9 +14,9 @@ TO_P1 = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01p1\x02MSG_TYPE\x01reply\x02"
 
 
 def test_a_reply_is_pushed_and_stored() -> None:
-    pushed: list[Command] = []
+    pushed: list[RemotingCommand] = []
 
-    def take(connection: Connection, request: Command) -> Command:
+    def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         pushed.append(request)
         return request.answer()
 

@@ -13,7 +13,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.store.config import FlushMode
 
 V1 = {
@@ -93,7 +93,7 @@ class TestTopics:
             assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
             route = await talk.client.request(
                 talk.broker.namesrv,
-                Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}),
+                RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}),
             )
             assert route.code == 0
             assert talk.broker.address in route.content.decode()

@@ -15,9 +15,9 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
 CPP_HEARTBEAT = b"""{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":0,
@@ -36,9 +36,9 @@ class Notices:
 
     def __init__(self) -> None:
         self.groups: list[str] = []
-        self.client = Client({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._take})
+        self.client = RemotingClient({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._take})
 
-    def _take(self, connection: Connection, request: Command) -> None:
+    def _take(self, connection: Connection, request: RemotingCommand) -> None:
         self.groups.append(request.fields["consumerGroup"])
 
 
@@ -111,7 +111,7 @@ def test_a_client_that_unregisters_is_removed() -> None:
 
 def test_a_client_without_heartbeats_is_removed() -> None:
     async def test(talk: Talk) -> None:
-        silent = Client()
+        silent = RemotingClient()
         await talk.beat("CG", "c1", client=silent)
         await asyncio.sleep(0.15)
         await talk.beat("CG", "c2")
@@ -125,7 +125,7 @@ def test_a_client_without_heartbeats_is_removed() -> None:
 
 def test_two_connections_with_one_client_id_count_once() -> None:
     async def test(talk: Talk) -> None:
-        other = Client()
+        other = RemotingClient()
         await talk.beat("CG", "same")
         await talk.beat("CG", "same", client=other)
         assert await ids(talk) == ["same"]

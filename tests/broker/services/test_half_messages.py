@@ -22,7 +22,7 @@ from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.store.lifecycle.retention import HOUR_MS
 
@@ -31,9 +31,9 @@ class TestProducersThatAreAway:
     """Only checks that were sent are counted."""
 
     def test_half_messages_wait_for_a_producer(self, caplog: pytest.LogCaptureFixture) -> None:
-        asked: list[Command] = []
+        asked: list[RemotingCommand] = []
 
-        def take(connection: Connection, request: Command) -> None:
+        def take(connection: Connection, request: RemotingCommand) -> None:
             asked.append(request)
 
         async def test(talk: Talk) -> None:
@@ -93,7 +93,7 @@ class TestProducersThatAreAway:
     ) -> None:
         """A half message far back is stored again as the same transaction, uncounted."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 2)
-        kept: list[Command] = []
+        kept: list[RemotingCommand] = []
 
         async def before(talk: Talk) -> None:
             kept.append(await begin(talk))

@@ -24,14 +24,14 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.settings.table import Live
 
 
-async def route(talk: Talk, topic: str) -> Command:
-    command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+async def route(talk: Talk, topic: str) -> RemotingCommand:
+    command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     return await talk.client.request(talk.broker.namesrv, command)
 
 
@@ -92,16 +92,16 @@ def test_an_absent_name_server_does_not_delay_registration_with_others(
         assert await registering._register_all() == 0
         assert now == 3
 
-    monkeypatch.setattr(Client, "ask", absent)
+    monkeypatch.setattr(RemotingClient, "ask", absent)
     clock = SimpleNamespace(monotonic=lambda: now)
     system = SimpleNamespace(clock=clock)
     monkeypatch.setattr("firetrail.broker.services.registration.SYSTEM", system)
     asyncio.run(test())
 
 
-async def known(client: Client, namesrv: str, topic: str) -> Command:
+async def known(client: RemotingClient, namesrv: str, topic: str) -> RemotingCommand:
     """Return the route as soon as there is one."""
-    command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     while True:
         with suppress(OSError, TimeoutError):
             answer = await client.request(namesrv, replace(command))
@@ -121,7 +121,7 @@ def test_a_restarted_name_server_knows_topics_soon(
         namesrv = f"127.0.0.1:{port}"
         config = BrokerConfig(namesrv=namesrv, register_interval_ms=3_600_000)
         free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
-        broker, client = Broker(tmp_path, config, free), Client()
+        broker, client = Broker(tmp_path, config, free), RemotingClient()
         await broker.start()
         try:
             broker.topics.put([TopicConfig("T1", 2, 2, 6)])
@@ -145,7 +145,7 @@ def test_two_brokers_with_one_name_get_a_remark(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        server, client = NameServer(NameServerConfig(listen_port=0)), Client()
+        server, client = NameServer(NameServerConfig(listen_port=0)), RemotingClient()
         namesrv = f"127.0.0.1:{await server.start()}"
         config = BrokerConfig(namesrv=namesrv, register_interval_ms=100)
         free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
@@ -203,7 +203,7 @@ class _Namesrv:
         self.address = f"127.0.0.1:{await self.server.start()}"
         config = BrokerConfig(namesrv=self.address, register_interval_ms=3_600_000)
         free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
-        self.broker, self.client = Broker(self.folder, config, free), Client()
+        self.broker, self.client = Broker(self.folder, config, free), RemotingClient()
         await self.broker.start()
         self.told.clear()
         return Talk(self.broker, self.client)
@@ -214,7 +214,7 @@ class _Namesrv:
         await self.server.stop()
 
     async def route(self, topic: str) -> int:
-        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         return (await self.client.request(self.address, command)).code
 
 
@@ -279,15 +279,17 @@ def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
     async def test() -> None:
         namesrv = _Namesrv(tmp_path, monkeypatch)
         async with namesrv as talk:
-            ask, lost = Client.ask, []
+            ask, lost = RemotingClient.ask, []
 
-            async def lose(self: Client, address: str, command: Command, *others: Any) -> Command:
+            async def lose(
+                self: RemotingClient, address: str, command: RemotingCommand, *others: Any
+            ) -> RemotingCommand:
                 if command.code == RequestCode.REGISTER_BROKER and not lost:
                     lost.append(command)
                     raise TimeoutError
                 return await ask(self, address, command, *others)
 
-            monkeypatch.setattr(Client, "ask", lose)
+            monkeypatch.setattr(RemotingClient, "ask", lose)
             await talk.send("T1")
             await talk.send("T2")
             await known(namesrv.client, namesrv.address, "T1")

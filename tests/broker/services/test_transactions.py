@@ -29,7 +29,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
 
@@ -93,7 +93,7 @@ def test_an_end_without_a_half_message_is_refused() -> None:
 
 
 def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
-    kept: list[Command] = []
+    kept: list[RemotingCommand] = []
 
     async def before(talk: Talk) -> None:
         kept.append(await begin(talk))
@@ -141,7 +141,7 @@ def test_a_repeated_end_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
     """Both copies are one transaction: the older one must not be committed as a second message."""
-    kept: list[Command] = []
+    kept: list[RemotingCommand] = []
 
     async def before(talk: Talk) -> None:
         kept.append(await begin(talk))
@@ -174,7 +174,7 @@ def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
     """The broker once took the transaction for an ended one, and stored nothing."""
-    kept: list[Command] = []
+    kept: list[RemotingCommand] = []
     killed = tmp_path / "killed"
 
     async def before(talk: Talk) -> None:
@@ -238,9 +238,9 @@ class TestQuestions:
         assert "is damaged and given up" in caplog.text
 
     def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
-        asked: list[Command] = []
+        asked: list[RemotingCommand] = []
 
-        def take(connection: Connection, request: Command) -> None:
+        def take(connection: Connection, request: RemotingCommand) -> None:
             asked.append(request)
 
         async def test(talk: Talk) -> None:

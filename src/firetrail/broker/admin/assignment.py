@@ -27,7 +27,7 @@ from firetrail.remoting.bodies import (
     TopicRouteData,
 )
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
@@ -60,7 +60,7 @@ class AssignmentProcessor:
         """Save unsaved changes."""
         await self._saver.stop()
 
-    async def _set_mode(self, connection: Connection, request: Command) -> Command:
+    async def _set_mode(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         body = RequestModeBody.decode(request.content)
         if body.topic.startswith(RETRY_PREFIX):
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -71,7 +71,7 @@ class AssignmentProcessor:
         await self._saver.saved()
         return request.answer()
 
-    async def _query(self, connection: Connection, request: Command) -> Command:
+    async def _query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         body = QueryAssignmentBody.decode(request.content)
         set_here = self._modes.get(body.topic, {}).get(body.consumer_group)
         mode = set_here or RequestModeBody(body.topic, body.consumer_group)

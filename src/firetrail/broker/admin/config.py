@@ -21,7 +21,7 @@ from firetrail.format.java_properties import Entry, parse_properties, update_pro
 from firetrail.remoting.admin_headers import VersionResponse
 from firetrail.remoting.bodies import DataVersion
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.settings.conf_file import NO_KEY, did_you_mean, read_settings, why_unused
@@ -68,7 +68,7 @@ class ConfigProcessor:
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
         }
 
-    def _settings(self, connection: Connection, request: Command) -> Command:
+    def _settings(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return all settings under their keys in ``broker.conf``, one per line."""
         lines = []
         for settings, values in zip(_TABLES, (self._live.current, self._store.config), strict=True):
@@ -83,7 +83,7 @@ class ConfigProcessor:
             fields=VersionResponse(version).encode(), body="\n".join(lines).encode()
         )
 
-    async def _change(self, connection: Connection, request: Command) -> Command:
+    async def _change(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         try:
             entries = parse_properties(request.content.decode("utf-8", "replace"))
             async with self._lock:

@@ -23,7 +23,7 @@ from firetrail.remoting.admin_headers import (
 )
 from firetrail.remoting.bodies import MessageModel, MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import ResetOffsetHeader
@@ -59,13 +59,13 @@ class ConsumerProcessor:
 
     # -- offsets ------------------------------------------------------------------------------
 
-    async def _reset(self, connection: Connection, request: Command) -> Command:
+    async def _reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Reset the offsets of a group. They are saved before the answer, so a crash keeps them."""
         answer = self._reset_now(request)
         await self._offsets.saved()
         return answer
 
-    def _reset_now(self, request: Command) -> Command:
+    def _reset_now(self, request: RemotingCommand) -> RemotingCommand:
         header = ResetOffsetHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
         self._require_group(header.group)
@@ -128,7 +128,7 @@ class ConsumerProcessor:
         current = self._offsets.get(header.group, header.topic, queue_id)
         return target if header.is_force or current is None else min(target, current)
 
-    def _clone(self, connection: Connection, request: Command) -> Command:
+    def _clone(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = CloneOffsetHeader.decode(request.fields)
         self._require_group(header.dest_group)
         for topic, queues in self._offsets.of_group(header.src_group).items():
@@ -139,7 +139,7 @@ class ConsumerProcessor:
 
     # -- requests that consumers answer -------------------------------------------------------
 
-    async def _status(self, connection: Connection, request: Command) -> Command:
+    async def _status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumerStatusHeader.decode(request.fields)
         group = self._clients.consumers.get(header.group)
         if group is None:
@@ -151,7 +151,7 @@ class ConsumerProcessor:
         ]
         code, fields = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode()
         answers = await asyncio.gather(
-            *(_answer_of(client, Command(code, fields)) for client in clients)
+            *(_answer_of(client, RemotingCommand(code, fields)) for client in clients)
         )
         for answer in answers:
             if answer.code != ResponseCode.SUCCESS:
@@ -163,13 +163,17 @@ class ConsumerProcessor:
         }
         return request.answer(body=ConsumerStatus(consumer_table=table).encode())
 
-    async def _running_info(self, connection: Connection, request: Command) -> Command:
+    async def _running_info(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         header = RunningInfoHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id)
-        forwarded = Command(request.code, header.encode())
+        forwarded = RemotingCommand(request.code, header.encode())
         return _passed_back(request, await _answer_of(client, forwarded))
 
-    async def _consume_directly(self, connection: Connection, request: Command) -> Command:
+    async def _consume_directly(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         header = ConsumeDirectlyHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id or "")
         record = self._store.buffer_at(decode_message_id(header.msg_id or "").physical_offset)
@@ -177,7 +181,7 @@ class ConsumerProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"this broker has no message {header.msg_id}"
             )
-        forwarded = Command(request.code, header.encode(), bytes(record))
+        forwarded = RemotingCommand(request.code, header.encode(), bytes(record))
         return _passed_back(request, await _answer_of(client, forwarded))
 
     def _client(self, group_name: str, client_id: str) -> Client:
@@ -200,11 +204,11 @@ def _push_reset(client: Client, header: ResetOffsetHeader, table: dict[MessageQu
             [QueueOffset(q.topic, q.broker_name, q.queue_id, offset) for q, offset in table.items()]
         )
     client.connection.tell(
-        Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header.encode(), body.encode())
+        RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header.encode(), body.encode())
     )
 
 
-async def _answer_of(client: Client, forwarded: Command) -> Command:
+async def _answer_of(client: Client, forwarded: RemotingCommand) -> RemotingCommand:
     """Return the client's answer; if it does not answer, an answer that says so.
 
     ``forwarded`` has only the fields of the request's header: the signature that an administrator
@@ -221,5 +225,5 @@ async def _answer_of(client: Client, forwarded: Command) -> Command:
         return forwarded.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
 
 
-def _passed_back(request: Command, answer: Command) -> Command:
+def _passed_back(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
     return request.answer(answer.code, answer.remark, answer.fields, answer.content)

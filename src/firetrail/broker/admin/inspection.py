@@ -22,7 +22,7 @@ from firetrail.remoting.admin_bodies import (
 from firetrail.remoting.admin_headers import ConsumeQueueHeader, CorrectionHeader, StatsHeader
 from firetrail.remoting.bodies import BY_TAG, SubscriptionData
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.store.reader import tag_hashes
@@ -53,7 +53,7 @@ class InspectionProcessor:
 
     # -- statistics ---------------------------------------------------------------------------
 
-    async def _stats(self, connection: Connection, request: Command) -> Command:
+    async def _stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = StatsHeader.decode(request.fields)
         await asyncio.to_thread(self._traffic.count_puts)
         count = self._count(header.stats_name, header.stats_key)
@@ -86,7 +86,7 @@ class InspectionProcessor:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def _consume_queue(self, connection: Connection, request: Command) -> Command:
+    def _consume_queue(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumeQueueHeader.decode(request.fields)
         topic, queue_id = header.topic, header.queue_id
         if queue_id not in self._store.queues(topic):
@@ -124,7 +124,7 @@ class InspectionProcessor:
 
     # -- producers and offsets ----------------------------------------------------------------
 
-    def _all_producers(self, connection: Connection, request: Command) -> Command:
+    def _all_producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         now_ms = self._now_ms()
         table = {
             group: [
@@ -141,7 +141,7 @@ class InspectionProcessor:
         }
         return request.answer(body=ProducerTable(table).encode())
 
-    def _correction(self, connection: Connection, request: Command) -> Command:
+    def _correction(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the lowest offset of all groups in each queue, for a group that follows them.
 
         For a queue in which the group to compare with has a lower offset, return the largest
@@ -162,10 +162,10 @@ class InspectionProcessor:
 
     # -- features that this broker does not have ----------------------------------------------
 
-    def _ha_status(self, connection: Connection, request: Command) -> Command:
+    def _ha_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer as a master without slaves."""
         return request.answer(body=HARuntimeInfo(self._store.log_range[1]).encode())
 
-    def _cold_data(self, connection: Connection, request: Command) -> Command:
+    def _cold_data(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer that no group is limited in reading old messages."""
         return request.answer(body=ColdDataInfo().encode())

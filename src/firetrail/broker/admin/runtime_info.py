@@ -15,7 +15,7 @@ from firetrail.broker.takeover.waiting_timers import WaitingTimers
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.codes import RequestCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
@@ -76,7 +76,7 @@ class RuntimeInfo:
     def _today(self) -> date:
         return datetime.fromtimestamp(self._now_ms() / 1000).date()
 
-    def _answer(self, connection: Connection, request: Command) -> Command:
+    def _answer(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         now = self._store.statistics()
         table = {
             "brokerVersionDesc": Version(Version.V4_9_8).name,

@@ -37,7 +37,7 @@ from firetrail.remoting.bodies import (
     TopicList,
 )
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, TopicHeader
@@ -72,7 +72,7 @@ class StatsProcessor:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._config.name, queue_id)
 
-    def _topic_stats(self, connection: Connection, request: Command) -> Command:
+    def _topic_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = self._topics.require(TopicHeader.decode(request.fields).topic)
         table = {}
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
@@ -85,7 +85,7 @@ class StatsProcessor:
         rate = self._traffic.messages(self._traffic.topics.get(topic.topic_name), MINUTE).tps
         return request.answer(body=TopicStats(table, rate).encode())
 
-    def _consume_stats(self, connection: Connection, request: Command) -> Command:
+    def _consume_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumeStatsHeader.decode(request.fields)
         group = header.consumer_group
         names = [header.topic] if header.topic else self._topic_names(group)
@@ -105,7 +105,9 @@ class StatsProcessor:
             rate += self._traffic.messages(self._traffic.groups.get((name, group)), MINUTE).tps
         return ConsumeStats(table, rate)
 
-    async def _all_consume_stats(self, connection: Connection, request: Command) -> Command:
+    async def _all_consume_stats(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         only_ordered = BrokerConsumeStatsHeader.decode(request.fields).is_order
         found = {
             group: [
@@ -137,7 +139,7 @@ class StatsProcessor:
         pulled = self._offsets.pulled(group, topic, queue_id)
         return OffsetWrapper(self._store.max_offset(topic, queue_id), offset, time or 0, pulled)
 
-    def _time_spans(self, connection: Connection, request: Command) -> Command:
+    def _time_spans(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = TopicGroupHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
         spans = [
@@ -162,25 +164,25 @@ class StatsProcessor:
             0 if waiting is None else now - waiting,
         )
 
-    def _groups_of_topic(self, connection: Connection, request: Command) -> Command:
+    def _groups_of_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = TopicHeader.decode(request.fields).topic
         online = {name for name, g in self._clients.consumers.items() if topic in g.subscriptions}
         groups = sorted(online | set(self._offsets.groups_of(topic)))
         return request.answer(body=GroupList(groups).encode())
 
-    def _topics_of_group(self, connection: Connection, request: Command) -> Command:
+    def _topics_of_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         group = GroupNameHeader.decode(request.fields).group
         names = [n for n in self._topic_names(group) if not n.startswith(RETRY_PREFIX)]
         return request.answer(body=TopicList(names).encode())
 
-    def _subscription(self, connection: Connection, request: Command) -> Command:
+    def _subscription(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = TopicGroupHeader.decode(request.fields)
         found = self._clients.subscription(header.group, header.topic)
         return request.answer(body=found.encode() if found is not None else b"")
 
     # -- connections --------------------------------------------------------------------------
 
-    def _consumers(self, connection: Connection, request: Command) -> Command:
+    def _consumers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         name = GroupHeader.decode(request.fields).consumer_group
         group = self._clients.consumers.get(name)
         if group is None:
@@ -196,7 +198,7 @@ class StatsProcessor:
         )
         return request.answer(body=body.encode())
 
-    def _producers(self, connection: Connection, request: Command) -> Command:
+    def _producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         name = ProducerGroupHeader.decode(request.fields).producer_group
         found = [_connected(client) for client in self._clients.producers_of(name)]
         if not found:

@@ -28,7 +28,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.body import loads
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
@@ -77,7 +77,9 @@ class TopicGroupProcessor:
 
     # -- topics -------------------------------------------------------------------------------
 
-    async def _create_topic(self, connection: Connection, request: Command) -> Command:
+    async def _create_topic(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         header = CreateTopicHeader.decode(request.fields)
         topic = TopicConfig(
             header.topic,
@@ -92,7 +94,9 @@ class TopicGroupProcessor:
         await self._put_topics([topic])
         return request.answer()
 
-    async def _create_topics(self, connection: Connection, request: Command) -> Command:
+    async def _create_topics(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         await self._put_topics(TopicConfigList.decode(request.content).topic_config_list)
         return request.answer()
 
@@ -103,7 +107,9 @@ class TopicGroupProcessor:
         await self._topics.saved()
         await wait_for_registration(registration)
 
-    async def _delete_topic(self, connection: Connection, request: Command) -> Command:
+    async def _delete_topic(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         name = TopicHeader.decode(request.fields).topic
         if not name.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -133,12 +139,16 @@ class TopicGroupProcessor:
             "stop its producers and delete it again",
         )
 
-    async def _clean_unused(self, connection: Connection, request: Command) -> Command:
+    async def _clean_unused(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         for name in self._unused():
             await self._remove_queues(name)
         return request.answer()
 
-    async def _clean_expired(self, connection: Connection, request: Command) -> Command:
+    async def _clean_expired(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         """Remove the expired queues of deleted topics.
 
         Existing topics keep their queue offsets; retention removes their files.
@@ -162,29 +172,35 @@ class TopicGroupProcessor:
         newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
         return newest is None or newest.physical_offset < self._store.log_range[0]
 
-    def _all_topics(self, connection: Connection, request: Command) -> Command:
+    def _all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._topics.content().encode())
 
-    def _topic(self, connection: Connection, request: Command) -> Command:
+    def _topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = self._topics.require(TopicHeader.decode(request.fields).topic)
         return request.answer(body=topic.encode())
 
-    def _system_topics(self, connection: Connection, request: Command) -> Command:
+    def _system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=TopicList(sorted(self._topics.system), self._address).encode())
 
     # -- groups -------------------------------------------------------------------------------
 
-    async def _create_group(self, connection: Connection, request: Command) -> Command:
+    async def _create_group(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         self._groups.put([SubscriptionGroupConfig.decode(request.content)])
         await self._groups.saved()
         return request.answer()
 
-    async def _create_groups(self, connection: Connection, request: Command) -> Command:
+    async def _create_groups(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         self._groups.put(SubscriptionGroupList.decode(_listed(request)).group_config_list)
         await self._groups.saved()
         return request.answer()
 
-    async def _delete_group(self, connection: Connection, request: Command) -> Command:
+    async def _delete_group(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         header = DeleteGroupHeader.decode(request.fields)
         self._groups.remove(header.group_name)
         if header.clean_offset:
@@ -193,10 +209,10 @@ class TopicGroupProcessor:
         await self._offsets.saved()
         return request.answer()
 
-    def _all_groups(self, connection: Connection, request: Command) -> Command:
+    def _all_groups(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._groups.content().encode())
 
-    def _group(self, connection: Connection, request: Command) -> Command:
+    def _group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         name = GroupNameHeader.decode(request.fields).group
         group = self._groups.get(name)
         if group is None:
@@ -206,7 +222,7 @@ class TopicGroupProcessor:
             )
         return request.answer(body=group.encode())
 
-    async def _forbid(self, connection: Connection, request: Command) -> Command:
+    async def _forbid(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ForbiddenHeader.decode(request.fields)
         if header.readable is not None:
             check_group(header.group)
@@ -219,18 +235,20 @@ class TopicGroupProcessor:
 
     # -- offsets and files -----------------------------------------------------------------
 
-    def _all_offsets(self, connection: Connection, request: Command) -> Command:
+    def _all_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._offsets.content().encode())
 
-    def _all_delays(self, connection: Connection, request: Command) -> Command:
+    def _all_delays(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._schedule.content().encode())
 
-    async def _delete_expired(self, connection: Connection, request: Command) -> Command:
+    async def _delete_expired(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         await asyncio.to_thread(self._store.delete_expired)
         return request.answer()
 
 
-def _listed(request: Command) -> bytes:
+def _listed(request: RemotingCommand) -> bytes:
     """Return the body as an object; some versions of RocketMQ send a bare list."""
     content = request.content
     if isinstance(loads(content, "the groups"), list):

@@ -15,7 +15,7 @@ from firetrail.broker.pop.orders import PopOrders
 from firetrail.broker.services.long_polling import Queue
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.pop_bodies import BatchAckBody
@@ -48,7 +48,7 @@ class AckProcessor:
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._change,
         }
 
-    def _ack(self, connection: Connection, request: Command) -> Answer:
+    def _ack(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = AckHeader.decode(request.fields)
         self._check(header)
         receipt = Receipt.decode(header.extra_info)
@@ -60,7 +60,7 @@ class AckProcessor:
         pending = point and self._checkpoints.ack(point, [header.offset])
         return answer_when_stored([pending] if pending else [], request.answer())
 
-    def _ack_all(self, connection: Connection, request: Command) -> Answer:
+    def _ack_all(self, connection: Connection, request: RemotingCommand) -> Answer:
         body = BatchAckBody.decode(request.content)
         if not body.acks:
             raise RequestError(ResponseCode.NO_MESSAGE, "there is nothing to acknowledge")
@@ -79,7 +79,7 @@ class AckProcessor:
                 pending.append(self._checkpoints.ack(point, ack.among(point.open)))
         return answer_when_stored([each for each in pending if each is not None], request.answer())
 
-    def _change(self, connection: Connection, request: Command) -> Answer:
+    def _change(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = ChangeInvisibleTimeHeader.decode(request.fields)
         self._check(header)
         receipt = Receipt.decode(header.extra_info)
@@ -115,8 +115,8 @@ class AckProcessor:
             self._long_polling.wake_later(group, queue)
 
     def _change_in_order(
-        self, request: Command, header: ChangeInvisibleTimeHeader, receipt: Receipt
-    ) -> Command:
+        self, request: RemotingCommand, header: ChangeInvisibleTimeHeader, receipt: Receipt
+    ) -> RemotingCommand:
         queue = (header.topic, header.queue_id)
         invisible_ms = max(header.invisible_time, 0)
         until = self._now_ms() + invisible_ms

@@ -28,7 +28,7 @@ from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
 from firetrail.format.record import Record
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Answer
 from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
 from firetrail.store.broker_store import BrokerStore
@@ -359,12 +359,12 @@ class PopCheckpoints:
         return None
 
 
-def answer_when_stored(pending: Sequence[Pending], answer: Command) -> Answer:
+def answer_when_stored(pending: Sequence[Pending], answer: RemotingCommand) -> Answer:
     """Return the answer, or a coroutine that returns it once all its records are on disk."""
     if not pending:
         return answer
 
-    async def wait() -> Command:
+    async def wait() -> RemotingCommand:
         await asyncio.gather(*pending)
         return answer
 

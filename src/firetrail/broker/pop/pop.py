@@ -29,7 +29,7 @@ from firetrail.format.names import pop_retry_topic
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
 from firetrail.remoting.pop_headers import (
@@ -109,7 +109,7 @@ class PopProcessor:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _pop(self, connection: Connection, request: Command) -> Answer:
+    def _pop(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = PopHeader.decode(request.fields)
         self._check(header)
         _check_pop(header)
@@ -129,7 +129,7 @@ class PopProcessor:
 
         return self._answer_or_hold(connection, request, header, attempt)
 
-    def _notify(self, connection: Connection, request: Command) -> Answer:
+    def _notify(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = NotificationHeader.decode(request.fields)
         self._check(header)
 
@@ -146,7 +146,7 @@ class PopProcessor:
 
         return self._answer_or_hold(connection, request, header, attempt)
 
-    def _peek(self, connection: Connection, request: Command) -> Command:
+    def _peek(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = PeekHeader.decode(request.fields)
         self._check(header)
         found: list[bytes | memoryview] = []
@@ -164,7 +164,7 @@ class PopProcessor:
             found,
         )
 
-    def _polling_info(self, connection: Connection, request: Command) -> Command:
+    def _polling_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = PollingInfoHeader.decode(request.fields)
         queue = (header.topic, max(header.queue_id, ANY_QUEUE))
         waiting = self._long_polling.waiting(queue, header.consumer_group)
@@ -269,7 +269,7 @@ class PopProcessor:
     def _answer_or_hold(
         self,
         connection: Connection,
-        request: Command,
+        request: RemotingCommand,
         header: PopHeader | NotificationHeader,
         attempt: Callable[[bool], Answer],
     ) -> Answer:
@@ -298,9 +298,12 @@ class PopProcessor:
         return None
 
     def _reply(
-        self, connection: Connection, request: Command, answer: Command | Awaitable[Command | None]
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: RemotingCommand | Awaitable[RemotingCommand | None],
     ) -> None:
-        if isinstance(answer, Command):
+        if isinstance(answer, RemotingCommand):
             connection.reply(request, answer)
             return
 
@@ -362,8 +365,11 @@ def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator
 
 
 def _answer(
-    request: Command, header: PopHeader, taken: Taken, code: ResponseCode = ResponseCode.SUCCESS
-) -> Command:
+    request: RemotingCommand,
+    header: PopHeader,
+    taken: Taken,
+    code: ResponseCode = ResponseCode.SUCCESS,
+) -> RemotingCommand:
     found = code is ResponseCode.SUCCESS
     response = PopResponse(
         taken.pop_time,

@@ -8,7 +8,7 @@ from firetrail.broker.services.long_polling import HeldRequest
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MessageModel
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, failure
 from firetrail.remoting.headers import PullHeader, PullResponse
@@ -53,7 +53,7 @@ class PullProcessor:
             RequestCode.LITE_PULL_MESSAGE: self._pull,
         }
 
-    def _pull(self, connection: Connection, request: Command) -> Command | None:
+    def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         header = PullHeader.decode(request.fields)
         self._check(header)
         selection = self._selection(header)
@@ -131,7 +131,7 @@ class PullProcessor:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _reset_answer(self, request: Command, header: PullHeader) -> Command | None:
+    def _reset_answer(self, request: RemotingCommand, header: PullHeader) -> RemotingCommand | None:
         """Return the answer with the new offset if an administrator has reset the group.
 
         A pull from the new offset is told as well: the client may hold messages before that offset
@@ -158,7 +158,11 @@ class PullProcessor:
     # -- waiting ------------------------------------------------------------------------------
 
     def _hold(
-        self, connection: Connection, request: Command, header: PullHeader, selection: MessageFilter
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullHeader,
+        selection: MessageFilter,
     ) -> None:
         milliseconds = (
             header.suspend_timeout_millis
@@ -182,12 +186,12 @@ class PullProcessor:
 
     def _retry(
         self,
-        request: Command,
+        request: RemotingCommand,
         header: PullHeader,
         held: HeldRequest,
         selection: MessageFilter,
         is_over: bool,
-    ) -> Command | None:
+    ) -> RemotingCommand | None:
         """Return the answer of a held pull, None if it keeps waiting.
 
         The offset of the held pull moves past messages that do not match, so that the next retry
@@ -217,8 +221,8 @@ def _code(status: GetStatus, offset: int) -> ResponseCode:
     return _CODES[status]
 
 
-def _answer(request: Command, code: ResponseCode, result: GetResult) -> Command:
-    return Command(
+def _answer(request: RemotingCommand, code: ResponseCode, result: GetResult) -> RemotingCommand:
+    return RemotingCommand(
         code,
         {
             "suggestWhichBrokerId": "0",

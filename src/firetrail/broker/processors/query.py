@@ -5,7 +5,7 @@ from __future__ import annotations
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import (
@@ -39,7 +39,7 @@ class QueryProcessor:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
         }
 
-    def _by_key(self, connection: Connection, request: Command) -> Command:
+    def _by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueryMessageHeader.decode(request.fields)
         self._topics.require(header.topic)
         unique = request.fields.get(UNIQUE_KEY_QUERY) == "true"
@@ -55,7 +55,7 @@ class QueryProcessor:
         records = sorted(found.buffers, key=record_offset)
         return request.answer(fields=fields, body=records)
 
-    def _by_position(self, connection: Connection, request: Command) -> Command:
+    def _by_position(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         offset = ViewMessageHeader.decode(request.fields).offset
         record = self._store.buffer_at(offset)
         if record is None:
@@ -64,24 +64,24 @@ class QueryProcessor:
             )
         return request.answer(body=record)
 
-    def _by_time(self, connection: Connection, request: Command) -> Command:
+    def _by_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = SearchOffsetHeader.decode(request.fields)
         upper = (header.boundary_type or "").lower() == Boundary.UPPER.value
         boundary = Boundary.UPPER if upper else Boundary.LOWER  # the default, as in RocketMQ 5.x
         offset = self._store.offset_at(header.topic, header.queue_id, header.timestamp, boundary)
         return request.answer(fields=OffsetResponse(offset).encode())
 
-    def _max_offset(self, connection: Connection, request: Command) -> Command:
+    def _max_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
         offset = self._store.max_offset(header.topic, header.queue_id)
         return request.answer(fields=OffsetResponse(offset).encode())
 
-    def _min_offset(self, connection: Connection, request: Command) -> Command:
+    def _min_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
         offset = self._store.min_offset(header.topic, header.queue_id)
         return request.answer(fields=OffsetResponse(offset).encode())
 
-    def _earliest_time(self, connection: Connection, request: Command) -> Command:
+    def _earliest_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
         first = self._store.min_offset(header.topic, header.queue_id)
         time = self._store.store_time(header.topic, header.queue_id, first)

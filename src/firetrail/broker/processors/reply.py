@@ -13,7 +13,7 @@ from firetrail.broker.services.clients import Client
 from firetrail.errors import RequestError
 from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT, get_property
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
@@ -35,21 +35,25 @@ class ReplyProcessor:
             RequestCode.SEND_REPLY_MESSAGE_V2: self._reply_v2,
         }
 
-    async def _reply_v1(self, connection: Connection, request: Command) -> Command | None:
+    async def _reply_v1(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
         return await self._reply(connection, request, SendHeader.decode(request.fields))
 
-    async def _reply_v2(self, connection: Connection, request: Command) -> Command | None:
+    async def _reply_v2(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
         return await self._reply(connection, request, SendHeaderV2.decode(request.fields))
 
     async def _reply(
-        self, connection: Connection, request: Command, header: SendHeader
-    ) -> Command | None:
+        self, connection: Connection, request: RemotingCommand, header: SendHeader
+    ) -> RemotingCommand | None:
         client_id = get_property((header.properties or "").encode(), REPLY_TO_CLIENT)
         if client_id is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the reply has no {REPLY_TO_CLIENT}")
         await self._push(self._waiting(client_id), connection, request, header)
         answer = self._send(connection, request, header)
-        return answer if answer is None or isinstance(answer, Command) else await answer
+        return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
 
     def _waiting(self, client_id: str) -> Client:
         for producers in self._clients.producers.values():
@@ -62,7 +66,7 @@ class ReplyProcessor:
         )
 
     async def _push(
-        self, client: Client, connection: Connection, request: Command, header: SendHeader
+        self, client: Client, connection: Connection, request: RemotingCommand, header: SendHeader
     ) -> None:
         now = self._clock.now_ms()
         properties = header.properties or ""
@@ -83,7 +87,7 @@ class ReplyProcessor:
             header.reconsume_times,
             header.unit_mode,
         )
-        command = Command(
+        command = RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.encode(), request.content
         )
         try:

@@ -36,7 +36,7 @@ from firetrail.format.properties import (
 )
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import SendHeader, SendHeaderV2
@@ -95,13 +95,13 @@ class SendProcessor:
             RequestCode.SEND_BATCH_MESSAGE: self._send_v2,
         }
 
-    def _send_v1(self, connection: Connection, request: Command) -> Answer:
+    def _send_v1(self, connection: Connection, request: RemotingCommand) -> Answer:
         return self.send(connection, request, SendHeader.decode(request.fields))
 
-    def _send_v2(self, connection: Connection, request: Command) -> Answer:
+    def _send_v2(self, connection: Connection, request: RemotingCommand) -> Answer:
         return self.send(connection, request, SendHeaderV2.decode(request.fields))
 
-    def send(self, connection: Connection, request: Command, header: SendHeader) -> Answer:
+    def send(self, connection: Connection, request: RemotingCommand, header: SendHeader) -> Answer:
         """Store the message or the batch of a request."""
         topic = self._topics.get(header.topic)
         registration = None
@@ -211,22 +211,27 @@ class SendProcessor:
 
     async def _answer_with_route(
         self,
-        request: Command,
+        request: RemotingCommand,
         result: PutResult | Coroutine[None, None, PutResult],
         message: Message | Batch,
         registration: asyncio.Future[None],
-    ) -> Command:
+    ) -> RemotingCommand:
         """Answer the first send to a new topic when the topic has a route, like RocketMQ."""
         stored = result if isinstance(result, PutResult) else await result
         await wait_for_registration(registration)
         return self._answer(request, stored, message)
 
     async def _answer_later(
-        self, request: Command, result: Coroutine[None, None, PutResult], message: Message | Batch
-    ) -> Command:
+        self,
+        request: RemotingCommand,
+        result: Coroutine[None, None, PutResult],
+        message: Message | Batch,
+    ) -> RemotingCommand:
         return self._answer(request, await result, message)
 
-    def _answer(self, request: Command, result: PutResult, message: Message | Batch) -> Command:
+    def _answer(
+        self, request: RemotingCommand, result: PutResult, message: Message | Batch
+    ) -> RemotingCommand:
         if result.store_host is None:
             return request.answer(_CODES[result.status], f"{result.field}: {result.detail}")
         fields = {
@@ -247,7 +252,7 @@ class SendProcessor:
             self._transactions.begun(result, properties)
             unique = get_property(properties, UNIQ_KEY)
             fields["transactionId"] = unique or fields["msgId"]
-        return Command(
+        return RemotingCommand(
             _STORED if result.status is PutStatus.PUT_OK else _CODES[result.status],
             fields,
             b"",

@@ -26,7 +26,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.record import Record
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode, Version
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import SendBackHeader
@@ -46,7 +46,7 @@ class SendBackProcessor:
         self._traffic = state.traffic
         self.handlers: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back}
 
-    def _send_back(self, connection: Connection, request: Command) -> Answer:
+    def _send_back(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = SendBackHeader.decode(request.fields)
         group = self._groups.get(header.group)
         if group is None:
@@ -77,8 +77,8 @@ class SendBackProcessor:
         return self._answer_later(request, result)
 
     async def _answer_later(
-        self, request: Command, result: Coroutine[None, None, PutResult]
-    ) -> Command:
+        self, request: RemotingCommand, result: Coroutine[None, None, PutResult]
+    ) -> RemotingCommand:
         (await result).require_ok()
         return request.answer()
 

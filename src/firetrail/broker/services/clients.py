@@ -26,7 +26,7 @@ from firetrail.remoting.bodies import (
     SubscriptionData,
 )
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
@@ -123,7 +123,7 @@ class Clients:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _heartbeat(self, connection: Connection, request: Command) -> Command:
+    def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         beat = HeartbeatData.decode(request.content)
         client = Client(beat.client_id, connection, request.language, request.version, self._now())
         for producer in beat.producer_data_set:
@@ -152,7 +152,7 @@ class Clients:
     def _groups_of(self, connection: Connection) -> set[tuple[str, str]]:
         return self._groups_by_connection.setdefault(connection, set())
 
-    def _unregister(self, connection: Connection, request: Command) -> Command:
+    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientHeader.decode(request.fields)
         if header.producer_group:
             self._drop(connection, "producer", header.producer_group)
@@ -160,7 +160,7 @@ class Clients:
             self._drop(connection, "consumer", header.consumer_group)
         return request.answer()
 
-    def _consumer_ids(self, connection: Connection, request: Command) -> Command:
+    def _consumer_ids(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         name = GroupHeader.decode(request.fields).consumer_group
         group = self.consumers.get(name)
         if group is None:
@@ -169,7 +169,7 @@ class Clients:
             )
         return request.answer(body=ConsumerIdList(group.client_ids).encode(standard=True))
 
-    def _check(self, connection: Connection, request: Command) -> Command:
+    def _check(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Check whether the broker supports the filter expression of a consumer."""
         wanted = CheckClientBody.decode(request.content).subscription_data
         parsed(self._live.current, wanted.sub_string, wanted.expression_type)
@@ -215,4 +215,4 @@ class Clients:
             return
         fields = GroupHeader(group.name).encode()
         for client in group.clients.values():
-            client.connection.tell(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+            client.connection.tell(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))

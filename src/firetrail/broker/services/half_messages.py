@@ -24,7 +24,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.record import Record, encode_record
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import CheckTransactionHeader
 from firetrail.store.results import PutResult
 
@@ -123,5 +123,5 @@ def ask(producer: Client, record: Record) -> None:
         raw_properties=without_crc(record.raw_properties),
     )
     producer.connection.tell(
-        Command(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
+        RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
     )

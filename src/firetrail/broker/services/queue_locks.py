@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
@@ -27,7 +27,7 @@ class QueueLocks:
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
         }
 
-    def _lock(self, connection: Connection, request: Command) -> Command:
+    def _lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         wanted = LockBody.decode(request.content)
         now = self._now()
         held = self._held.setdefault(wanted.consumer_group, {})
@@ -39,7 +39,7 @@ class QueueLocks:
                 locked.append(queue)
         return request.answer(body=LockedBody(locked).encode(standard=True))
 
-    def _unlock(self, connection: Connection, request: Command) -> Command:
+    def _unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         given = LockBody.decode(request.content)
         held = self._held.get(given.consumer_group, {})
         for queue in given.mq_set:

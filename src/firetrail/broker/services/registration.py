@@ -15,9 +15,9 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.client import REQUEST_S, Client
+from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
 from firetrail.settings.table import Live
@@ -51,7 +51,7 @@ class Registration:
         self._address = address
         self._topics = topics
         self._name_server = name_server
-        self._client = Client(on_closed=self._disconnected)
+        self._client = RemotingClient(on_closed=self._disconnected)
         self._absent: set[str] = set()  # name servers that may not know all topics
         self._remarks: dict[str, str] = {}  # their last remarks
         self._has_changes = asyncio.Event()  # all topics have to be registered
@@ -127,7 +127,7 @@ class Registration:
     async def _ask_route(self, topic: str) -> TopicRouteData | None:
         header = TopicHeader(topic, True)
         for address in self._live.current.name_servers:
-            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
             try:
                 answer = await self._client.ask(address, command)
                 return TopicRouteData.decode(answer.content)
@@ -246,12 +246,12 @@ class Registration:
         )
         await asyncio.gather(
             *(
-                self._send(address, Command(code, header.encode(), body), timeout_s)
+                self._send(address, RemotingCommand(code, header.encode(), body), timeout_s)
                 for address in list(config.name_servers if addresses is None else addresses)
             )
         )
 
-    async def _send(self, address: str, command: Command, timeout_s: float) -> None:
+    async def _send(self, address: str, command: RemotingCommand, timeout_s: float) -> None:
         try:
             answer = await self._client.ask(address, command, timeout_s)
             self._absent.discard(address)

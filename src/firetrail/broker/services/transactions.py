@@ -47,7 +47,7 @@ from firetrail.format.properties import (
 from firetrail.format.record import Record
 from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import EndTransactionHeader
@@ -116,7 +116,7 @@ class Transactions:
 
     # -- end ----------------------------------------------------------------------------------
 
-    async def _end(self, connection: Connection, request: Command) -> Command:
+    async def _end(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = EndTransactionHeader.decode(request.fields)
         decision = header.commit_or_rollback
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
@@ -168,7 +168,7 @@ class Transactions:
             )
         return record
 
-    async def _resume(self, connection: Connection, request: Command) -> Command:
+    async def _resume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Start checking a message again that was given up."""
         message_id = MessageIdHeader.decode(request.fields).msg_id
         record = self._store.at(decode_message_id(message_id).physical_offset)

@@ -12,7 +12,7 @@ from firetrail.broker.state.topics import QUEUES_MAX, TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import ConsumerOffsets
 from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import Command
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import ConsumerOffsetHeader, OffsetResponse
@@ -152,7 +152,7 @@ class OffsetTable:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _query(self, connection: Connection, request: Command) -> Command:
+    def _query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumerOffsetHeader.decode(request.fields)
         offset = self.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -176,7 +176,7 @@ class OffsetTable:
             )
         return 0
 
-    def _update(self, connection: Connection, request: Command) -> Command:
+    def _update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumerOffsetHeader.decode(request.fields)
         if header.commit_offset is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")

@@ -17,7 +17,7 @@ from typing import TypeVar
 from firetrail.client.admin import Admin
 from firetrail.errors import PipelineError, RequestError
 from firetrail.pipeline.source.options import RETRY_MS
-from firetrail.remoting.client import Client
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Permission, ResponseCode
 
 Result = TypeVar("Result")
@@ -152,7 +152,7 @@ async def _cause(namesrv: str, topic: str, broker: str, need: Permission) -> str
 
 async def _refusal(address: str) -> str:
     """Return why a broker cannot be connected to; empty if it can."""
-    client = Client()
+    client = RemotingClient()
     try:
         await client.connect(address)
         return ""
