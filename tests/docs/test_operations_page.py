@@ -1,4 +1,4 @@
-"""The page about operating a store lists what the check can report."""
+"""The pages about operating and repairing a store list what the commands report and do."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from firetrail.store.inspect.problems import WARNINGS, ProblemKind
 from firetrail.store.repair.repair import Repair
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "operations.md"
+GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 
 
 def listed(part: str) -> set[str]:
@@ -15,13 +15,12 @@ def listed(part: str) -> set[str]:
 
 
 def test_every_kind_of_problem_is_listed() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    kinds = text.partition("### Kinds")[2].partition("### What a check cannot see")[0]
-    problems, _, warnings = kinds.partition("Warnings, which")
+    text = (GUIDES / "operations.md").read_text(encoding="utf-8")
+    problems, _, warnings = text.partition("## Kinds of problems")[2].partition("### Warnings")
     assert listed(problems) == {kind.value for kind in set(ProblemKind) - WARNINGS}
     assert listed(warnings) == {kind.value for kind in WARNINGS}
 
 
 def test_every_repair_is_explained() -> None:
-    text = PAGE.read_text(encoding="utf-8").partition("## Repair")[2]
-    assert all(f"`{repair.value}`\n: " in text for repair in Repair)
+    text = (GUIDES / "repair.md").read_text(encoding="utf-8")
+    assert all(f"\n- **`{repair.value}`** " in text for repair in Repair)
