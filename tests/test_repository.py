@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -108,13 +109,28 @@ def test_the_patterns(pattern: re.Pattern[str], line: str, expected: bool) -> No
     assert bool(pattern.search(line)) is expected
 
 
-def test_a_class_name_of_the_core_means_one_thing() -> None:
-    """In `format`, `store` and `broker`, which are read together."""
+def test_a_name_of_a_type_means_one_thing() -> None:
+    """Classes anywhere in the package, and aliases of types at the top of modules."""
     places: dict[str, list[str]] = {}
     for name, text in modules().items():
-        if any(f"firetrail/{layer}/" in str(name) for layer in ("format", "store", "broker")):
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ClassDef):
-                    places.setdefault(node.name, []).append(str(name))
-    assert len(places) > 100
+        if name.startswith("src/"):
+            for found in type_names(ast.parse(text)):
+                places.setdefault(found, []).append(name)
+    assert len(places) > 400
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def type_names(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for statement in module.body:
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name) and re.match(r"_?[A-Z]\w*[a-z]", target.id):
+                    yield target.id
+
+
+def test_classes_and_aliases_are_names_of_types() -> None:
+    module = ast.parse("class A:\n class B: ...\nAlias = int\nLIMIT = 3\nT = TypeVar('T')")
+    assert list(type_names(module)) == ["A", "B", "Alias"]

@@ -13,7 +13,7 @@ from tests.stores import derived
 from firetrail import Message, Store
 from firetrail.store.dispatch.deriver import Step
 from firetrail.store.lifecycle import progress
-from firetrail.store.lifecycle.progress import Progress
+from firetrail.store.lifecycle.progress import ProgressLog
 
 TOPICS = 30
 
@@ -94,7 +94,7 @@ def test_a_stop_with_time_enough_is_clean(tmp_path: Path) -> None:
 def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = ManualClock()
-    work = Progress(clock, "recovering", 1 << 20, 5 << 20)
+    work = ProgressLog(clock, "recovering", 1 << 20, 5 << 20)
     work.note(2 << 20)
     assert not caplog.records
     clock._pushed_s += progress.INTERVAL_S

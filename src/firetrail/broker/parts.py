@@ -28,8 +28,8 @@ from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
-from firetrail.broker.services.queue_locks import QueueLocks
-from firetrail.broker.services.registration import Registration
+from firetrail.broker.services.queue_locks import RebalanceLockManager
+from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.services.transactions import Transactions
@@ -86,8 +86,8 @@ class Parts:
     checkpoints: PopCheckpoints
     orders: PopOrders
     revive: ReviveService
-    locks: QueueLocks
-    registration: Registration
+    locks: RebalanceLockManager
+    registration: RegistrationService
     assignment: AssignmentProcessor
     timers: WaitingTimers
     runtime: RuntimeInfo
@@ -134,7 +134,7 @@ def build(env: Environment) -> Parts:
     orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
     log_overruns(overruns + orders.set_back(overshoot))
     timers = count_waiting(store, system.files, env.folder, topics.revive)
-    registration = Registration(env.live, env.address, topics.offered, env.name_server)
+    registration = RegistrationService(env.live, env.address, topics.offered, env.name_server)
     return Parts(
         state,
         schedule,
@@ -142,7 +142,7 @@ def build(env: Environment) -> Parts:
         checkpoints,
         orders,
         ReviveService(store, topics, groups, checkpoints, now_ms),
-        QueueLocks(asyncio.get_running_loop().time),
+        RebalanceLockManager(asyncio.get_running_loop().time),
         registration,
         AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
         timers,

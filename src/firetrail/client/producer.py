@@ -33,9 +33,9 @@ from firetrail.client.send import (
 from firetrail.client.sharing import Slots
 from firetrail.client.topic_route import queues_of
 from firetrail.client.transaction import (
-    Check,
     Decide,
     Outcome,
+    TransactionCheck,
     checked_header,
     decided,
     end_header,
@@ -111,7 +111,7 @@ class Producer(ClusterClient):
         *,
         retries: int = 2,
         timeout_s: float = 3.0,
-        check: Check | None = None,
+        check: TransactionCheck | None = None,
     ) -> None:
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._answer_check,

@@ -23,7 +23,7 @@ _RESET = "OFFSET_RESET"
 _log = logging.getLogger(__name__)
 
 
-class Answer(NamedTuple):
+class PullResult(NamedTuple):
     """The answer of a broker to a pull: records as they are stored, and the next offset."""
 
     records: bytes
@@ -145,7 +145,7 @@ class Puller:
         *,
         count: int = BATCH,
         wait_s: float = 0.0,
-    ) -> Answer:
+    ) -> PullResult:
         """Pull, and return the answer with its records undecoded."""
         flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if wait_s > 0 else PullFlag(0))
         header = PullHeader(
@@ -171,7 +171,7 @@ class Puller:
             what = f"pull of {queue.topic} queue {queue.queue_id} on {queue.broker_name}"
             raise RequestError(answer.code, f"{what}: {answer.remark or 'no reason given'}")
         place = PullResponse.decode(answer.fields)
-        return Answer(
+        return PullResult(
             answer.content if answer.code == ResponseCode.SUCCESS else b"",
             place.next_begin_offset,
             place.min_offset,

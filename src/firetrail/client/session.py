@@ -28,8 +28,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import Body as Bytes
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.command import Payload, RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
@@ -164,7 +163,7 @@ class Session:
         address: str,
         code: int,
         header: Header | None = None,
-        body: Bytes = b"",
+        body: Payload = b"",
         timeout_s: float = REQUEST_S,
     ) -> RemotingCommand:
         """Return the response of a broker; raise RequestError if it is not a success."""
@@ -178,7 +177,7 @@ class Session:
         address: str,
         code: int,
         header: Header | None = None,
-        body: Bytes = b"",
+        body: Payload = b"",
         timeout_s: float = REQUEST_S,
     ) -> RemotingCommand:
         """Return the response of a broker, whatever its code."""
@@ -189,7 +188,7 @@ class Session:
             raise self._error_of(error) from error
 
     async def tell(
-        self, address: str, code: int, header: Header | None = None, body: Bytes = b""
+        self, address: str, code: int, header: Header | None = None, body: Payload = b""
     ) -> None:
         """Send a one-way request to a broker."""
         self._check_connected()
@@ -205,7 +204,7 @@ class Session:
         return error
 
     async def ask_name_server(
-        self, code: int, header: Header | None = None, body: Bytes = b""
+        self, code: int, header: Header | None = None, body: Payload = b""
     ) -> RemotingCommand:
         """Return the response of the first name server that answers."""
         for attempt in range(len(self.name_servers)):
@@ -374,7 +373,7 @@ class Session:
         if beat is not None and self._state is _State.OPEN and address in self.masters():
             self.spawn(self._register(connection, beat().encode()))
 
-    async def _register(self, connection: Connection, body: Bytes) -> None:
+    async def _register(self, connection: Connection, body: Payload) -> None:
         try:
             await connection.request(_command(RequestCode.HEART_BEAT, None, body), REQUEST_S)
         except OSError as error:
@@ -434,6 +433,6 @@ class Session:
             _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
 
-def _command(code: int, header: Header | None, body: Bytes) -> RemotingCommand:
+def _command(code: int, header: Header | None, body: Payload) -> RemotingCommand:
     fields = header.encode() if header is not None else {}
     return RemotingCommand(code, fields, body, language=Language.PYTHON)

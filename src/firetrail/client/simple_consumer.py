@@ -29,7 +29,7 @@ COUNT_MAX = 32
 """The most messages that brokers return for one pop."""
 
 
-class _Source(NamedTuple):
+class _PopSource(NamedTuple):
     """A subscription, and a broker that has queues of its topic."""
 
     wanted: SubscriptionData
@@ -134,7 +134,7 @@ class SimpleConsumer(ClusterClient):
             step = min(deadline, clock() + TOPIC_POLL_S) if self._topics.missing else deadline
             alone = len(sources) == 1
             failures = Failures()
-            answered: list[_Source] = []
+            answered: list[_PopSource] = []
             for source in sources:
                 poll_s = max(step - clock(), 0.0) if alone else 0.0
                 ask = Ask(*source, count, invisible_s)
@@ -153,13 +153,13 @@ class SimpleConsumer(ClusterClient):
                 return []
             await self._receiving.pause(max(step - clock(), 0.0))
 
-    async def _sources(self) -> list[_Source]:
+    async def _sources(self) -> list[_PopSource]:
         """Return the sources of all existing topics, each time starting with another one."""
         found = []
         for wanted in self._wanted:
             queues = await self._topics.find(wanted.topic)
             names = dict.fromkeys(queue.broker_name for queue in queues)
-            found += [_Source(wanted, name) for name in names]
+            found += [_PopSource(wanted, name) for name in names]
         if not found and not self._topics.missing:
             topics = ", ".join(wanted.topic for wanted in self._wanted)
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has queues of {topics}")
@@ -167,7 +167,7 @@ class SimpleConsumer(ClusterClient):
         first = self._turn % len(found) if found else 0
         return found[first:] + found[:first]
 
-    async def _wait(self, sources: Sequence[_Source], wait_s: float) -> bool:
+    async def _wait(self, sources: Sequence[_PopSource], wait_s: float) -> bool:
         """Wait until one of several brokers has messages; return False if none has in time."""
         asked = [
             asyncio.ensure_future(self._popper.has_messages(broker_name, wanted.topic, wait_s))

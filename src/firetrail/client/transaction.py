@@ -32,7 +32,7 @@ class Outcome(IntEnum):
 
 Decide = Callable[[Message], Outcome | Awaitable[Outcome]]
 """Decides the outcome of a transaction right after its half message is stored."""
-Check = Callable[[Received], Outcome | Awaitable[Outcome]]
+TransactionCheck = Callable[[Received], Outcome | Awaitable[Outcome]]
 """Decides the outcome of a transaction when a broker asks for it."""
 
 

@@ -16,19 +16,19 @@ from firetrail.pipeline.failures import carrier_of, original_errors
 from firetrail.pipeline.session import prepare
 
 Task = TypeVar("Task")
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 _POLL_S = 0.2
 
 
 def run_tasks(
     spark: SparkSession,
-    function: Callable[[Task], Result],
+    function: Callable[[Task], R],
     tasks: Sequence[Task],
     *,
     name: str,
     progress: Callable[[int], None] | None = None,
-) -> list[Result]:
+) -> list[R]:
     """Apply ``function`` to each task on Spark's workers and return the results in task order.
 
     Function, tasks and results are pickled, and the driver holds all results in memory. A task with
@@ -47,7 +47,7 @@ def run_tasks(
         return []
     prepare(spark)
     context = spark.sparkContext
-    work: RDD[Result] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))
+    work: RDD[R] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))
     with (
         original_errors(),
         _job_group(context, name) as group,
@@ -59,13 +59,13 @@ def run_tasks(
     return results
 
 
-class _Carrier(Generic[Task, Result]):
+class _Carrier(Generic[Task, R]):
     """Wraps the function so that errors which callers may catch survive the way to the driver."""
 
-    def __init__(self, function: Callable[[Task], Result]) -> None:
+    def __init__(self, function: Callable[[Task], R]) -> None:
         self._function = function
 
-    def __call__(self, task: Task) -> Result:
+    def __call__(self, task: Task) -> R:
         try:
             return self._function(task)
         except (FiretrailError, OSError) as error:

@@ -15,7 +15,7 @@ from firetrail.remoting.codes import CommandFlag, Language, ResponseCode, Serial
 # Plain numbers, because the operators of enums are slow.
 _RESPONSE, _ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 
-Body = bytes | memoryview | Sequence[bytes | memoryview]
+Payload = bytes | memoryview | Sequence[bytes | memoryview]
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class RemotingCommand:
 
     code: int
     fields: Mapping[str, str] = field(default_factory=dict)
-    body: Body = b""
+    body: Payload = b""
     remark: str | None = None
     opaque: int = 0
     flag: int = 0
@@ -53,7 +53,7 @@ class RemotingCommand:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,
-        body: Body = b"",
+        body: Payload = b"",
     ) -> RemotingCommand:
         """Return a response to this request, with its number and its header encoding."""
         return RemotingCommand(

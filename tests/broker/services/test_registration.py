@@ -15,7 +15,7 @@ from tests.broker.brokers import SMALL, Talk, running
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.registration import Registration
+from firetrail.broker.services.registration import RegistrationService
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import (
@@ -88,7 +88,7 @@ def test_an_absent_name_server_does_not_delay_registration_with_others(
 
     async def test() -> None:
         config = Live(BrokerConfig(namesrv="127.0.0.1:1"))
-        registering = Registration(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
+        registering = RegistrationService(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
         assert await registering._register_all() == 0
         assert now == 3
 
@@ -188,16 +188,18 @@ class _Namesrv:
         self.told: list[list[str]] = []
         self.opens = asyncio.Event()
         self.opens.set()
-        send = Registration._send_to_all
+        send = RegistrationService._send_to_all
 
-        async def note(self_: Registration, code: RequestCode, body: bytes, *others: Any) -> None:
+        async def note(
+            self_: RegistrationService, code: RequestCode, body: bytes, *others: Any
+        ) -> None:
             if code == RequestCode.REGISTER_BROKER:
                 table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
                 self.told.append(sorted(table.topic_config_table))
                 await self.opens.wait()
             await send(self_, code, body, *others)
 
-        monkeypatch.setattr(Registration, "_send_to_all", note)
+        monkeypatch.setattr(RegistrationService, "_send_to_all", note)
 
     async def __aenter__(self) -> Talk:
         self.address = f"127.0.0.1:{await self.server.start()}"

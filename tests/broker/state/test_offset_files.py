@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from tests.broker.brokers import SMALL, Talk, running
 
-from firetrail.broker.state.offset_files import OffsetFiles, Offsets, change_offsets, joined, split
+from firetrail.broker.state.offset_files import (
+    GroupOffsets,
+    OffsetFiles,
+    change_offsets,
+    joined,
+    split,
+)
 from firetrail.errors import StoreError
 from firetrail.format import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
@@ -139,7 +145,7 @@ def test_a_repair_uses_the_newer_file(tmp_path: Path, newer: str) -> None:
     assert change_offsets(System(), tmp_path, lambda offsets: []) == []
     assert (tmp_path / "config" / LMQ_OFFSETS).read_text() == FROM_JAVA
 
-    def change(offsets: Offsets) -> list[str]:
+    def change(offsets: GroupOffsets) -> list[str]:
         offsets["T@G"][0] -= 1
         return [f"T@G is {offsets['T@G'][0]}"]
 

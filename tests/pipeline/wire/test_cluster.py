@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from firetrail.client.pull import Answer
+from firetrail.client.pull import PullResult
 from firetrail.pipeline.kernels.pick import TIME_MAX
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire import cluster as module
@@ -26,8 +26,8 @@ class FakeRecord:
 def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate of sizes must not fail on damage, which the read reports later."""
 
-    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> Answer:
-        return Answer(bytes(100), offset + 1, 0, MESSAGES, ResponseCode.SUCCESS, "")
+    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> PullResult:
+        return PullResult(bytes(100), offset + 1, 0, MESSAGES, ResponseCode.SUCCESS, "")
 
     monkeypatch.setattr(Cluster, "_pull", pull)
     monkeypatch.setattr(Cluster, "_open", lambda _: asyncio.sleep(0))
@@ -40,11 +40,11 @@ def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_message_that_is_not_given_hides_no_others(
     what: str, missing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> Answer:
+    async def pull(_: Cluster, queue: MessageQueue, offset: int, count: int) -> PullResult:
         there = offset >= DELETED and offset != missing
         code = ResponseCode.SUCCESS if there else ResponseCode.PULL_RETRY_IMMEDIATELY
         records = b"%d" % offset if there else b""
-        return Answer(records, offset + 1, DELETED, MESSAGES, code, "")
+        return PullResult(records, offset + 1, DELETED, MESSAGES, code, "")
 
     monkeypatch.setattr(module, "decode_received", FakeRecord)
     monkeypatch.setattr(Cluster, "_pull", pull)

@@ -12,7 +12,6 @@ from firetrail.broker.pop.checkpoints import (
     answer_when_stored,
 )
 from firetrail.broker.pop.orders import PopOrders
-from firetrail.broker.services.long_polling import Queue
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -25,6 +24,7 @@ from firetrail.remoting.pop_headers import (
     ChangeInvisibleTimeResponse,
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
+from firetrail.store.queues.table import QueueKey
 
 
 class AckProcessor:
@@ -108,7 +108,7 @@ class AckProcessor:
     # -- in order -----------------------------------------------------------------------------
 
     def _ack_in_order(
-        self, group: str, queue: Queue, offsets: Sequence[int], pop_time: int
+        self, group: str, queue: QueueKey, offsets: Sequence[int], pop_time: int
     ) -> None:
         opened = [self._orders.ack(group, queue, offset, pop_time) for offset in offsets]
         if any(opened):

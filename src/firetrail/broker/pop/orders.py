@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.broker.services.long_polling import Queue
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
@@ -20,6 +19,7 @@ from firetrail.broker.state.topics import TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+from firetrail.store.queues.table import QueueKey
 
 IDLE_MAX_MS = 24 * 3600 * 1000
 """The state of a group that has not popped for this long is dropped."""
@@ -87,7 +87,7 @@ class PopOrders:
             for key, queues in file.load(OrderInfos).table.items()
         }
 
-    def is_closed(self, group: str, queue: Queue, attempt: str | None) -> bool:
+    def is_closed(self, group: str, queue: QueueKey, attempt: str | None) -> bool:
         """Whether a pop has to wait for acknowledgements or the end of the invisible time."""
         batch = self._find(group, queue)
         if batch is None or (attempt and attempt == batch.attempt):
@@ -96,7 +96,7 @@ class PopOrders:
         batch.adjust_to_clock(now)
         return now < batch.free_at()
 
-    def add(self, group: str, queue: Queue, batch: OrderedPop) -> None:
+    def add(self, group: str, queue: QueueKey, batch: OrderedPop) -> None:
         """Record a pop, which closes the queue."""
         topic, queue_id = queue
         before = self._find(group, queue)
@@ -118,12 +118,12 @@ class PopOrders:
             self.saver.note_change()
         return overruns
 
-    def popped(self, group: str, queue: Queue, pop_time: int) -> Sequence[int]:
+    def popped(self, group: str, queue: QueueKey, pop_time: int) -> Sequence[int]:
         """Return the offsets of a pop, none if it was not the last one."""
         batch = self._find_popped(group, queue, pop_time)
         return batch.offsets if batch is not None else ()
 
-    def ack(self, group: str, queue: Queue, offset: int, pop_time: int) -> bool:
+    def ack(self, group: str, queue: QueueKey, offset: int, pop_time: int) -> bool:
         """Acknowledge a message; return whether this opens the queue."""
         batch = self._find_popped(group, queue, pop_time)
         if batch is None or offset < batch.next:
@@ -140,7 +140,7 @@ class PopOrders:
         return batch.free_at() <= self._now_ms()
 
     def change(
-        self, group: str, queue: Queue, offset: int, pop_time: int, until: int
+        self, group: str, queue: QueueKey, offset: int, pop_time: int, until: int
     ) -> int | None:
         """Change until when a message is invisible; return when the queue opens then.
 
@@ -153,7 +153,7 @@ class PopOrders:
         self.saver.note_change()
         return batch.free_at()
 
-    def _find(self, group: str, queue: Queue) -> OrderedPop | None:
+    def _find(self, group: str, queue: QueueKey) -> OrderedPop | None:
         """Return the last pop, None if the group's offset was reset after it."""
         topic, queue_id = queue
         batch = self._batches.get(f"{topic}@{group}", {}).get(queue_id)
@@ -161,7 +161,7 @@ class PopOrders:
             return None
         return batch
 
-    def _find_popped(self, group: str, queue: Queue, pop_time: int) -> OrderedPop | None:
+    def _find_popped(self, group: str, queue: QueueKey, pop_time: int) -> OrderedPop | None:
         batch = self._find(group, queue)
         return batch if batch is not None and batch.pop_time == pop_time else None
 

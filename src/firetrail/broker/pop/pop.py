@@ -22,7 +22,7 @@ from firetrail.broker.pop.checkpoints import (
 )
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Queue
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.names import pop_retry_topic
@@ -44,6 +44,7 @@ from firetrail.remoting.pop_headers import (
     PopResponse,
 )
 from firetrail.remoting.receipts import ORDERED, RETRY, Receipt, encode_counts, encode_places
+from firetrail.store.queues.table import QueueKey
 from firetrail.store.results import GetStatus
 
 MESSAGES_MAX = 32
@@ -226,7 +227,7 @@ class PopProcessor:
 
     def _take_from(
         self,
-        queue: Queue,
+        queue: QueueKey,
         offset: int,
         count: int,
         selection: MessageFilter,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from firetrail.broker.filter.selection import MessageFilter, MessageSelector
-from firetrail.broker.services.long_polling import Queue
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.queues.table import QueueKey
 from firetrail.store.results import GetResult, GetStatus
 
 RETRY_FIRST = 5
@@ -48,7 +48,7 @@ class PopQueues:
 
     def of(
         self, group: str, topic: str, queue_id: int, *, in_order: bool = False
-    ) -> Iterator[Queue]:
+    ) -> Iterator[QueueKey]:
         """Yield the queues to read, beginning with another one each time.
 
         Pops in order have no retry topic: their messages are redelivered from the same queue.
@@ -63,7 +63,7 @@ class PopQueues:
         yield from self._queues_of(topic, queue_id)
         yield from retries
 
-    def _queues_of(self, name: str, queue_id: int) -> Iterator[Queue]:
+    def _queues_of(self, name: str, queue_id: int) -> Iterator[QueueKey]:
         topic = self._topics.get(name)
         if topic is None:
             return
@@ -73,12 +73,12 @@ class PopQueues:
         for number in range(topic.read_queue_nums):
             yield name, (number + self._turn) % topic.read_queue_nums
 
-    def at(self, group: str, queue: Queue) -> int:
+    def at(self, group: str, queue: QueueKey) -> int:
         """Return the offset of the group; a new one is at the first message."""
         offset = self._offsets.get(group, *queue)
         return self._store.min_offset(*queue) if offset is None else offset
 
-    def begin(self, group: str, queue: Queue, mode: int) -> int:
+    def begin(self, group: str, queue: QueueKey, mode: int) -> int:
         """Return the offset of the group, after choosing one for a new group.
 
         A new group begins at the first message if ``mode`` says so or if all messages are recent,
@@ -96,7 +96,7 @@ class PopQueues:
         return offset
 
     def read(
-        self, queue: Queue, offset: int, count: int, selection: MessageFilter
+        self, queue: QueueKey, offset: int, count: int, selection: MessageFilter
     ) -> tuple[int, GetResult]:
         """Read at most ``count`` matching messages; return the offset read from, and the result.
 

@@ -14,12 +14,11 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.queues.table import QueueKey
 
 HELD_MAX = 100_000
 """Maximum number of held requests; further ones are answered at once."""
 
-Queue = tuple[str, int]
-"""Topic and queue id, or ANY_QUEUE for all queues of the topic."""
 ANY_OFFSET = -1
 """The offset of a request that every arrival wakes, because it has to look for itself."""
 
@@ -32,7 +31,7 @@ class HeldRequest:
     def __init__(
         self,
         connection: Connection,
-        queues: Sequence[Queue],
+        queues: Sequence[QueueKey],
         offset: int,
         wake: Callable[[bool], bool],
         group: str = "",
@@ -40,6 +39,7 @@ class HeldRequest:
     ) -> None:
         self.connection = connection
         self.queues = queues
+        """The queues it waits for; the queue id ANY_QUEUE stands for all queues of a topic."""
         self.offset = offset
         """The request waits for a message with this queue offset or a later one."""
         self.group = group
@@ -58,10 +58,10 @@ class LongPolling:
     def __init__(self, store: BrokerStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
-        self._held: dict[Queue, dict[HeldRequest, None]] = {}  # in the order of arrival
+        self._held: dict[QueueKey, dict[HeldRequest, None]] = {}  # in the order of arrival
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._count = 0
-        self._planned: dict[tuple[str, Queue], asyncio.TimerHandle] = {}
+        self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         store.on_arrival(self._announced)
 
     @property
@@ -81,11 +81,11 @@ class LongPolling:
         if news:
             self._loop.call_soon(self._arrived, news)
 
-    def waiting(self, queue: Queue, group: str) -> int:
+    def waiting(self, queue: QueueKey, group: str) -> int:
         """Return how many pops of a group wait for the queue."""
         return sum(held.group == group for held in self._held.get(queue, ()))
 
-    def wake_later(self, group: str, queue: Queue, after_s: float = 0.0) -> None:
+    def wake_later(self, group: str, queue: QueueKey, after_s: float = 0.0) -> None:
         """Wake the requests for the queue after some seconds, when it opens for the group.
 
         This replaces the time that was planned for the same group and queue before.
@@ -97,13 +97,13 @@ class LongPolling:
             after_s, self._wake_planned, group, queue
         )
 
-    def wake(self, queue: Queue) -> None:
+    def wake(self, queue: QueueKey) -> None:
         """Wake the requests for the queue, whether or not a message has arrived."""
         for held in list(self._held.get(queue, ())):
             if held.wake(False):
                 self._drop(held)
 
-    def _wake_planned(self, group: str, queue: Queue) -> None:
+    def _wake_planned(self, group: str, queue: QueueKey) -> None:
         del self._planned[group, queue]
         self._arrived([queue, (queue[0], ANY_QUEUE)])
 
@@ -128,7 +128,7 @@ class LongPolling:
         if queues and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._arrived, queues)
 
-    def _arrived(self, queues: Sequence[Queue]) -> None:
+    def _arrived(self, queues: Sequence[QueueKey]) -> None:
         unsuccessful: set[object] = set()
         for queue in queues:
             newest = self._newest(queue)
@@ -140,7 +140,7 @@ class LongPolling:
                 elif held.key is not None:
                     unsuccessful.add(held.key)
 
-    def _newest(self, queue: Queue) -> int:
+    def _newest(self, queue: QueueKey) -> int:
         return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
 
     def _time_out(self, held: HeldRequest) -> None:

@@ -16,7 +16,7 @@ from firetrail.remoting.handlers import Handler
 LOCK_EXPIRY_S = 60.0
 
 
-class QueueLocks:
+class RebalanceLockManager:
     """The owners of locked queues. ``now`` is the event loop's clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:

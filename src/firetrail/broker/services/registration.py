@@ -37,7 +37,7 @@ RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Registration:
+class RegistrationService:
     """Registers a broker with the name server of its process, and with others over the wire."""
 
     def __init__(

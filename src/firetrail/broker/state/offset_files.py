@@ -22,25 +22,25 @@ from firetrail.remoting.bodies import ConsumerOffsets, LmqConsumerOffsets
 from firetrail.system import System
 from firetrail.text import human_time
 
-Offsets = dict[str, dict[int, int]]
+GroupOffsets = dict[str, dict[int, int]]
 """Queue offsets by ``topic@group`` and queue id."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Member(NamedTuple):
+class _OffsetFile(NamedTuple):
     """One of the two files."""
 
     file: ConfigFile
     is_lmq: bool
     modified_ms: int | None
 
-    def load(self) -> Offsets:
+    def load(self) -> GroupOffsets:
         if self.is_lmq:
             return joined(self.file.load(LmqConsumerOffsets))
         return dict(self.file.load(ConsumerOffsets).offset_table)
 
-    def save(self, offsets: Offsets) -> None:
+    def save(self, offsets: GroupOffsets) -> None:
         table = split(offsets) if self.is_lmq else ConsumerOffsets(offsets)
         self.file.save(table.to_json())
 
@@ -60,7 +60,10 @@ class OffsetFiles:
         plain, lmq = (
             ConfigFile(system, root, name, before) for name in (CONSUMER_OFFSETS, LMQ_OFFSETS)
         )
-        both = [_Member(plain, False, plain.modified_ms()), _Member(lmq, True, lmq.modified_ms())]
+        both = [
+            _OffsetFile(plain, False, plain.modified_ms()),
+            _OffsetFile(lmq, True, lmq.modified_ms()),
+        ]
         main, other = reversed(both) if light_queues else both
         self._members = [main] if other.modified_ms is None else [main, other]
         # If both are equally old, the main one is read, as in Java.
@@ -68,7 +71,7 @@ class OffsetFiles:
         self.path = main.file.path
         """The file that a Java broker with the same settings reads."""
 
-    def load(self) -> Offsets:
+    def load(self) -> GroupOffsets:
         """Return the offsets in the newer file; raise StoreError if it cannot be decoded."""
         offsets = self._source.load()
         for other in self._members:
@@ -86,7 +89,7 @@ class OffsetFiles:
         for member in self._members:
             member.save(value["offsetTable"])
 
-    def _log_choice(self, offsets: Offsets, other: _Member) -> None:
+    def _log_choice(self, offsets: GroupOffsets, other: _OffsetFile) -> None:
         """Log which file is read, unless both are equal, as after a broker that saves both."""
         source, name = self._source, other.file.path.name
         if other.modified_ms is None:
@@ -107,7 +110,7 @@ class OffsetFiles:
         )
 
 
-def joined(table: LmqConsumerOffsets) -> Offsets:
+def joined(table: LmqConsumerOffsets) -> GroupOffsets:
     """Return the offsets of all groups in ``lmqConsumerOffset.json``.
 
     For a group whose name begins with ``%LMQ%``, Java keeps a single offset per topic.
@@ -118,7 +121,7 @@ def joined(table: LmqConsumerOffsets) -> Offsets:
     return offsets
 
 
-def split(offsets: Offsets) -> LmqConsumerOffsets:
+def split(offsets: GroupOffsets) -> LmqConsumerOffsets:
     """Reverse :func:`joined`."""
     table = LmqConsumerOffsets()
     for key, queues in offsets.items():
@@ -135,7 +138,7 @@ def _is_light_group(key: str) -> bool:
 
 
 def change_offsets(
-    system: System, root: Path, change: Callable[[Offsets], Sequence[object]]
+    system: System, root: Path, change: Callable[[GroupOffsets], Sequence[object]]
 ) -> list[str]:
     """Change the offsets of a broker that is not running, which are those in the newer file.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from firetrail.broker.state.config_file import ORDERS, change_file
-from firetrail.broker.state.offset_files import Offsets, change_offsets
+from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.state.topics import REVIVE_PREFIX
 from firetrail.broker.takeover.unsupported import unread_topics
 from firetrail.errors import StoreError
@@ -72,7 +72,7 @@ def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Oversh
     return overshoot
 
 
-def set_back_groups(offsets: Offsets, overshoot: Overshoot) -> list[Overrun]:
+def set_back_groups(offsets: GroupOffsets, overshoot: Overshoot) -> list[Overrun]:
     """Set the offsets of groups back, by ``topic@group`` and queue id, that are too large."""
     found = []
     for key, queues in offsets.items():
@@ -144,7 +144,7 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
         end = None if is_unread(topic) else ends(topic, queue_id)
         return end if end is not None and end < offset else None
 
-    def groups(offsets: Offsets) -> list[Overrun]:
+    def groups(offsets: GroupOffsets) -> list[Overrun]:
         return set_back_groups(offsets, overshoot)
 
     def delays(table: DelayOffsets) -> list[Overrun]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from firetrail.broker.pop.checkpoints import CHECKPOINT
 from firetrail.broker.state.config_file import ORDERS, change_file
-from firetrail.broker.state.offset_files import Offsets, change_offsets
+from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.state.overruns import set_back_files
 from firetrail.broker.state.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.errors import FormatError, ProtocolError
@@ -58,7 +58,7 @@ class Renumbering:
         """Replace the offsets in the files of the broker."""
         numbering = salvaged.numbering
 
-        def groups(offsets: Offsets) -> list[str]:
+        def groups(offsets: GroupOffsets) -> list[str]:
             return self._groups(offsets, numbering)
 
         def delays(table: DelayOffsets) -> list[str]:
@@ -73,7 +73,7 @@ class Renumbering:
         self.done += change_file(*place, ORDERS, OrderInfos, orders)
         self.done += set_back_files(*place, view.queue_end)
 
-    def _groups(self, offsets: Offsets, numbering: Numbering) -> list[str]:
+    def _groups(self, offsets: GroupOffsets, numbering: Numbering) -> list[str]:
         done = []
         for key, queues in offsets.items():
             topic, _, group = key.partition("@")

@@ -23,8 +23,8 @@ EARLIEST = -2
 LATEST = -1
 """Numbers that denote the ends of a queue, as in Kafka."""
 
-Queue = TypeVar("Queue")
-Offsets = dict[str, dict[int, int]]
+Q = TypeVar("Q")
+TopicOffsets = dict[str, dict[int, int]]
 
 GROUP = "FIRETRAIL_SPARK"
 """Group under which brokers see the pipeline; it has no consumers of its own."""
@@ -190,16 +190,16 @@ def _text(text: str) -> str:
     return text
 
 
-def parse_offsets(value: Any) -> Offsets:
+def parse_offsets(value: Any) -> TopicOffsets:
     """Parse ``{"topic": {"0": 5}}`` with queue ids as keys; raise ValueError if it is invalid."""
     return parse_offsets_by(int, value)
 
 
-def parse_offsets_by(queue: Callable[[str], Queue], value: Any) -> dict[str, dict[Queue, int]]:
+def parse_offsets_by(queue: Callable[[str], Q], value: Any) -> dict[str, dict[Q, int]]:
     """Parse ``{"topic": {"queue": 5}}``, where ``queue`` parses the keys."""
     if not isinstance(value, dict):
         raise ValueError
-    parsed: dict[str, dict[Queue, int]] = {}
+    parsed: dict[str, dict[Q, int]] = {}
     for topic, by_queue in value.items():
         if not isinstance(by_queue, dict):
             raise ValueError

@@ -30,9 +30,9 @@ from firetrail.pipeline.source.log_splits import plan_log, plan_queues, record_f
 from firetrail.pipeline.source.options import (
     LATEST,
     Edge,
-    Offsets,
-    Queue,
+    Q,
     ReadOptions,
+    TopicOffsets,
     parse_offsets,
 )
 from firetrail.pipeline.source.places import is_remote, local_path
@@ -99,7 +99,7 @@ class QueueStreamReader(StreamReader):
         options = self._options
         with self._open(asked_topics(options)) as view:
             check_topics(view, options)
-            found: Offsets = {}
+            found: TopicOffsets = {}
             edge = options.starting_offsets or Edge(LATEST)
             for queue in each_queue(view, options):
                 low, high = queue_ends(view, queue)
@@ -140,14 +140,14 @@ class QueueStreamReader(StreamReader):
         LOGGER.info("rocketmq %s: %s", self._options.path, note)
         return [InputPartition(split) for split in splits]
 
-    def _ends(self, view: StoreView) -> Offsets:
-        ends: Offsets = {}
+    def _ends(self, view: StoreView) -> TopicOffsets:
+        ends: TopicOffsets = {}
         for queue in each_queue(view, self._options):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue_ends(view, queue)[1]
         return ends
 
     def _between(
-        self, view: StoreView, start: Offsets, end: Offsets
+        self, view: StoreView, start: TopicOffsets, end: TopicOffsets
     ) -> tuple[list[QueueRange], list[QueuePart]]:
         """Return what is between two offsets: ranges without messages, and parts with some.
 
@@ -227,8 +227,8 @@ def as_json(offsets: Mapping[str, Mapping[Any, int]]) -> dict[str, Any]:
 
 
 def cut_to(
-    ends: Mapping[str, Mapping[Queue, int]], target: Mapping[str, Mapping[Queue, int]]
-) -> dict[str, dict[Queue, int]]:
+    ends: Mapping[str, Mapping[Q, int]], target: Mapping[str, Mapping[Q, int]]
+) -> dict[str, dict[Q, int]]:
     """Limit ends to those of a target, and leave out queues that it does not have."""
     return {
         topic: {

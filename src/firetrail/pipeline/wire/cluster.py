@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.admin import Admin
-from firetrail.client.pull import Answer, Puller
+from firetrail.client.pull import Puller, PullResult
 from firetrail.client.session import Session
 from firetrail.client.subscription import by_tags
 from firetrail.errors import PipelineError, RequestError
@@ -238,6 +238,6 @@ class Cluster:
                 begin = middle + 1
         return begin
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Answer:
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
         await self._session.route(queue.topic)
         return await self._puller.ask(queue, offset, by_tags(queue.topic), count=count)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 
 class Loop:
@@ -30,6 +30,6 @@ class Loop:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the loop, wait for its result, and raise its error here."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -20,7 +20,7 @@ from firetrail.pipeline.source.options import RETRY_MS
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Permission, ResponseCode
 
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 UNKNOWN_TOPIC_S = 30.0
 """How long to wait for a topic that was not seen before while brokers are registered: within this
@@ -46,13 +46,13 @@ class Patience:
 
     async def ask(
         self,
-        ask: Callable[[], Awaitable[Result]],
+        ask: Callable[[], Awaitable[R]],
         what: str,
         topic: str = "",
         *,
         broker: str = "",
         is_known: bool = True,
-    ) -> Result:
+    ) -> R:
         """Send a request, with retries, and return the answer.
 
         ``what`` describes the request in errors. ``is_known`` says that the topic existed before,

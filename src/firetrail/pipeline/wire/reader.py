@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from firetrail.client.pull import Answer, Puller
+from firetrail.client.pull import Puller, PullResult
 from firetrail.client.session import Session
 from firetrail.client.subscription import by_tags
 from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
@@ -186,8 +186,8 @@ class Fetcher:
             at = max(at, answer.next_offset)
         return found
 
-    async def _ask(self, queue: MessageQueue, offset: int, count: int) -> Answer:
-        async def ask() -> Answer:
+    async def _ask(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
+        async def ask() -> PullResult:
             await self._session.route(queue.topic)
             wanted = by_tags(queue.topic, self._tags)
             try:
@@ -200,7 +200,7 @@ class Fetcher:
         return await self._patience.ask(ask, request, queue.topic, broker=queue.broker_name)
 
 
-def _is_lost(answer: Answer, at: int) -> bool:
+def _is_lost(answer: PullResult, at: int) -> bool:
     """Whether a broker skipped messages that it should have."""
     return (
         answer.moved

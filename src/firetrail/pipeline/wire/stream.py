@@ -17,7 +17,7 @@ from firetrail.pipeline.source.stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
 from firetrail.pipeline.wire.plan import BrokerPart, check_queues, measured, split_parts
 
-Offsets = dict[str, dict[QueueName, int]]
+BrokerOffsets = dict[str, dict[QueueName, int]]
 
 
 class WireStreamReader(StreamReader):
@@ -39,7 +39,7 @@ class WireStreamReader(StreamReader):
             else:
                 edge = options.starting_offsets or Edge(LATEST)
                 begins = [self._resolved(ends, edge) for ends in all_ends]
-        found: Offsets = {}
+        found: BrokerOffsets = {}
         for ends, begin in zip(all_ends, begins, strict=True):
             found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = begin
         return as_json(found)
@@ -86,7 +86,9 @@ class WireStreamReader(StreamReader):
     def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[Ends]:
         return cluster.ends(cluster.queues(NO_BOUNDS, known))
 
-    def _between(self, all_ends: list[Ends], start: Offsets, end: Offsets) -> list[BrokerPart]:
+    def _between(
+        self, all_ends: list[Ends], start: BrokerOffsets, end: BrokerOffsets
+    ) -> list[BrokerPart]:
         """Return the parts between two offsets, including empty ones.
 
         A queue that is not in ``start`` is new, and read from its first message.
@@ -105,11 +107,11 @@ class WireStreamReader(StreamReader):
         return parts
 
 
-def _parse(offsets: dict[str, Any]) -> Offsets:
+def _parse(offsets: dict[str, Any]) -> BrokerOffsets:
     return parse_offsets_by(QueueName.parse, offsets)
 
 
-def _unread(start: Offsets, end: Offsets) -> dict[str, list[QueueName]]:
+def _unread(start: BrokerOffsets, end: BrokerOffsets) -> dict[str, list[QueueName]]:
     """Return the queues that have messages between two offsets, by topic."""
     found: dict[str, list[QueueName]] = {}
     for topic, by_queue in end.items():
@@ -119,8 +121,8 @@ def _unread(start: Offsets, end: Offsets) -> dict[str, list[QueueName]]:
     return found
 
 
-def _highs(all_ends: list[Ends]) -> Offsets:
-    found: Offsets = {}
+def _highs(all_ends: list[Ends]) -> BrokerOffsets:
+    found: BrokerOffsets = {}
     for ends in all_ends:
         found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = ends.high
     return found

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.store.dispatch.deriver import Arrival, Deriver, OutOfTime
-from firetrail.store.lifecycle.progress import INTERVAL_S, Progress
+from firetrail.store.lifecycle.progress import INTERVAL_S, ProgressLog
 from firetrail.store.log.commit_log import Busy, CommitLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import NO_DESCRIPTOR
@@ -171,7 +171,7 @@ class Dispatcher:
         self._stopping = True
         self._wake.set()
         clock = self._log.queue.system.clock
-        progress = Progress(clock, "dispatching before the stop", self.position, self._limit())
+        progress = ProgressLog(clock, "dispatching before the stop", self.position, self._limit())
         while self._thread.is_alive():
             self._thread.join(INTERVAL_S)
             progress.note(self.position)

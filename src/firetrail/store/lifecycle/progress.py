@@ -12,7 +12,7 @@ INTERVAL_S = 5.0
 """How long work takes before the first line, and the time between two lines."""
 
 
-class Progress:
+class ProgressLog:
     """The progress of a ``task`` on the log from ``start`` to ``end``."""
 
     def __init__(self, clock: Clock, task: str, start: int, end: int) -> None:

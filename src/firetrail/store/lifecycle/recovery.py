@@ -37,7 +37,7 @@ from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.lifecycle.dropped_records import find_dropped, set_aside
-from firetrail.store.lifecycle.progress import Progress
+from firetrail.store.lifecycle.progress import ProgressLog
 from firetrail.store.lifecycle.watermark import Watermark
 from firetrail.store.log.records import scan_record, store_time_at
 from firetrail.store.log.scan import find_record, scan_segment
@@ -263,7 +263,7 @@ class Recovery:
                 start = max(min(start, deriver.index_from), self._log.min_offset)
         self._recognize_tags()
         segments = list(self._log.from_offset(start))
-        progress = Progress(self._log.system.clock, "recovering queues and index", start, end)
+        progress = ProgressLog(self._log.system.clock, "recovering queues and index", start, end)
         for step in deriver.steps(segments, start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
             if step.stop.is_damage:  # before the scanned range, where only the index lacks entries

@@ -26,7 +26,7 @@ from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
 from firetrail.store.lifecycle.evidence import Evidence, positions
 from firetrail.store.lifecycle.inventory import Inventory, InventoryFile, index_sizes
-from firetrail.store.lifecycle.progress import Progress
+from firetrail.store.lifecycle.progress import ProgressLog
 from firetrail.store.lifecycle.recovery import RecoveryReport
 from firetrail.store.lifecycle.removals import find_removal
 from firetrail.store.queues.consume_queue import gap_detail
@@ -239,7 +239,7 @@ class Restoration:
         topics = {topic for topic, _ in lost.queues}  # their other queues do not change
         rebuild.wants = lambda run: run.topic in topics
         start = self._log.min_offset
-        progress = Progress(self._system.clock, "rebuilding queues or index", start, end)
+        progress = ProgressLog(self._system.clock, "rebuilding queues or index", start, end)
         for step in rebuild.steps(list(self._log.segments), start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
         former = set(rebuild.lives.former(self._catalog))

@@ -32,6 +32,7 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import System
 
 QueueKey = tuple[str, int]
+"""Topic and queue id."""
 
 
 class Extent(NamedTuple):
