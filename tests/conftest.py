@@ -1,4 +1,4 @@
-"""How the tests run: Hypothesis's profiles, and a word about the kernels in the header."""
+"""How the tests run: Hypothesis's profiles, time limits, and the kernels in the header."""
 
 import logging
 import random
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests import time_limits
 from tests.jvm import start_quickly
 
 from firetrail import kernels
@@ -22,7 +23,8 @@ start_quickly()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed of an exploring run here, where it can be printed."""
+    """Limit the time of tests. Choose the seed of an exploring run, so that it can be printed."""
+    config.pluginmanager.register(time_limits)
     if config.option.hypothesis_profile == "explore" and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ SMALL = StoreConfig(
     index_entries=1000,
 )
 SUSPEND, SUBSCRIPTION = 2, 4
+Field = str | int | None
+"""The value of a field in a request. Fields with None are left out."""
 
 
 class Talk:
@@ -34,16 +37,29 @@ class Talk:
         self.client = client
 
     async def ask(
-        self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Any
+        self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Field
     ) -> RemotingCommand:
         """Return the response to a request, with any code."""
+        return await self._request(code, body, version, fields)
+
+    async def _request(
+        self, code: int, body: bytes, version: int, fields: Mapping[str, Field]
+    ) -> RemotingCommand:
         texts = {name: text(value) for name, value in fields.items() if value is not None}
         command = RemotingCommand(code, texts, body, version=version)
         return await self.client.request(self.broker.address, command, 10)
 
-    async def send(self, topic: str, body: bytes = b"hello", **changes: Any) -> RemotingCommand:
+    async def send(
+        self,
+        topic: str,
+        body: bytes = b"hello",
+        *,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        version: int = Version.V4_9_8,
+        **changes: Field,
+    ) -> RemotingCommand:
         """SEND_MESSAGE_V2."""
-        fields = {
+        fields: dict[str, Field] = {
             "a": "PG",
             "b": topic,
             "c": "TBW102",
@@ -55,13 +71,12 @@ class Talk:
             "i": "KEYS\x01k1\x02TAGS\x01A\x02UNIQ_KEY\x01U1\x02WAIT\x01true",
             "j": 0,
             "k": "false",
-        } | changes
-        code = fields.pop("code", RequestCode.SEND_MESSAGE_V2)
-        return await self.ask(code, body, **fields)
+        }
+        return await self._request(code, body, version, fields | changes)
 
-    async def pull(self, topic: str, offset: int = 0, **changes: Any) -> RemotingCommand:
+    async def pull(self, topic: str, offset: int = 0, **changes: Field) -> RemotingCommand:
         """PULL_MESSAGE."""
-        fields = {
+        fields: dict[str, Field] = {
             "consumerGroup": "CG",
             "topic": topic,
             "queueId": 0,
@@ -72,10 +87,10 @@ class Talk:
             "suspendTimeoutMillis": 15_000,
             "subscription": "*",
             "subVersion": 0,
-        } | changes
-        return await self.ask(RequestCode.PULL_MESSAGE, **fields)
+        }
+        return await self._request(RequestCode.PULL_MESSAGE, b"", Version.V4_9_8, fields | changes)
 
-    async def pull_until(self, topic: str, count: int, **changes: Any) -> list[Record]:
+    async def pull_until(self, topic: str, count: int, **changes: Field) -> list[Record]:
         """Return the first messages of a queue; wait for dispatch, which follows the send."""
         found: list[Record] = []
         while len(found) < count:
@@ -105,7 +120,7 @@ class Talk:
         return await (client or self.client).request(self.broker.address, command)
 
 
-def text(value: object) -> str:
+def text(value: str | int) -> str:
     """Return the value of a field as it is written in a header."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -122,6 +137,22 @@ def records(content: bytes) -> list[Record]:
     return found
 
 
+@asynccontextmanager
+async def talking(
+    folder: Path | None = None,
+    config: BrokerConfig | None = None,
+    store: StoreConfig = SMALL,
+    client_handlers: Mapping[int, Handler] | None = None,
+) -> AsyncIterator[Talk]:
+    """Run a broker, and talk to it. The fixture ``talk`` does so with the default settings."""
+    async with Broker.running(folder, config, store) as broker:
+        client = RemotingClient(client_handlers)
+        try:
+            yield Talk(broker, client)
+        finally:
+            await client.close()
+
+
 def running(
     test: Callable[[Talk], Awaitable[None]],
     folder: Path | None = None,
@@ -133,11 +164,10 @@ def running(
     """Run a test against a broker."""
 
     async def run() -> None:
-        async with asyncio.timeout(within_s), Broker.running(folder, config, store) as broker:
-            client = RemotingClient(client_handlers)
-            try:
-                await test(Talk(broker, client))
-            finally:
-                await client.close()
+        async with (
+            asyncio.timeout(within_s),
+            talking(folder, config, store, client_handlers) as talk,
+        ):
+            await test(talk)
 
     asyncio.run(run())
