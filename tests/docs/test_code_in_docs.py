@@ -13,7 +13,11 @@ import firetrail
 from firetrail import errors
 from firetrail.store.lifecycle.watermark import _SLOT
 
-GUIDE = ROOT / "docs/guide/embedding.md"
+STORE_GUIDES = [
+    ROOT / "docs/guide" / name
+    for name in ("embedding.md", "store-settings.md", "sharing-stores.md")
+]
+ERRORS_PAGE = ROOT / "docs/errors.md"
 
 
 @pytest.mark.parametrize(
@@ -60,9 +64,9 @@ def test_every_page_is_in_the_index() -> None:
     assert not {str(page.relative_to(ROOT)) for page in pages - listed}
 
 
-def test_the_guide_covers_the_public_names() -> None:
-    """Whatever a program can call is explained somewhere in the guide."""
-    text = GUIDE.read_text(encoding="utf-8")
+def test_the_guides_cover_the_public_names() -> None:
+    """Every public name of the store is explained in one of its guides or on the error page."""
+    text = "".join(page.read_text(encoding="utf-8") for page in [*STORE_GUIDES, ERRORS_PAGE])
     names = {name for name in firetrail.__all__ if not name.startswith("__")}
     names |= {name for name in dir(firetrail.Store) if not name.startswith("_")}
     names |= {status.value for status in firetrail.GetStatus}
@@ -70,18 +74,25 @@ def test_the_guide_covers_the_public_names() -> None:
     assert not sorted(name for name in names if not re.search(rf"\b{name}\b", text))
 
 
-def test_the_guide_has_a_remedy_for_every_error() -> None:
-    tables = [
-        guide.read_text(encoding="utf-8").partition("## When something goes wrong")[2]
-        for guide in GUIDE.parent.glob("*.md")
-    ]
-    rows = set(re.findall(r"^\| `(\w+)", "\n".join(tables), re.MULTILINE))
-    raised = {
-        name
+def test_the_error_page_lists_every_error_and_marks_the_retriable_ones() -> None:
+    text = ERRORS_PAGE.read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^- \*\*`(\w+)`\*\*( \(retriable\))?: ", text, re.MULTILINE))
+    made = {errors.NoRouteYetError: errors.NoRouteYetError(17, "T")}
+    expected = {
+        name: " (retriable)" if made.get(value, value).retriable else ""
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, errors.FiretrailError)
     }
-    assert rows >= raised - {"FiretrailError", "StoreError"}
+    bases = ("FiretrailError", "StoreError")
+    assert entries == {name: mark for name, mark in expected.items() if name not in bases}
+    assert all(f"`{base}`" in text for base in bases)
+
+
+def test_the_error_page_lists_the_retriable_codes() -> None:
+    text = " ".join(ERRORS_PAGE.read_text(encoding="utf-8").split())
+    listed = re.search(r"retriable for the codes ([\d, and]+)\.", text)
+    assert listed
+    assert {int(code) for code in re.findall(r"\d+", listed[1])} == errors.RETRIABLE_CODES
 
 
 def test_the_watermark_s_table() -> None:
