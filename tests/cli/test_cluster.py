@@ -168,7 +168,7 @@ class TestMessages:
             assert process.stdout.readline().endswith("'before'\n")
             host = Host("127.0.0.1", int(first.address.rpartition(":")[2]))
         try:
-            assert "trying again until Ctrl-C" in process.stderr.readline()
+            assert "retrying until Ctrl-C" in process.stderr.readline()
             asyncio.run(serve_again(tmp_path, host, process.stdout.readline))
         finally:
             following.__exit__(None, None, None)
@@ -235,7 +235,7 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
     *_, total, reason = ask("lag", "GB", "Beyond").out.splitlines()
     assert total.split() == ["total", "1", "0"]
     assert "GB is 1151 beyond the end; the queue became shorter" in reason
-    assert "firetrail reset GB Beyond last sets it back" in reason
+    assert "'firetrail reset GB Beyond last' sets it back" in reason
     ask("reset", "GB", "Beyond", "last")
     assert "beyond" not in ask("lag", "GB", "Beyond").out
 
@@ -268,7 +268,7 @@ def test_topics(ask: Any, namesrv: str) -> None:
 
 
 def test_groups(ask: Any) -> None:
-    assert ask("group", "create", "Crew", "--retries", "3").out == "Crew: made\n"
+    assert ask("group", "create", "Crew", "--retries", "3").out == "Crew: created\n"
     assert "Crew" in ask("group", "list").out.splitlines()
     assert ask("group", "show", "Crew").out == "Crew: no member is connected\n"
     assert ask("group", "delete", "Crew").out == "Crew: deleted\n"
@@ -309,7 +309,7 @@ class TestNobody:
     def test_no_topic(self, firetrail: Firetrail, namesrv: str) -> None:
         told = firetrail("tail", "Nothing", "--namesrv", namesrv)
         assert told.code == 2
-        assert f"{namesrv}: no topic 'Nothing'; firetrail topic list says" in told.err
+        assert f"{namesrv}: no topic 'Nothing'; 'firetrail topic list' lists" in told.err
 
     def test_nearly_a_topic(self, firetrail: Firetrail, ask: Any, namesrv: str) -> None:
         ask("topic", "create", "Parcels")
@@ -355,7 +355,7 @@ class TestPlaces:
     def test_others(self, firetrail: Firetrail) -> None:
         told = firetrail("reset", "G", "T", "yesterday")
         assert told.code == 2
-        assert "'yesterday' is none of first, last, a time such as" in told.err
+        assert "'yesterday' is not one of: first, last, a time such as" in told.err
 
 
 def test_long_bodies_are_cut(capsys: pytest.CaptureFixture[str], ask: Any, namesrv: str) -> None:

@@ -69,7 +69,7 @@ class TestLightQueues:
         overwrite(b, 0, only_in_a)
         told = firetrail("dump", root, "--topic", "%LMQ%b", "--json")
         assert told.code == 1
-        assert "queue %LMQ%b/0: message 0 should be at physical offset 0 (" in told.err
+        assert "queue %LMQ%b/0: message 0 is missing at physical offset 0 (" in told.err
 
 
 class TestTheLog:
@@ -132,7 +132,7 @@ class TestATopic:
         assert (told.code, told.out) == (2, "")
         assert "no topic 't11'; did you mean 'T1'?" in told.err
         told = firetrail("dump", GOLDEN / "v4-clean", "--topic", "orders")
-        assert "there is SCHEDULE_TOPIC_XXXX, T1, T6, TB, TE, TH" in told.err
+        assert "the store has SCHEDULE_TOPIC_XXXX, T1, T6, TB, TE, TH" in told.err
 
     def test_no_such_queue(self, firetrail: Firetrail) -> None:
         told = firetrail("dump", GOLDEN / "v4-clean", "--topic", "T1", "--queue", 7)
@@ -151,7 +151,7 @@ class TestATopic:
         overwrite(queue, 40, queue.read_bytes()[20:40])
         told = firetrail("dump", root, "--topic", "T1", "--json")
         assert told.code == 1
-        assert "queue T1/0: message 2 should be at physical offset 332" in told.err
+        assert "queue T1/0: message 2 is missing at physical offset 332" in told.err
         assert len(told.lines) == 11
 
 
@@ -187,7 +187,7 @@ class TestDamage:
         assert [line["physical_offset"] for line in told.lines][:4] == [0, 166, 498, 664]
         assert (
             "commitlog/00000000000000000000 at 332 (physical offset 332): record-magic: magic: "
-            "0xDBA320A7 is not that of a record; went on at 498" in told.err
+            "0xDBA320A7 is not that of a record; continued at 498" in told.err
         )
 
     def test_a_log_that_ends_in_damage(self, tmp_path: Path, firetrail: Firetrail) -> None:
@@ -226,7 +226,7 @@ class TestDamage:
         told = firetrail("dump", root, "--json")
         assert told.code == 0
         assert len(told.lines) == 3
-        assert "was being written and does not count" in told.err
+        assert "after the last good one, is left out" in told.err
 
 
 @pytest.mark.parametrize("name", ["v4-clean", *CRASHED])

@@ -158,7 +158,7 @@ class TestIndex:
         told = firetrail("query", root, "--topic", "T", "--key", "k7", "--json")
         assert (told.code, told.out) == (1, "")
         assert f"index/{path.name} at {slot_at(slot)}: slot {slot} is empty, and " in told.err
-        assert "; messages may be missing: check the store: firetrail fsck" in told.err
+        assert "; messages may be missing; check the store: firetrail fsck" in told.err
 
     def test_an_entry_and_the_header(self, root: Path) -> None:
         path = file_in(root / "index")

@@ -57,4 +57,4 @@ def test_a_port_in_use(firetrail: Firetrail) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         told = firetrail("namesrv", "--port", taken.getsockname()[1])
     assert told.code == 2
-    assert "address already in use; another broker or name server?" in told.err
+    assert "address already in use; stop the broker or name server that" in told.err

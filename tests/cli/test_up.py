@@ -155,7 +155,7 @@ def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
     assert " ".join(namesrv[3:]).startswith("clients connect here; it listens on 0.0.0.0:")
     assert broker[1].startswith("10.9.8.7:")
     port = broker[1].partition(":")[2]
-    assert " ".join(broker[2:]) == f"clients are sent here; it listens on 0.0.0.0:{port}"
+    assert " ".join(broker[2:]) == f"advertised to clients; it listens on 0.0.0.0:{port}"
 
 
 def test_addresses_for_programs() -> None:
@@ -171,8 +171,11 @@ def test_addresses_for_programs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "remark"),
     [
-        (["--host", "0.0.0.0"], "but clients are told to connect to 127.0.0.1: set brokerIP1"),
-        ([], "no name server is given, so no client finds the broker"),
+        (
+            ["--host", "0.0.0.0"],
+            "but advertises 127.0.0.1, which clients on other machines cannot reach",
+        ),
+        ([], "no name server is given, so clients cannot find the broker"),
     ],
 )
 def test_a_broker_that_nobody_finds(tmp_path: Path, arguments: list[str], remark: str) -> None:

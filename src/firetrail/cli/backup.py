@@ -1,4 +1,4 @@
-"""``firetrail backup``: a copy of a store, also while it is in use."""
+"""``firetrail backup``: a copy of a store, which may be in use."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from firetrail.store.repair.backup import back_up
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
-Copy a store to a new folder, also while a broker has it open: the log, the consume queues, the
-index and the files of the broker. Holes are not copied, and file systems that can share blocks do.
+Copy a store to a new folder: the log, the consume queues, the index and the files of the broker. A
+broker may have the store open. Holes are not copied, and blocks are shared if the file system can.
 
-The copy of a store in use has every message that was acknowledged before the command began, and is
-a closed store: open it, or put it in the place of the other. At the end it is checked as by
-firetrail fsck; exit code 1 says that this has found problems, which the store itself then has, too.
-DIR is complete or not there at all."""
+The copy of a store in use has every message that was acknowledged before the command began. The
+copy is a closed store, which can be opened or put in the place of the original. DIR appears only
+when it is complete.
+
+At the end the copy is checked as by 'firetrail fsck'. Exit code 0: success; 1: the check found
+problems, which the original then has, too; 2: nothing was copied."""
 EXAMPLES = """\
   firetrail backup data /backups/monday
   firetrail backup data /backups/monday --json"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(subparsers, "backup", "copy a store", DESCRIPTION, EXAMPLES)
-    parser.add_argument("into", metavar="DIR", type=Path, help="a new or empty folder")
+    parser.add_argument("into", metavar="DIR", type=Path, help="new or empty folder for the copy")
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object: what was copied, and the report of fsck")
+    common.add_json(parser, "print a JSON object: what was copied, and the report of fsck")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Copy, check the copy, and say what was done and found."""
+    """Copy the store, check the copy, and print both results."""
     allow_many_files()
     config = StoreConfig(delay_levels=args.delay_levels)
     progress = Progress("copying", _used_bytes(args.store))
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.json:
         print(json.dumps({"into": str(args.into), **copied._asdict(), "check": report.as_json()}))
     else:
-        state = "in use, the copy is recovered and closed" if copied.live else "not in use"
+        state = "in use; the copy is recovered and closed" if copied.live else "not in use"
         print(
             f"{args.into}: {counted(copied.files, 'file')}, {human_size(copied.bytes)} copied; the "
             f"store was {state}"
@@ -61,11 +63,11 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _used_bytes(store: Path) -> int:
-    """About how much there is to copy, holes left out."""
+    """Estimate how many bytes there are to copy, without holes."""
     total = 0
     for path in store.rglob("*"):
         try:
             total += path.stat().st_blocks * 512
         except FileNotFoundError:
-            continue  # retention has deleted it
+            continue  # retention deleted it
     return total

@@ -1,4 +1,4 @@
-"""``firetrail broker``: a broker alone, for name servers elsewhere."""
+"""``firetrail broker``: a broker that uses name servers of other processes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from firetrail.cli.output import say
 DESCRIPTION = """\
 Start a broker that registers with name servers of RocketMQ or Firetrail.
 
-It stops on SIGTERM and Ctrl-C, and loses nothing."""
+It listens on this machine only, unless another address is given. SIGTERM and Ctrl-C stop it
+cleanly: every acknowledged message is on disk."""
 EXAMPLES = """\
   firetrail broker data --namesrv 127.0.0.1:9876
   firetrail broker data -c broker.conf --host 0.0.0.0"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = subparsers.add_parser(
         "broker",
         help="start a broker without a name server",
@@ -31,19 +32,24 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("store", metavar="STORE", type=Path, help="folder of the store")
     up.add_broker_arguments(parser)
     parser.add_argument(
-        "--namesrv", metavar="ADDRESSES", help="name servers, separated by ';' (or namesrvAddr)"
+        "--namesrv",
+        metavar="ADDRESSES",
+        help="HOST:PORT of the name servers, separated by ';' (default: namesrvAddr in FILE)",
     )
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Serve until told to stop."""
+    """Run the broker until it is stopped."""
     loaded = up.settings(args)
     config = loaded.broker
     if args.namesrv is not None:
         config = config.replace(namesrv=args.namesrv)
     if not config.name_servers:
-        say("no name server is given, so no client finds the broker: --namesrv, or namesrvAddr")
+        say(
+            "no name server is given, so clients cannot find the broker: set --namesrv or "
+            "namesrvAddr"
+        )
     broker = Broker(
         args.store,
         config,

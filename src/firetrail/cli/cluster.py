@@ -1,4 +1,4 @@
-"""What the commands that talk to a cluster have in common."""
+"""Arguments and errors that the commands for a running cluster share."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from firetrail.cli.command import Subparsers
-from firetrail.cli.common import add_plain_parser, meant
+from firetrail.cli.common import add_plain_parser, did_you_mean
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
 from firetrail.errors import NoSuchError, NotReachedError, RequestError
 
 NAMESRV = "NAMESRV_ADDR"
-"""The environment variable that RocketMQ's own tools use as well."""
+"""The environment variable with the addresses of name servers, as RocketMQ's tools have it."""
 DEFAULT_NAMESRV = "127.0.0.1:9876"
-_AGAIN_S = 1.0
+_RETRY_PAUSE_S = 1.0
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 def add_parser(
     subparsers: Subparsers, name: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """A subcommand's parser with the address of a name server."""
+    """Add a subcommand's parser, with the ``--namesrv`` option."""
     parser = add_plain_parser(subparsers, name, summary, description, examples)
     add_namesrv(parser)
     return parser
@@ -35,35 +35,36 @@ def add_parser(
 def add_action(
     actions: Subparsers, name: str, summary: str, argument: str | None = None
 ) -> argparse.ArgumentParser:
-    """One of a subcommand's actions; it takes the options of the subcommand behind it as well."""
+    """Add an action of a subcommand; it accepts the options of the subcommand as well."""
     action = actions.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     if argument is not None:
-        action.add_argument(argument, metavar=argument.upper())
+        action.add_argument(argument, metavar=argument.upper(), help=f"name of the {argument}")
     add_namesrv(action, default=argparse.SUPPRESS)
     action.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="JSON instead of tables"
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, not a table"
     )
     return action
 
 
 def add_namesrv(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """The address of a name server."""
+    """Add the ``--namesrv`` option."""
     parser.add_argument(
         "-n",
         "--namesrv",
-        metavar="ADDRESS",
+        metavar="ADDRESSES",
         default=default or os.environ.get(NAMESRV, DEFAULT_NAMESRV),
-        help=f"name servers, separated by ';' (default: {NAMESRV}, or {DEFAULT_NAMESRV})",
+        help="HOST:PORT of the name servers, separated by ';' "
+        f"(default: ${NAMESRV}, or {DEFAULT_NAMESRV})",
     )
 
 
 def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
-    """Run it; who or what is not there is named, with what to do."""
+    """Run ``work``; turn errors about servers and topics into errors with a remedy."""
     try:
         return asyncio.run(work)
-    except BrokenPipeError:  # who reads what is printed has left
+    except BrokenPipeError:  # the reader of standard output exited, not a server
         raise
     except OSError as error:
         reason = str(error) or "no answer in time"
@@ -75,12 +76,12 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
         names = asyncio.run(_topics(args.namesrv))
         if args.topic in names:
             raise
-        instead = meant(args.topic, names) or "firetrail topic list says which there are"
-        raise NoSuchError(f"{args.namesrv}: no topic {args.topic!r}; {instead}") from None
+        hint = did_you_mean(args.topic, names) or "'firetrail topic list' lists the topics"
+        raise NoSuchError(f"{args.namesrv}: no topic {args.topic!r}; {hint}") from None
 
 
 async def _topics(namesrv: str) -> list[str]:
-    """The names of all topics, or none if the name server does not tell them."""
+    """Return the names of all topics; none if the name server refuses to list them."""
     with suppress(RequestError):
         async with Admin(namesrv) as admin:
             return await admin.topics()
@@ -88,28 +89,28 @@ async def _topics(namesrv: str) -> list[str]:
 
 
 async def check_group(admin: Admin, namesrv: str, group: str) -> None:
-    """NoSuchError if no broker knows a group: its name may be misspelt."""
+    """Raise NoSuchError if no broker knows the group: its name may be misspelt."""
     names = await admin.groups()
     if group not in names:
-        instead = meant(group, names) or "firetrail group list says which there are"
-        raise NoSuchError(f"{namesrv}: no group {group!r}; {instead}")
+        hint = did_you_mean(group, names) or "'firetrail group list' lists the groups"
+        raise NoSuchError(f"{namesrv}: no group {group!r}; {hint}")
 
 
 class Outages:
-    """Tells once who cannot be reached while a live view goes on, and once that they can again."""
+    """Reports once that a server became unreachable, and once that it answers again."""
 
     def __init__(self) -> None:
         self._lost: set[str] = set()
 
-    async def wait(self, who: str, error: OSError) -> None:
-        """They cannot be reached: wait a little before the next attempt."""
-        if who not in self._lost:
-            self._lost.add(who)
-            say(f"{str(error) or f'{who}: no answer in time'}; trying again until Ctrl-C")
-        await asyncio.sleep(_AGAIN_S)
+    async def wait(self, server: str, error: OSError) -> None:
+        """Report that a server cannot be reached, and wait before the next attempt."""
+        if server not in self._lost:
+            self._lost.add(server)
+            say(f"{str(error) or f'{server}: no answer in time'}; retrying until Ctrl-C")
+        await asyncio.sleep(_RETRY_PAUSE_S)
 
-    def over(self, who: str) -> None:
-        """They answer."""
-        if who in self._lost:
-            self._lost.remove(who)
-            say(f"{who} is there again")
+    def over(self, server: str) -> None:
+        """Report that a server answers, if it did not before."""
+        if server in self._lost:
+            self._lost.remove(server)
+            say(f"{server} is reachable again")

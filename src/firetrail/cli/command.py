@@ -1,8 +1,8 @@
-"""What a subcommand is.
+"""The interface of a subcommand.
 
 A subcommand is a module of this package with the two functions of :class:`Command`, listed in
-``COMMANDS`` of ``firetrail.cli.main``. What it cannot do it raises as a ``FiretrailError``, which
-``main`` turns into one line on standard error and an exit code.
+``COMMANDS`` of ``firetrail.cli.main``. It raises a ``FiretrailError`` if it fails; ``main`` turns
+that into one line on standard error and an exit code.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class ExitCode(IntEnum):
-    """What the process returns; scripts rely on the numbers."""
+    """The exit code of the process; scripts rely on the numbers."""
 
     OK = 0
-    """Done, and nothing is wrong with the store."""
+    """The command succeeded, and found nothing wrong with the store."""
     PROBLEMS = 1
-    """The store was read and something in it is wrong."""
+    """The command read the store and found problems in it."""
     USAGE = 2
-    """Not done: wrong arguments, not a store, or a store that cannot be opened."""
+    """The command failed: wrong arguments, not a store, or a store that cannot be opened."""
     INTERRUPTED = 130
-    """Stopped from the keyboard, by the shell's convention of 128 + SIGINT."""
+    """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 
 
 class Command(Protocol):
@@ -34,4 +34,4 @@ class Command(Protocol):
         """Add and return the subcommand's parser: name, help and arguments."""
 
     def run(self, args: argparse.Namespace) -> ExitCode:
-        """Do it. Results go to standard output, everything else to standard error."""
+        """Run the command. Results go to standard output, everything else to standard error."""

@@ -1,4 +1,4 @@
-"""What the subcommands have in common: their arguments, and errors about topics and queues."""
+"""Arguments that subcommands share, and errors about missing topics and queues."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.system import allow_many_files
 
 _NAMES_SHOWN = 8
+"""Topics or queues that an error message lists at most."""
 
 
 def add_plain_parser(
     subparsers: Subparsers, name: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """A subcommand's parser with the examples of its help."""
+    """Add a subcommand's parser, with examples at the end of its help."""
     return subparsers.add_parser(
         name,
         help=summary,
@@ -39,27 +40,27 @@ def add_parser(
     *,
     store: type[Path] | type[str] = Path,
 ) -> argparse.ArgumentParser:
-    """A subcommand's parser with its STORE argument and the examples of its help."""
+    """Add a subcommand's parser, with a STORE argument and examples at the end of its help."""
     parser = add_plain_parser(subparsers, name, summary, description, examples)
     parser.add_argument(
-        "store", metavar="STORE", type=store, help="folder of the store, of RocketMQ or Firetrail"
+        "store", metavar="STORE", type=store, help="folder of a RocketMQ or Firetrail store"
     )
     return parser
 
 
-def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    """The ``--json`` switch."""
-    parser.add_argument("--json", action="store_true", help=what)
+def add_json(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """Add the ``--json`` switch."""
+    parser.add_argument("--json", action="store_true", help=help_text)
 
 
 def add_delay_levels(parser: argparse.ArgumentParser) -> None:
-    """The delay levels that the tags codes of delayed messages depend on."""
+    """Add ``--delay-levels``, on which the tags codes of delayed messages depend."""
     parser.add_argument(
         "--delay-levels",
         metavar="LEVELS",
         type=_delay_levels,
         default=DelayLevels.parse(DEFAULT_DELAY_LEVELS),
-        help=f"the broker's messageDelayLevel (default: {DEFAULT_DELAY_LEVELS!r})",
+        help=f"messageDelayLevel of the broker (default: {DEFAULT_DELAY_LEVELS!r})",
     )
 
 
@@ -71,18 +72,18 @@ def _delay_levels(text: str) -> DelayLevels:
 
 
 def not_negative(text: str) -> int:
-    """An argument that is an offset, a time or a number of things."""
+    """Parse an argument that is an offset, a time or a count."""
     value = int(text)
     if value < 0:
         raise ValueError
     return value
 
 
-not_negative.__name__ = "number"  # what argparse calls it in its errors
+not_negative.__name__ = "number"  # argparse's errors call the argument by this name
 
 
 def positive(text: str) -> int:
-    """An argument that is a number of things, of which there is at least one."""
+    """Parse an argument that is a count of at least 1."""
     value = not_negative(text)
     if value == 0:
         raise ValueError
@@ -93,16 +94,16 @@ positive.__name__ = "number"
 
 
 def open_view(path: Path, config: StoreConfig | None = None) -> StoreView:
-    """The store, open for reading only."""
+    """Open a store read-only."""
     allow_many_files()
     return StoreView.open(path, config)
 
 
 def queues_of(view: StoreView, topic: str, queue_id: int | None) -> list[int]:
-    """The queue ids that a command is about, or an error that says what there is."""
+    """Return the selected queue ids of a topic; NoSuchError lists the existing ones."""
     ids = [number for name, number in view.queues.pairs() if name == topic]
     if not ids:
-        raise NoSuchError(f"{view.root}: no topic {topic!r}; {_instead(topic, view)}")
+        raise NoSuchError(f"{view.root}: no topic {topic!r}; {_alternatives(topic, view)}")
     if queue_id is None:
         return ids
     if queue_id not in ids:
@@ -112,15 +113,15 @@ def queues_of(view: StoreView, topic: str, queue_id: int | None) -> list[int]:
     return [queue_id]
 
 
-def _instead(topic: str, view: StoreView) -> str:
+def _alternatives(topic: str, view: StoreView) -> str:
     topics = view.queues.topics()
     if not topics:
         return "the store has no topics"
-    return meant(topic, topics) or f"there is {_listed(topics)}"
+    return did_you_mean(topic, topics) or f"the store has {_listed(topics)}"
 
 
-def meant(name: str, names: Iterable[str]) -> str:
-    """A question for the names that are nearly this one; empty if none is."""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Suggest the names that are similar to a misspelt one; empty if none is."""
     known = {other.lower(): other for other in names}
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(repr(known[found]) for found in near)}?" if near else ""

@@ -27,11 +27,13 @@ from firetrail.store.log.walk import Damage, RecordBatch
 from firetrail.store.queues.consume_queue import ConsumeQueue
 
 DESCRIPTION = """\
-Print the messages of a store in the order of the log, one a line.
+Print the messages of a store in the order of the log, one per line.
 
-Without --topic it walks the log: every message, also those that no consumer sees (prepared and
-rolled back transactions). Damage does not end it: what is wrong, and where it goes on, is said on
-standard error, and the exit code is 1. With --topic it follows the consume queues."""
+Without --topic it reads the log and prints every message, even those that no consumer sees
+(prepared and rolled back transactions). With --topic it follows the consume queues.
+
+It continues after damage: each damaged place, and the offset where it continues, is reported on
+standard error. Exit code 0: success; 1: the store is damaged; 2: not a store, or unreadable."""
 EXAMPLES = """\
   firetrail dump data
   firetrail dump data --topic orders --queue 2 --from 1000 --limit 10
@@ -40,9 +42,11 @@ EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(subparsers, "dump", "print messages", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--topic", metavar="T", help="only this topic, by its consume queues")
+    parser.add_argument(
+        "--topic", metavar="TOPIC", help="only this topic, through its consume queues"
+    )
     parser.add_argument(
         "--queue", metavar="N", type=not_negative, help="only this queue of the topic"
     )
@@ -51,10 +55,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         dest="start",
         metavar="OFFSET",
         type=not_negative,
-        help="begin at this physical offset; with --topic, at this queue offset of each queue",
+        help="start at this physical offset; with --topic, at this queue offset of each queue",
     )
     parser.add_argument("--limit", metavar="N", type=not_negative, help="print at most N messages")
-    common.add_json(parser, "one JSON object a line, all fields, the body in base64")
+    common.add_json(parser, "print one JSON object per line: all fields, the body in base64")
     return parser
 
 
@@ -81,7 +85,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 class Dump:
-    """The messages of a store, and how many problems were met on the way."""
+    """Reads the messages of a store and counts the problems that it meets."""
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
@@ -90,7 +94,7 @@ class Dump:
     # -- along the log ------------------------------------------------------------------------
 
     def log(self, start: int | None) -> Generator[Row]:
-        """All messages from the first one at or behind a physical offset on."""
+        """Yield all messages, starting with the first one at or after a physical offset."""
         view = self._view
         for part in view.walk(self._first_record(start)):
             if isinstance(part, Damage):
@@ -108,7 +112,7 @@ class Dump:
         self._report_tail()
 
     def _first_record(self, start: int | None) -> int | None:
-        """Where the first record at or behind ``start`` begins."""
+        """Return the physical offset of the first record at or after ``start``."""
         log = self._view.log
         segment = log.find(start) if start is not None else None
         if start is None or segment is None or record_at(log, start) is not None:
@@ -127,13 +131,13 @@ class Dump:
             self._report(tail.found)
         elif tail.kind is TailKind.TORN:
             say(
-                f"the store was not closed; what follows the last good record, at "
-                f"{self._view.end}, was being written and does not count"
+                f"the store was not closed cleanly; the unfinished record at {self._view.end}, "
+                "after the last good one, is left out"
             )
 
     def _report(self, damage: Damage) -> None:
         self.problems += 1
-        onward = "stopped there" if damage.resume is None else f"went on at {damage.resume}"
+        onward = "stopped there" if damage.resume is None else f"continued at {damage.resume}"
         say(
             f"{self._view.relative(damage.path)} at {damage.position} (physical offset "
             f"{damage.physical_offset}): {damage.kind}: {damage.detail}; {onward}"
@@ -142,7 +146,7 @@ class Dump:
     # -- along consume queues -----------------------------------------------------------------
 
     def topic(self, topic: str, queue_ids: list[int], start: int | None) -> Generator[Row]:
-        """The messages of some queues of a topic, merged in the order of the log."""
+        """Yield the messages of some queues of a topic, merged in the order of the log."""
         columns = Columns(1)
         queues = [self._units(self._view.queues.open(topic, number), start) for number in queue_ids]
         for gap in queue_gaps(self._view, topic, queue_ids):
@@ -172,20 +176,21 @@ class Dump:
         if view.state is StoreState.OPEN and (
             unit.end_offset > view.end or view.log.is_gone(unit.physical_offset)
         ):
-            return  # it has arrived, or expired, since
+            return  # it was appended, or it expired, after the view was opened
         self.problems += 1
         say(
-            f"queue {topic}/{queue_id}: message {offset} should be at physical offset "
-            f"{unit.physical_offset} ({unit.size} bytes) and is not; check the store: "
+            f"queue {topic}/{queue_id}: message {offset} is missing at physical offset "
+            f"{unit.physical_offset} ({unit.size} bytes), where its unit points; check the store: "
             "firetrail fsck"
         )
 
 
 def _is_in(row: Row, topic: str, queue_id: int, offset: int) -> bool:
-    """Whether a record belongs at this place of a queue.
+    """Return whether a record belongs at this offset of a queue.
 
-    A light queue has messages of other topics, whose properties name it. Its units need not stand
-    where the numbers there say: Java has counted messages that did not get into the queue.
+    A light queue has messages of other topics, whose properties name it. The queue offsets in these
+    properties may differ from the positions of the units: Java counts messages that did not get
+    into the queue.
     """
     if is_light(topic):
         return topic in dict(numbered_queues(row.properties))

@@ -1,4 +1,4 @@
-"""``firetrail fsck``: is the store good, and if not, where."""
+"""``firetrail fsck``: check a store, and repair it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repa
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
-Check the log, the consume queues, the index, the checkpoint, and whether they agree, and whether
-the broker's files in config/ can be read.
+Check the log, the consume queues, the index and the checkpoint, whether they agree with each other,
+and whether the broker's files in config/ can be read.
 
-Nothing is written without --repair, and with --dry-run not even then. A store that crashed is
-judged as one: a torn tail, and queues and index that are behind the log, are what recovery is for.
-Exit code 0: nothing is wrong; 1: problems were found; 2: not a store, or it cannot be read.
+Without --repair the store is only read. After a crash, a torn tail and a queue or index that lags
+the log are not problems: recovery takes care of them when the store is opened.
+Exit code 0: no problems; 1: problems were found; 2: not a store, or unreadable.
 
-Repairs, of a store that is not in use; what they remove is kept in a folder repair-<time> of it:
-  rebuild-derived  make consume queues and index anew from the log
-  truncate-log     end the log at its first damage, then rebuild-derived
-Afterwards the positions of consumer groups, delay levels and ordered pops that are beyond the end
-of their queue are set back to it."""
+Repairs (the store must not be in use; removed files are kept in its folder repair-<time>):
+  rebuild-derived  rebuild the consume queues and the index from the log
+  truncate-log     cut off the log at the first damage, then rebuild-derived
+After a repair, positions of consumer groups, delay levels and ordered pops beyond the end of their
+queue are set back to the end."""
 EXAMPLES = """\
   firetrail fsck data
   firetrail fsck data --json | jq '.problems[] | {file, offset, kind}'
@@ -48,26 +48,26 @@ _REPAIRS = [repair.value for repair in Repair]
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(subparsers, "fsck", "check a store", DESCRIPTION, EXAMPLES)
     parser.add_argument(
-        "--repair", choices=_REPAIRS, help="change the store: one of the repairs above"
+        "--repair", choices=_REPAIRS, help="repair the store before the check, as described above"
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="with --repair: change nothing, say what would be given up",
+        help="with --repair: change nothing, only report what the repair would discard",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="with --repair: do not ask, on a terminal either"
+        "--yes", action="store_true", help="with --repair: do not ask before discarding messages"
     )
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object")
+    common.add_json(parser, "print the report as a JSON object")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Repair if asked to, check, and say what was done and found."""
+    """Repair the store if asked to, check it, and print both results."""
     if args.dry_run:
         return _dry_run(args)
     repaired: list[str] = []
@@ -89,18 +89,18 @@ def run(args: argparse.Namespace) -> ExitCode:
     with open_view(args.store) as view:
         report = checked(view, args.delay_levels)
     if args.json:
-        told = report.as_json()
+        result = report.as_json()
         if args.repair is not None:
-            told |= {"repaired": repaired, "loss": losses[0].as_json() if losses else None}
-        print(json.dumps(told))
+            result |= {"repaired": repaired, "loss": losses[0].as_json() if losses else None}
+        print(json.dumps(result))
     else:
-        given_up = [line for loss in losses for line in loss_lines(loss, "gave up")]
-        print("\n".join([*repaired, *given_up, *show(report)]))
+        discarded = [line for loss in losses for line in loss_lines(loss, "discarded")]
+        print("\n".join([*repaired, *discarded, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
 
 
 def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
-    """Check a store, and show how far that has come."""
+    """Check a store and show the progress."""
     progress = Progress("checking", view.end - view.log.min_offset)
     try:
         report = check_store(view, delays, progress)
@@ -111,7 +111,7 @@ def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
 
 
 def _dry_run(args: argparse.Namespace) -> ExitCode:
-    """Say what a repair would give up."""
+    """Print what a repair would discard."""
     if args.repair is None:
         raise FiretrailError("--dry-run needs --repair")
     check_not_in_use(SYSTEM, args.store)
@@ -124,15 +124,15 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
             check_log(view)
             left_out = find_left_out(view, args.delay_levels)
     if args.json:
-        told = {"loss": loss.as_json() if loss is not None else None}
-        print(json.dumps(told | {"left_out": [each._asdict() for each in left_out]}))
+        result = {"loss": loss.as_json() if loss is not None else None}
+        print(json.dumps(result | {"left_out": [each._asdict() for each in left_out]}))
     elif loss is not None:
-        print("\n".join(loss_lines(loss, "would give up")))
+        print("\n".join(loss_lines(loss, "would discard")))
     elif left_out:
-        print("rebuild-derived makes queues and index from the log:")
+        print("rebuild-derived would rebuild queues and index from the log:")
         print("\n".join(map(str, left_out)))
     else:
-        print("rebuild-derived makes queues and index from the log and gives up no message")
+        print("rebuild-derived would rebuild queues and index from the log and discard no message")
     return ExitCode.OK
 
 
@@ -141,7 +141,7 @@ def _set_back(view: StoreView) -> list[str]:
 
 
 def show(report: CheckReport) -> list[str]:
-    """The report as lines: problems, warnings, and what was checked."""
+    """Return the lines of the report: problems, warnings, and what was checked."""
     lines = [_line(problem, "red") for problem in report.problems]
     if report.problems_omitted:
         lines.append(colour(f"and {report.problems_omitted} more", "red"))
@@ -150,12 +150,12 @@ def show(report: CheckReport) -> list[str]:
 
 
 def summary(report: CheckReport) -> list[str]:
-    """Where a crashed store's log ends, what was checked, the verdict, and what to do."""
+    """Return lines with the end of a crashed store's log, the verdict, the figures and a remedy."""
     lines = []
     if report.torn_tail is not None:
         lines.append(
             f"{report.torn_tail.file} at {report.torn_tail.offset}: the log of the crashed store "
-            f"ends here; what follows was being written ({report.torn_tail.detail})"
+            f"ends here; an unfinished record follows ({report.torn_tail.detail})"
         )
     checked = (
         f"{counted(report.messages, 'message')} in "

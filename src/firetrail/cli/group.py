@@ -15,7 +15,7 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.codes import ResponseCode
 
 DESCRIPTION = """\
-List the consumer groups of a cluster, look at the members of one, make one or delete one."""
+List the consumer groups of a cluster, show the members of a group, create or delete a group."""
 EXAMPLES = """\
   firetrail group list
   firetrail group show billing
@@ -24,26 +24,30 @@ EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
-        subparsers, "group", "list, show, make and delete groups", DESCRIPTION, EXAMPLES
+        subparsers, "group", "list, show, create and delete groups", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("--json", action="store_true", help="JSON instead of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "the names of all consumer groups")
-    cluster.add_action(actions, "show", "the members that are connected", "group")
+    cluster.add_action(actions, "list", "list the names of all consumer groups")
+    cluster.add_action(actions, "show", "show the connected members of a group", "group")
     create = cluster.add_action(
-        actions, "create", "make it, or change it, on every master", "group"
+        actions, "create", "create or change a group on every master", "group"
     )
     create.add_argument(
-        "--retries", metavar="N", type=not_negative, default=16, help="before it is given up (16)"
+        "--retries",
+        metavar="N",
+        type=not_negative,
+        default=16,
+        help="retries of a message before it becomes a dead letter (default: %(default)s)",
     )
-    cluster.add_action(actions, "delete", "delete it and its offsets", "group")
+    cluster.add_action(actions, "delete", "delete a group and its offsets", "group")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Do it."""
+    """Run the action."""
     cluster.run(args, _run(args))
     return ExitCode.OK
 
@@ -61,7 +65,7 @@ async def _run(args: argparse.Namespace) -> None:
         elif args.action == "create":
             config = SubscriptionGroupConfig(args.group, retry_max_times=args.retries)
             await admin.create_group(config)
-            print(json.dumps({"group": args.group}) if args.json else f"{args.group}: made")
+            print(json.dumps({"group": args.group}) if args.json else f"{args.group}: created")
         else:
             await cluster.check_group(admin, args.namesrv, args.group)
             await admin.delete_group(args.group)
@@ -69,7 +73,7 @@ async def _run(args: argparse.Namespace) -> None:
 
 
 async def _members(admin: Admin, group: str) -> dict[str, tuple[str, str, int]]:
-    """Address, language and version by client id, of all brokers."""
+    """Return address, language and version of the members on all brokers, by client id."""
     found: dict[str, tuple[str, str, int]] = {}
     for address in (await admin.masters()).values():
         try:

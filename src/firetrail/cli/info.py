@@ -1,4 +1,4 @@
-"""``firetrail info``: what a store holds, without reading all of it."""
+"""``firetrail info``: the contents of a store, without reading all of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.records import store_time_at
 
 DESCRIPTION = """\
-Show what a store holds: files, topics, queues, offsets, sizes, times, and how it was left.
+Show the contents of a store (files, topics, queues, offsets, sizes, times) and whether it is open,
+closed or crashed.
 
-Only names, headers and the ends of files are read, so a store of 100 GiB answers as fast as a small
-one. Whether the messages are good is for fsck to say."""
+Only file names, headers and the ends of files are read, so a store of 100 GiB takes no longer than
+a small one; 'firetrail fsck' checks the messages. Exit code 0: no problems; 1: problems were found;
+2: not a store, or unreadable."""
 EXAMPLES = """\
   firetrail info data
   firetrail info data --json | jq '.topics[] | {topic, messages}'"""
@@ -31,9 +33,11 @@ Facts = dict[str, Any]
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
-    parser = common.add_parser(subparsers, "info", "show what a store holds", DESCRIPTION, EXAMPLES)
-    common.add_json(parser, "one JSON object")
+    """Add the parser."""
+    parser = common.add_parser(
+        subparsers, "info", "show the contents of a store", DESCRIPTION, EXAMPLES
+    )
+    common.add_json(parser, "print a JSON object")
     return parser
 
 
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def collect(view: StoreView) -> Facts:
-    """Everything that is shown."""
+    """Collect everything that the command prints."""
     tail = read_tail(view)
     noted = [*view.log.misfits, *view.queue_faults.values(), *view.index_faults]
     problems = [problem for problem in noted if problem.kind not in WARNINGS]
@@ -146,7 +150,7 @@ def _index_file(view: StoreView, number: int) -> Facts:
 
 
 def show(facts: Facts) -> list[str]:
-    """The facts as lines."""
+    """Return the facts as lines."""
     return [
         *_show_summary(facts),
         *_section("Log files", _show_log(facts)),
@@ -189,10 +193,10 @@ def _show_summary(facts: Facts) -> list[str]:
 
 def _state(facts: Facts) -> str:
     if facts["state"] == StoreState.OPEN.value:
-        return colour(f"open, process {facts['owner']} writes it", "green")
+        return colour(f"open in process {facts['owner']}", "green")
     if facts["state"] == StoreState.CLOSED.value:
         return colour("closed", "green")
-    return colour("crashed: not closed by its last user; the next one recovers it", "yellow")
+    return colour("crashed: it was not closed cleanly; the next open recovers it", "yellow")
 
 
 def _show_checkpoint(checkpoint: Facts) -> str:

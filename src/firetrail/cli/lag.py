@@ -1,4 +1,4 @@
-"""``firetrail lag``: how far a group is behind."""
+"""``firetrail lag``: how many messages a group has yet to consume."""
 
 from __future__ import annotations
 
@@ -15,61 +15,65 @@ from firetrail.client import Admin, MessageQueue, PullConsumer
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
-Print, for each queue of a topic, up to where a group has consumed and how many messages are left;
-without a topic, for all that the group has consumed from. A group that is beyond the end of a queue
-has a lag of 0 there, and a line says so; it is the field "ahead" of --json. Messages that were
-deleted before the group consumed them are not part of the lag; a line and the field "expired" count
-them.
+Print the committed offset and the lag of a group for each queue of a topic, or of all topics that
+it has consumed from.
 
-With --watch, again every two seconds until you press Ctrl-C."""
+Where the group is beyond the end of a queue, the lag is 0, and a line (the field "ahead" of --json)
+says how far. Messages that were deleted before the group consumed them are not part of the lag; a
+line (the field "expired") says how many."""
 EXAMPLES = """\
   firetrail lag billing
   firetrail lag billing orders
   firetrail lag billing orders --watch"""
-_WATCH_S = 2.0
+_WATCH_INTERVAL_S = 2.0
 CLEAR = "\033[2J\033[H"
-"""What a terminal clears its screen at, for a view that stays in its place."""
+"""Clears the terminal and moves the cursor to the top, so that ``--watch`` stays in place."""
 
 
 class Lag(NamedTuple):
-    """A group in a queue."""
+    """The offsets of a group in a queue."""
 
     queue: MessageQueue
     committed: int | None
-    """None if the broker knows nothing about it."""
+    """None if the broker has no offset of the group."""
     first: int
     end: int
 
     @property
     def left(self) -> int:
-        """Messages that are yet to be consumed."""
+        """Count the messages that are yet to be consumed."""
         return max(self.end - max(self.committed or 0, self.first), 0)
 
     @property
     def expired(self) -> int:
-        """Messages that were deleted before the group consumed them, so that it skips them."""
+        """Count the messages that were deleted before the group consumed them; it skips them."""
         return max(self.first - self.committed, 0) if self.committed is not None else 0
 
     @property
     def ahead(self) -> int:
-        """How far the group is beyond the end of the queue: it would skip so many new messages."""
+        """Count how far the group is beyond the end of the queue: new messages it would skip."""
         return max((self.committed or 0) - self.end, 0)
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
-        subparsers, "lag", "how far a group is behind", DESCRIPTION, EXAMPLES
+        subparsers, "lag", "show the lag of a consumer group", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all of the group's")
-    parser.add_argument("--watch", action="store_true", help="again every two seconds")
-    parser.add_argument("--json", action="store_true", help="one JSON object for each queue")
+    parser.add_argument("group", metavar="GROUP", help="name of the consumer group")
+    parser.add_argument(
+        "topic",
+        metavar="TOPIC",
+        nargs="?",
+        help="name of the topic (default: all that the group has consumed from)",
+    )
+    parser.add_argument("--watch", action="store_true", help="repeat every 2 seconds until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per queue")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Print once, or until interrupted."""
+    """Print the lag once, or repeatedly until interrupted."""
     cluster.run(args, _run(args))
     return ExitCode.OK
 
@@ -79,7 +83,7 @@ async def _run(args: argparse.Namespace) -> None:
     async with PullConsumer(args.namesrv, args.group) as consumer, Admin(args.namesrv) as admin:
         await _show(args, consumer, admin)
         while args.watch:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(_WATCH_INTERVAL_S)
             try:
                 await _show(args, consumer, admin)
             except BrokenPipeError:
@@ -100,7 +104,7 @@ async def _show(args: argparse.Namespace, consumer: PullConsumer, admin: Admin) 
 
 
 async def _topics(group: str, admin: Admin) -> list[str]:
-    """The topics that a group has offsets in."""
+    """Return the topics in which a group has offsets."""
     return sorted({queue.topic for queue in (await admin.consume_stats(group)).offset_table})
 
 
@@ -129,7 +133,7 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
     if args.watch:
         print(CLEAR if sys.stdout.isatty() else "", human_time(SYSTEM.clock.now_ms()), sep="")
     if not lags:
-        print(f"{args.group}: has not consumed anything yet", flush=True)
+        print(f"{args.group}: the group has not consumed anything yet", flush=True)
         return
     rows = [
         (
@@ -147,7 +151,7 @@ def _print(args: argparse.Namespace, lags: list[Lag]) -> None:
     warnings = [
         f"{lag.queue.topic} queue {lag.queue.queue_id} of {lag.queue.broker_name}: {args.group} is "
         f"{lag.ahead} beyond the end; the queue became shorter, or the offset was set by hand. "
-        f"firetrail reset {args.group} {lag.queue.topic} last sets it back"
+        f"'firetrail reset {args.group} {lag.queue.topic} last' sets it back"
         for lag in lags
         if lag.ahead
     ]

@@ -1,4 +1,4 @@
-"""Where the log of a server goes, and in which form."""
+"""The log of a server: its level, format and destination."""
 
 from __future__ import annotations
 
@@ -17,23 +17,29 @@ _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command that serves takes."""
+    """Add the logging options of the commands that run servers."""
     group = parser.add_argument_group("log")
     group.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="what is logged (default: %(default)s)"
+        "--log-level",
+        choices=LEVELS,
+        default="info",
+        help="least severe level that is logged (default: %(default)s)",
     )
     group.add_argument(
-        "--log-json", action="store_true", help="a JSON object a line instead of text"
+        "--log-json", action="store_true", help="log one JSON object per line instead of text"
     )
     group.add_argument(
-        "--log-file", metavar="FILE", type=Path, help="instead of standard error; it is rotated"
+        "--log-file",
+        metavar="FILE",
+        type=Path,
+        help="log to this file, and rotate it (default: standard error)",
     )
     group.add_argument(
         "--log-size",
         metavar="SIZE",
         type=size,
         default=SIZE_DEFAULT,
-        help="size at which the file is rotated, as 500K or 1G (default: %(default)s)",
+        help="rotate the file at this size, such as 500K or 1G (default: %(default)s)",
     )
     group.add_argument(
         "--log-keep",
@@ -41,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(1, 1000),
         default=KEEP_DEFAULT,
-        help="how many rotated files are kept, FILE.1 the newest (default: %(default)s)",
+        help="keep N rotated files; FILE.1 is the newest (default: %(default)s)",
     )
 
 
 def size(text: str) -> int:
-    """An argument that is a number of bytes."""
+    """Parse an argument that is a number of bytes."""
     match = re.fullmatch(r"([1-9]\d{0,8})([KMG]?)", text)
     if match is None:
         raise ValueError
@@ -54,13 +60,13 @@ def size(text: str) -> int:
 
 
 def set_up(args: argparse.Namespace) -> None:
-    """Log as the arguments say; of other libraries, warnings only."""
+    """Configure logging from the arguments; other libraries log only warnings."""
     logging.basicConfig(handlers=[handler_of(args)], level=logging.WARNING)
     logging.getLogger("firetrail").setLevel(args.log_level.upper())
 
 
 def handler_of(args: argparse.Namespace) -> logging.Handler:
-    """Where the arguments let the log go."""
+    """Return the handler that the arguments ask for."""
     handler: logging.Handler = logging.StreamHandler()
     if args.log_file is not None:
         handler = RotatingFileHandler(
@@ -71,10 +77,10 @@ def handler_of(args: argparse.Namespace) -> logging.Handler:
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats log records as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line of a record."""
         moment = datetime.fromtimestamp(record.created, UTC)
         found = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -1,4 +1,4 @@
-"""What a repair gives up, as text, and the question whether it may."""
+"""The messages that a repair discards, as text, and the question whether it may."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from firetrail.errors import FiretrailError
 from firetrail.store.repair.losses import Loss, QueueLoss
 
 QUEUES_SHOWN = 20
-"""Queues that are listed one by one; --json has all."""
+"""Queues that are listed one by one; ``--json`` lists all."""
 
 
 def loss_lines(loss: Loss, verb: str) -> list[str]:
-    """A summary, and a line for each queue."""
+    """Return a summary, and a line for each queue."""
     lines = [
         f"{verb} {counted(loss.messages, 'message')}, {loss.readable} of them readable, from "
         f"physical offset {loss.begin} to {loss.end}: {loss.detail}",
@@ -39,14 +39,14 @@ def _queue_line(queue: QueueLoss) -> str:
 
 
 def confirm(args: argparse.Namespace, loss: Loss) -> None:
-    """Ask on a terminal whether messages may be given up; FiretrailError if not."""
+    """Ask on a terminal whether messages may be discarded; raise FiretrailError if not."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    for line in loss_lines(loss, "gives up"):
+    for line in loss_lines(loss, "will discard"):
         print(line, file=sys.stderr)
     print(
         f"firetrail salvage {args.store} --into DIR would keep all that can be read.\n"
-        "Give them up? [y/N] ",
+        "Discard them? [y/N] ",
         end="",
         file=sys.stderr,
         flush=True,

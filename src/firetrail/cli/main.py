@@ -1,4 +1,4 @@
-"""The entry point: parses arguments, runs one subcommand, turns errors into messages."""
+"""The entry point: it parses arguments, runs one subcommand and turns errors into messages."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ COMMANDS: tuple[Command, ...] = (
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,
 )
-"""The subcommands, in the order in which help lists them: servers, a cluster, a store, Spark."""
+"""The subcommands in the order of ``--help``: servers, clusters, stores, Spark."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``firetrail`` with ``argv`` (the process's own arguments if None); the exit code."""
+    """Run ``firetrail`` with ``argv`` (default: the process's arguments); return the exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.run is None:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         damaged = isinstance(error, FormatError | StoreDamagedError)
         return _fail(error, ExitCode.PROBLEMS if damaged else ExitCode.USAGE)
     except BrokenPipeError:
-        return _reader_gone()
+        return _end_without_reader()
     except (OSError, MemoryError) as error:
         return _fail(error, ExitCode.USAGE)
     except KeyboardInterrupt:
@@ -63,11 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command; ``args.run`` is the chosen subcommand's ``run``."""
+    """Return the parser of all subcommands; it sets ``args.run`` to the chosen one's ``run``."""
     parser = argparse.ArgumentParser(
         prog="firetrail",
-        description="RocketMQ in Python: look into, check and rebuild its stores, serve its "
-        "clients, and bulk work with Spark.",
+        description="RocketMQ in Python: serve its clients, inspect, check and rebuild its "
+        "stores, and process them in bulk with Spark.",
+        epilog="'firetrail COMMAND --help' describes a command and gives examples. Exit codes: "
+        "0 success, 1 problems in a store, 2 wrong usage or failure, 130 interrupted by Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)
@@ -78,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def version_line() -> str:
-    """Name, version, and whether the kernels run compiled."""
+    """Return the name, the version, and whether the kernels run compiled."""
     if PURE_WANTED:
         kernels = "pure Python, because FIRETRAIL_PURE=1 is set"
     elif MISSING:
@@ -89,7 +91,7 @@ def version_line() -> str:
 
 
 def _missing() -> str:
-    """The kernels that are not compiled, by name if there are others that are."""
+    """Name the kernels that are not compiled; "all" if none is."""
     if set(kernel_names()) <= set(MISSING):
         return "all"
     return ", ".join(name.removeprefix("firetrail.") for name in MISSING)
@@ -100,11 +102,11 @@ def _fail(error: Exception, code: ExitCode) -> ExitCode:
     return code
 
 
-def _reader_gone() -> ExitCode:
-    """End quietly when whatever read standard output has left, as in ``firetrail dump … | head``.
+def _end_without_reader() -> ExitCode:
+    """End quietly if the reader of standard output exited, as in ``firetrail dump … | head``.
 
-    What is still buffered has nowhere to go; without this, the interpreter would complain about it
-    on the way out.
+    The interpreter flushes standard output at exit and would report that this failed, so the rest
+    of the output goes to the null device.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""``firetrail namesrv``: a name server alone in its process."""
+"""``firetrail namesrv``: a name server without a broker."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.namesrv import NameServer, NameServerConfig
 
 DESCRIPTION = """\
-Serve routes: brokers register, clients ask where the queues of a topic are.
+Start a name server: brokers register with it, and clients ask it which broker has which topic.
 
-It listens on this machine only, unless an address is given. It stops on SIGTERM and Ctrl-C."""
+It listens on this machine only, unless another address is given. SIGTERM and Ctrl-C stop it."""
 EXAMPLES = """\
   firetrail namesrv
   firetrail namesrv --host 0.0.0.0 -c namesrv.conf"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = subparsers.add_parser(
         "namesrv",
-        help="serve routes to clients of RocketMQ",
+        help="start a name server",
         description=DESCRIPTION,
         epilog=f"examples:\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-c", "--conf", metavar="FILE", type=Path, help="RocketMQ's namesrv.conf")
-    parser.add_argument("--host", help="address to listen on (default: bindAddress, or 127.0.0.1)")
+    parser.add_argument(
+        "-c",
+        "--conf",
+        metavar="FILE",
+        type=Path,
+        help="configuration file, in the format of RocketMQ's namesrv.conf",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="address to listen on (default: bindAddress in FILE, or 127.0.0.1)",
+    )
     parser.add_argument(
         "--port",
         metavar="N",
         type=serving.port,
-        help="0 for a free one (default: listenPort, or 9876)",
+        help="port of the name server, 0 for a free one (default: listenPort in FILE, or 9876)",
     )
     serving.add_json(parser)
     logs.add_arguments(parser)
@@ -42,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Serve until told to stop."""
+    """Run the name server until it is stopped."""
     logs.set_up(args)
     config, remarks = NameServerConfig.from_entries(serving.read_conf(args.conf))
     serving.report(remarks)
@@ -55,12 +65,13 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _serve(config: NameServerConfig, as_json: bool) -> None:
-    told = serving.told_to_stop()
+    stop = serving.stop_event()
     server = NameServer(config)
     port = await server.start()
     try:
         found = {"name server": f"{config.bind_address}:{port}"}
-        serving.tell(found, as_json, {"name server": "brokers and clients connect here"})
-        await told.wait()
+        hints = {"name server": "brokers and clients connect here"}
+        serving.print_addresses(found, as_json, hints)
+        await stop.wait()
     finally:
         await server.stop()

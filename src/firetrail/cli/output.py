@@ -1,4 +1,4 @@
-"""What people read: sizes, times, tables, colours and progress."""
+"""Output for people: sizes, times, tables, colours and progress."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _PROGRESS_EVERY_S = 0.2
 
 
 def shortened(name: str) -> str:
-    """A name that fits into a table."""
+    """Cut a name so that it fits into a table."""
     return name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…"
 
 
 def colour(text: str, name: str, stream: TextIO | None = None) -> str:
-    """``text`` in a colour if ``stream`` (standard output) is a terminal that wants colours."""
+    """Colour ``text`` if ``stream`` (default: standard output) is a terminal with colours."""
     stream = stream or sys.stdout
     if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
@@ -42,7 +42,7 @@ def colour(text: str, name: str, stream: TextIO | None = None) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines of an aligned table; heads that end in ``>`` are columns of numbers, aligned right."""
+    """Return the lines of an aligned table; a head that ends in ``>`` aligns its column right."""
     names = [head.removesuffix(">") for head in heads]
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
@@ -59,14 +59,14 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """A remark beside the results: to standard error."""
+    """Print a remark to standard error, apart from the results."""
     print(f"firetrail: {text}", file=sys.stderr)
 
 
 class Progress:
-    """How far long work has come, on standard error if that is a terminal.
+    """A progress line on standard error, if that is a terminal.
 
-    The total is bytes unless ``shown`` makes another text of it.
+    ``total`` is in bytes unless ``shown`` formats it as something else.
     """
 
     def __init__(self, what: str, total: int, shown: Callable[[int], str] = human_size) -> None:
@@ -78,7 +78,7 @@ class Progress:
         self._drawn = False
 
     def __call__(self, done: int) -> None:
-        """``done`` of the total are done."""
+        """Report that ``done`` of the total are done."""
         if not self._shown or SYSTEM.clock.monotonic() < self._next:
             return
         self._next = SYSTEM.clock.monotonic() + _PROGRESS_EVERY_S
@@ -92,13 +92,13 @@ class Progress:
         )
 
     def clear(self) -> None:
-        """Take the line away again."""
+        """Remove the line."""
         if self._drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def nothing(done: int) -> None:
-    """Progress that nobody looks at."""
+    """Ignore progress; the default of functions that report it."""
 
 
 OnProgress = Callable[[int], None]

@@ -1,4 +1,4 @@
-"""``firetrail pipeline``: bulk work with Spark. Each job has a module ``pipeline_<job>``."""
+"""``firetrail pipeline``: Spark jobs. Each job has a module ``pipeline_<job>``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from firetrail import cli
 from firetrail.cli.command import ExitCode, Subparsers
 
 DESCRIPTION = """\
-Bulk work on a store with Spark: on all cores of this machine, or on a cluster with --master.
+Process a store in bulk with Spark, on all cores of this machine, or on a cluster with --master.
 
-Needs the extra: pip install 'firetrail[spark]'"""
+Requires the extra 'spark': pip install 'firetrail[spark]'"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """The group, with the jobs below it."""
+    """Add the parser, and those of the jobs."""
     parser = subparsers.add_parser(
         "pipeline",
-        help="bulk work with Spark: SQL, reports, archives, …",
+        help="process stores with Spark: SQL, reports, archives, …",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -33,6 +33,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """No job was named."""
+    """Print the help: no job was named."""
     args.group.print_help(sys.stderr)
     return ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""``firetrail pipeline archive``: the log into a lake, once."""
+"""``firetrail pipeline archive``: export the log to a lake, each record once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Export every record of the log to a lake: Parquet files (zstd) by day of the store time, in UTC,
 with a manifest that says which records are in which file. Topics with many records have files of
-their own, the others share one a day.
+their own, the others share one file per day.
 
-Each run goes on where the last one ended; a run that was killed is simply run again: nothing is
-exported twice and nothing is left out. The store may be in use. With the setting
-delete_archived_only, its retention deletes only what is in the lake.
+Each run continues where the last one ended. If a run was killed, run it again: no record is
+exported twice, and none is left out. The store may be in use. With the setting
+delete_archived_only, its retention deletes only archived files.
 
 LAKE is a folder that all workers reach, or an address such as s3://bucket/lake."""
 EXAMPLES = """\
@@ -33,43 +33,46 @@ EXAMPLES = """\
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = spark.add_parser(subparsers, "archive", "export to a lake", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--to", metavar="LAKE", required=True, help="an archive, or a new folder")
+    parser.add_argument(
+        "--to", metavar="LAKE", required=True, help="existing archive, or new folder"
+    )
     parser.add_argument(
         "--format",
         choices=("parquet", "delta", "iceberg"),
         default="parquet",
-        help="kind of table (default: %(default)s); the others need the extra of their name",
+        help="format of the lake (default: %(default)s); delta and iceberg require the extra of "
+        "the same name",
     )
     parser.add_argument(
         "--layout",
         choices=("day", "topic"),
-        help="folders of a new lake: one a day (default), or one for each topic and day, which "
-        "writes at least one file for each of these in every run",
+        help="folders of a new lake: one per day, or one per topic and day, of which every run "
+        "writes at least one file each (default: day)",
     )
     parser.add_argument(
-        "--follow", action="store_true", help="go on until stopped, archiving what is new"
+        "--follow", action="store_true", help="keep archiving new records until Ctrl-C"
     )
     parser.add_argument(
         "--every",
         metavar="SECONDS",
         type=common.not_negative,
         default=60,
-        help="with --follow, how often to look (default: %(default)s)",
+        help="with --follow: archive every SECONDS (default: %(default)s)",
     )
     parser.add_argument(
         "--allow-gap",
         action="store_true",
-        help="go on although retention has deleted records that were not archived yet",
+        help="continue although retention deleted records that were not archived yet",
     )
-    parser.add_argument("--no-compact", action="store_true", help="leave small files as they are")
-    common.add_json(parser, "one JSON object a round: what was done")
+    parser.add_argument("--no-compact", action="store_true", help="do not merge small files")
+    common.add_json(parser, "print one JSON object per run: what was archived")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Archive, and say what was done."""
+    """Archive the records, and print how many."""
     spark.check_store(args.store)
     with spark.spark_session(args) as session, ExitStack() as shown:
         from firetrail.pipeline.jobs.archive.job import archive, follow
@@ -77,9 +80,9 @@ def run(args: argparse.Namespace) -> ExitCode:
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark.task_progress("archiving", tasks))
 
-        def tell(done: Archived) -> None:
+        def on_round(done: Archived) -> None:
             shown.close()
-            _tell(args, done)
+            _print_round(args, done)
 
         options: dict[str, Any] = {
             "format": args.format,
@@ -89,13 +92,13 @@ def run(args: argparse.Namespace) -> ExitCode:
             "on_plan": on_plan,
         }
         if args.follow:
-            follow(session, args.store, args.to, every_s=args.every, on_round=tell, **options)
+            follow(session, args.store, args.to, every_s=args.every, on_round=on_round, **options)
         else:
-            tell(archive(session, args.store, args.to, **options))
+            on_round(archive(session, args.store, args.to, **options))
     return ExitCode.OK
 
 
-def _tell(args: argparse.Namespace, done: Archived) -> None:
+def _print_round(args: argparse.Namespace, done: Archived) -> None:
     if args.json:
         print(json.dumps(done._asdict()), flush=True)
         return
@@ -103,9 +106,12 @@ def _tell(args: argparse.Namespace, done: Archived) -> None:
     extra += [f"{counted(done.compacted, 'small file')} merged"] if done.compacted else []
     print(
         f"{done.lake}: {counted(done.messages, 'message')} archived up to {done.end}; "
-        f"{counted(done.total_messages, 'message')} in {counted(done.total_files, 'file')} in all"
+        f"{counted(done.total_messages, 'message')} in {counted(done.total_files, 'file')} in total"
         + "".join(f"; {text}" for text in extra),
         flush=True,
     )
     if not done.marked and done.total_messages:
-        say("the store cannot be written, so its retention does not know what is archived")
+        say(
+            f"{args.store} cannot be written, so its retention does not know what is archived; do "
+            "not set delete_archived_only"
+        )

@@ -1,4 +1,4 @@
-"""``firetrail pipeline audit``: is a store sound? Checked in parallel."""
+"""``firetrail pipeline audit``: check a store in parallel."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from firetrail.store.inspect.problems import Problem
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
-Check a store, in parallel over the files of its log, its queues and its index files: the checksums
-and the structure of every record, whether the messages of each queue are numbered without a gap,
-whether log, queues and index agree one to one, the order of store times, and the checkpoint.
+Check a store in parallel, by log file, queue and index file: the checksums and the structure of
+every record, whether the messages of each queue are numbered without gaps, whether log, queues and
+index agree one to one, the order of store times, and the checkpoint.
 
-The checks, the kinds of finding and the exit code (0 sound, 1 problems, 2 not checked) are those of
-'firetrail fsck'. The store is only read, and may be in use.
+The checks, the kinds of findings and the exit codes (0 no problems, 1 problems, 2 not checked) are
+those of 'firetrail fsck'. The store is only read, and may be in use.
 
-All workers must reach the store and the work folder under the same path; the folder needs room for
-about a fifth of the log."""
+All workers must see the store and the work folder under the same path. The work folder needs space
+for about a fifth of the log."""
 EXAMPLES = """\
   firetrail pipeline audit data
   firetrail pipeline audit data --html audit.html
@@ -33,20 +33,22 @@ ROWS_MAX = 20
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(subparsers, "audit", "check a store", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page about it")
     parser.add_argument(
-        "--work", metavar="DIR", type=Path, help="work folder (default: the temporary files' one)"
+        "--html", metavar="FILE", type=Path, help="also write the report as an HTML page"
+    )
+    parser.add_argument(
+        "--work", metavar="DIR", type=Path, help="work folder (default: the system's, in $TMPDIR)"
     )
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object, as that of fsck")
+    common.add_json(parser, "print the report as a JSON object, like that of 'firetrail fsck'")
     spark.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Audit, and say what was found."""
+    """Audit the store, and print the findings."""
     spark.check_store(str(args.store))
     with spark.spark_session(args) as session:
         from firetrail.pipeline.jobs.audit.job import audit
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _show(report: CheckReport) -> list[str]:
-    """A table for each kind of finding, and what fsck says in the end."""
+    """Return a table for each kind of finding, and the summary of fsck."""
     lines: list[str] = []
     for found, tint in ((report.problems, "red"), (report.warnings, "yellow")):
         for kind, some in by_kind(found).items():

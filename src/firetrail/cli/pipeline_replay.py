@@ -1,4 +1,4 @@
-"""``firetrail pipeline replay``: chosen messages, copied to a topic of a store or of brokers."""
+"""``firetrail pipeline replay``: copy selected messages to a store or to brokers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, counted, human_size
 
 DESCRIPTION = """\
-Copy the messages that a SQL predicate chooses to a store that is not in use, or to brokers.
+Copy the messages that match a SQL predicate to a store that is not in use, or to brokers.
 
-Run again, a replay goes on where it ended: after it was killed no message is left out, and none is
-copied twice to a store; brokers may get the last few again. It is known again by what it was asked
-for, or by --id. Each copy has the id of its message as the property REPLAY_ORIGIN."""
+If a replay was killed, run it again: it continues where it ended. No message is left out, and none
+is copied twice to a store; brokers may receive the last few twice. A replay is recognized by its
+arguments, or by --id. Each copy has the id of the original message as its property
+REPLAY_ORIGIN."""
 EXAMPLES = """\
   firetrail pipeline replay data --where "topic = 'orders' and tags = 'failed'" --dry-run
   firetrail pipeline replay data --where "topic = 'orders' and tags = 'failed'" --to data2
@@ -24,25 +25,41 @@ EXAMPLES = """\
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = spark.add_parser(
-        subparsers, "replay", "copy chosen messages to a store or to brokers", DESCRIPTION, EXAMPLES
+        subparsers,
+        "replay",
+        "copy selected messages to a store or to brokers",
+        DESCRIPTION,
+        EXAMPLES,
     )
     parser.add_argument(
-        "--where", metavar="PREDICATE", required=True, help="in Spark SQL, as 'sql' has columns"
+        "--where",
+        metavar="PREDICATE",
+        required=True,
+        help="Spark SQL predicate on the columns that 'firetrail pipeline sql --help' lists",
     )
     parser.add_argument(
         "--to",
         metavar="TARGET",
-        help="where the copies go: a folder, or namesrv=HOST:PORT for running brokers",
+        help="destination: the folder of a store, or namesrv=HOST:PORT for running brokers",
     )
-    parser.add_argument("--topic", help="topic of the copies (default: that of each message)")
     parser.add_argument(
-        "--rate", metavar="N", type=_rate, help="most messages a second (default: no limit)"
+        "--topic", metavar="TOPIC", help="topic of the copies (default: that of each message)"
     )
-    parser.add_argument("--id", help="name by which this replay is known again")
-    parser.add_argument("--dry-run", action="store_true", help="only count what would be copied")
-    common.add_json(parser, "one JSON object: what was copied")
+    parser.add_argument(
+        "--rate", metavar="N", type=_rate, help="messages per second at most (default: no limit)"
+    )
+    parser.add_argument(
+        "--id",
+        metavar="NAME",
+        help="name by which this replay is recognized if it is run again (default: derived from "
+        "the arguments)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only count the messages that would be copied"
+    )
+    common.add_json(parser, "print a JSON object: what was copied")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -53,13 +70,13 @@ def _rate(text: str) -> float:
     return rate
 
 
-_rate.__name__ = "rate"  # what argparse calls it in its errors
+_rate.__name__ = "rate"  # argparse's errors call the argument by this name
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Replay, and say what was copied."""
+    """Replay the messages, and print how many."""
     if args.to is None and not args.dry_run:
-        args.parser.error("--to TARGET is needed, or --dry-run")
+        args.parser.error("--to TARGET or --dry-run is required")
     spark.check_store(args.store)
     with common.open_view(Path(args.store)) as view:
         size = view.end - view.log.min_offset

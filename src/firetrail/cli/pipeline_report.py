@@ -1,4 +1,4 @@
-"""``firetrail pipeline report``: what is in a store, as a page with plots."""
+"""``firetrail pipeline report``: an HTML page with plots about a store."""
 
 from __future__ import annotations
 
@@ -13,30 +13,36 @@ from firetrail.errors import PipelineError
 DESCRIPTION = """\
 Write one HTML page about a store: messages and bytes over time by topic, sizes, queue skew, hot
 tags and keys, latency from produce to store, retries and dead letters, a map of the segments, and
-damage. The page is a single file that needs no network; it is light or dark as the browser is.
+damage. The page is a single file that needs no network, and follows the browser's light or dark
+theme.
 
-The whole log is read and verified. The exit code is 1 if it is damaged."""
+The whole log is read and verified. Exit code 0: success; 1: the log is damaged; 2: no report was
+written."""
 EXAMPLES = """\
   firetrail pipeline report data --out report.html"""
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(
-        subparsers, "report", "a page with plots about a store", DESCRIPTION, EXAMPLES
+        subparsers, "report", "write a page with plots about a store", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, required=True, help="the page; replaced if it is there"
+        "--out",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="file of the page; an existing file is replaced",
     )
     spark.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Make the page, and say where it is."""
+    """Write the page, and print a summary."""
     spark.check_store(str(args.store))
     if not args.out.parent.is_dir():
-        raise PipelineError(f"{args.out.parent}: no such folder; make it, or name another --out")
+        raise PipelineError(f"{args.out.parent}: no such folder; create it, or change --out")
     with spark.spark_session(args, bar=True) as session:
         from firetrail.pipeline.jobs.report import report
 

@@ -1,4 +1,4 @@
-"""``firetrail pipeline restore``: a store from a lake."""
+"""``firetrail pipeline restore``: create a store from a lake."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted
 
 DESCRIPTION = """\
-Make a store of the records in a lake that 'archive' has written.
+Create a store from the records in a lake that 'firetrail pipeline archive' wrote.
 
-Every record comes back to its old place in the log, byte for byte; queues and index are derived
-from the log. The new folder appears when everything is in it. It must be one that all workers
-reach. What a broker keeps in config/ (topics, consumer offsets) is not in an archive."""
+Every record is restored to its original physical offset, byte for byte; queues and index are
+derived from the log. An archive does not contain the broker's files in config/ (topics, consumer
+offsets).
+
+All workers must see the new folder under the same path. It appears only when it is complete."""
 EXAMPLES = """\
   firetrail pipeline restore lake --into data
   firetrail pipeline restore s3://bucket/lake --into data --json"""
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = subparsers.add_parser(
         "restore",
-        help="make a store from a lake",
+        help="create a store from a lake",
         description=DESCRIPTION,
         epilog=f"examples:\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("lake", metavar="LAKE", help="folder or address of the archive")
     parser.add_argument(
-        "--into", metavar="STORE", type=Path, required=True, help="a new or empty folder"
+        "--into", metavar="DIR", type=Path, required=True, help="new or empty folder for the store"
     )
     parser.add_argument(
         "--part",
         metavar="N",
         type=common.not_negative,
-        help="which part, of an archive with gaps; 0 is the oldest",
+        help="part to restore of an archive with gaps, counted from 0, the oldest",
     )
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object: what was made")
+    common.add_json(parser, "print a JSON object: what was restored")
     spark.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Restore, and say what was made."""
+    """Restore the store, and print its figures."""
     with spark.spark_session(args) as session, ExitStack() as shown:
         from firetrail.pipeline.jobs.restore import restore
 

@@ -1,4 +1,4 @@
-"""``firetrail pipeline sql``: a query over the store, as a table or for other programs."""
+"""``firetrail pipeline sql``: run a query, and print a table, JSON or CSV, or write Parquet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run a SQL query over a store, or over the queues of running brokers: namesrv=HOST:PORT.
 
-Tables: messages, what consumers see, through the queues; log, every record as stored (only of
-files). Both have
-the columns topic, queue_id, queue_offset, physical_offset, msg_id, tags, keys (array), properties
-(map), body (binary), born_time, store_time, born_host, store_host, sys_flag, flag,
-reconsume_times, prepared_offset and size. Only the rows and columns that a
-query needs are read."""
+The table 'messages' has the messages that consumers see, through the queues; the table 'log' has
+every record as stored, and exists only for stores, not for brokers. Both have the columns topic,
+queue_id, queue_offset, physical_offset, msg_id, tags, keys (array), properties (map), body
+(binary), born_time, store_time, born_host, store_host, sys_flag, flag, reconsume_times,
+prepared_offset and size. Only the rows and columns that a query needs are read."""
 EXAMPLES = """\
   firetrail pipeline sql data "select topic, count(*) from messages group by topic"
   firetrail pipeline sql data "select * from messages where topic = 'orders' limit 5" --json
@@ -39,27 +38,34 @@ _NUMBERS = {"byte", "short", "integer", "long", "decimal", "float", "double"}
 
 
 def add(subparsers: Subparsers) -> None:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = spark.add_parser(subparsers, "sql", "query a store", DESCRIPTION, EXAMPLES)
-    parser.add_argument("query", metavar="QUERY", help="a statement of Spark SQL")
+    parser.add_argument("query", metavar="QUERY", help="Spark SQL statement")
     parser.add_argument(
         "--max",
         metavar="N",
         type=not_negative,
         default=DEFAULT_MAX,
-        help="rows of the table on the terminal (default: %(default)s)",
+        help="print at most N rows of the table; does not apply to --json, --csv and --parquet "
+        "(default: %(default)s)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--json", action="store_true", help="one JSON object a line; binary columns in base64"
+        "--json",
+        action="store_true",
+        help="print one JSON object per line, binary columns in base64",
     )
-    form.add_argument("--csv", action="store_true", help="comma-separated values with a header")
-    form.add_argument("--parquet", metavar="DIR", type=Path, help="Parquet files in a new folder")
+    form.add_argument(
+        "--csv", action="store_true", help="print comma-separated values with a header"
+    )
+    form.add_argument(
+        "--parquet", metavar="DIR", type=Path, help="write Parquet files to a new folder"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Run the query, and show all of its result or its beginning."""
+    """Run the query, and print or write its result."""
     spark.check_store(args.store, brokers=True)
     with spark.spark_session(args, bar=True) as session:
         from firetrail.pipeline.jobs.sql import Result, sql
@@ -97,11 +103,14 @@ def _print_table(result: Result, limit: int) -> None:
     ]
     print("\n".join(table(heads, cells)))
     if len(rows) > limit:
-        say(f"only the first {counted(limit, 'row')}; --max N shows more, --json and --csv all")
+        say(
+            f"only the first {counted(limit, 'row')} are shown; --max N shows more, --json and "
+            "--csv all"
+        )
 
 
 def _cell(value: Any, kind: str) -> str:
-    """A value on the terminal: bytes as text where they are some, nothing too long."""
+    """Format a value for the terminal: bytes as text if printable, long values cut."""
     if value is None:
         return "-"
     if kind == "binary":
@@ -112,7 +121,7 @@ def _cell(value: Any, kind: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays, maps and structs as JSON, everything else as it is."""
+    """Return arrays, maps and structs as JSON, everything else unchanged."""
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

@@ -18,7 +18,8 @@ from firetrail.store.reader import TIME_MAX
 DESCRIPTION = """\
 Print the messages of a topic that have a key (or unique key), newest first.
 
-The index answers; every message that it names is compared with the key before it is printed."""
+The messages are found through the index, and compared with the key before they are printed. Exit
+code 0: success; 1: parts of the index are missing or damaged; 2: not a store, or unreadable."""
 EXAMPLES = """\
   firetrail query data --topic orders --key o-1
   firetrail query data --topic orders --key o-1 --begin 1794725936000 --max 1 --json"""
@@ -26,15 +27,23 @@ DEFAULT_MAX = 32
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(subparsers, "query", "find messages by key", DESCRIPTION, EXAMPLES)
-    parser.add_argument("--topic", metavar="T", required=True)
-    parser.add_argument("--key", metavar="K", required=True)
+    parser.add_argument("--topic", metavar="TOPIC", required=True, help="topic of the messages")
+    parser.add_argument("--key", metavar="KEY", required=True, help="key or unique key")
     parser.add_argument(
-        "--begin", metavar="MS", type=not_negative, default=0, help="stored at this time or later"
+        "--begin",
+        metavar="MS",
+        type=not_negative,
+        default=0,
+        help="stored at this time or later, in ms since 1970 (default: no limit)",
     )
     parser.add_argument(
-        "--end", metavar="MS", type=not_negative, default=TIME_MAX, help="or before (ms since 1970)"
+        "--end",
+        metavar="MS",
+        type=not_negative,
+        default=TIME_MAX,
+        help="stored at this time or earlier, in ms since 1970 (default: no limit)",
     )
     parser.add_argument(
         "--max",
@@ -43,17 +52,17 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=DEFAULT_MAX,
         help="print at most N messages (default: %(default)s)",
     )
-    common.add_json(parser, "one JSON object a line, as dump --json prints them")
+    common.add_json(parser, "print one JSON object per line, as 'firetrail dump --json' does")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Print what the index finds."""
+    """Print the messages that the index finds."""
     count = max(args.max, 1)
     with open_view(args.store, StoreConfig(max_query_count=count)) as view:
         result = view.reader.query(args.topic, args.key, args.begin, args.end, count)
         if not result.buffers:
-            queues_of(view, args.topic, None)  # perhaps there is no such topic
+            queues_of(view, args.topic, None)  # raises if the topic does not exist
         shower = Shower()
         show = shower.json if args.json else shower.line
         columns = Columns(1)
@@ -66,7 +75,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         faults = [*view.index_faults, *key_gaps(view, args.topic, args.key)]
         for fault in faults:
             say(
-                f"{fault.file} at {fault.offset}: {fault.detail}; messages may be missing: check "
+                f"{fault.file} at {fault.offset}: {fault.detail}; messages may be missing; check "
                 "the store: firetrail fsck"
             )
     return ExitCode.PROBLEMS if faults else ExitCode.OK

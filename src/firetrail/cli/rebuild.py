@@ -1,4 +1,4 @@
-"""``firetrail rebuild``: consume queues and index from the log alone."""
+"""``firetrail rebuild``: rebuild consume queues and index from the log, in a new folder."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from firetrail.store.inspect.tail import check_end
 from firetrail.store.repair.rebuild import Rebuilt, check_outside, rebuild
 
 DESCRIPTION = """\
-Make the consume queues and index files of a store anew, from its log alone, in another folder.
+Rebuild the consume queues and index files of a store from its log, in another folder.
 
-The store is only read. The new folder is complete or not there at all; with the store closed, its
-consumequeue and index folders can then be replaced by those in it."""
+The store is only read, and may be in use. DIR appears only when it is complete; while the store is
+closed, its folders consumequeue and index can be replaced by those in DIR."""
 EXAMPLES = """\
   firetrail rebuild data --into rebuilt
   firetrail rebuild data --into rebuilt --json"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(
-        subparsers, "rebuild", "make queues and index from the log", DESCRIPTION, EXAMPLES
+        subparsers, "rebuild", "rebuild queues and index from the log", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "--into", metavar="DIR", type=Path, required=True, help="a new or empty folder"
+        "--into", metavar="DIR", type=Path, required=True, help="new or empty folder for the files"
     )
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object: what was made")
+    common.add_json(parser, "print a JSON object: what was rebuilt")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Rebuild, and say what was made."""
+    """Rebuild queues and index, and print how many."""
     check_outside(args.store, args.into)
     with open_view(args.store) as view:
         check_end(view)
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> ExitCode:
             made = rebuild(view, args.into, args.delay_levels, progress)
         finally:
             progress.clear()
-    tell(args, args.into, made)
+    print_result(args, args.into, made)
     return ExitCode.OK
 
 
-def tell(args: argparse.Namespace, place: Path, made: Rebuilt) -> None:
-    """Say what was made, and where."""
+def print_result(args: argparse.Namespace, place: Path, made: Rebuilt) -> None:
+    """Print what was rebuilt, and where."""
     if args.json:
         print(json.dumps({"into": str(place), **made.as_json()}))
     else:

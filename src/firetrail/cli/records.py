@@ -1,13 +1,13 @@
-"""Records as people and scripts see them: a table line, or a JSON object a line.
+"""Records as lines of a table for people, or as one JSON object per line for scripts.
 
 The JSON object, whose field names are fixed::
 
     physical_offset size magic topic queue_id queue_offset sys_flag flag born_time born_host
     store_time store_host reconsume_times prepared_offset body_crc crc_ok properties body
 
-Times are in ms, hosts ``ip:port``, ``properties`` is an object and ``body`` base64. ``crc_ok`` says
-whether the record is the one that was stored, as far as it has checksums: that of the body, or that
-of the whole record where it has the property ``__CRC32#``.
+Times are in ms since 1970, hosts ``ip:port``, ``properties`` is an object and ``body`` base64.
+``crc_ok`` says whether the checksum is right: that of the whole record if it has the property
+``__CRC32#``, otherwise that of the body.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADING = (
 
 
 class Row(NamedTuple):
-    """One record: fields as they stand in the log, and slices of it."""
+    """A record: its fields as in the log, and slices of it."""
 
     physical_offset: int
     size: int
@@ -72,7 +72,7 @@ Show = Callable[[Row], str]
 def rows_of(
     view: memoryview, base: int, columns: Columns, rows: int, *, last_ok: bool = True
 ) -> Iterator[Row]:
-    """The rows of a scan of ``view``, which starts at physical offset ``base``."""
+    """Yield the rows of a scan of ``view``, which starts at physical offset ``base``."""
     numbers = range(len(COLUMN_NAMES))
     cells = zip(*(columns.column(column)[:rows].tolist() for column in numbers), strict=True)
     for number, cell in enumerate(cells, 1):
@@ -80,7 +80,7 @@ def rows_of(
 
 
 def row_of(record: memoryview, physical_offset: int, columns: Columns) -> Row | None:
-    """The record that a slice of the log holds, None if it holds none. ``columns`` has one row."""
+    """Return the record in a slice of the log; None if there is none. ``columns`` has one row."""
     rows, _, stop = scan(record, 0, len(record), physical_offset, columns.table, Check.RECORD)
     if not rows and Stop(stop) not in CHECKSUM_STOPS:
         return None
@@ -88,7 +88,7 @@ def row_of(record: memoryview, physical_offset: int, columns: Columns) -> Row | 
 
 
 def _row(view: memoryview, base: int, cell: Sequence[int], crc_ok: bool) -> Row:
-    """A row from the cells of all columns."""
+    """Build a row from the cells of all columns."""
     at = cell[col.PHYSICAL_OFFSET] - base
     born_at = at + _BORN_HOST_AT
     born_end = born_at + _host_size(cell[col.SYS_FLAG] & layout.BORN_HOST_V6)
@@ -123,14 +123,14 @@ def _host_size(is_v6: int) -> int:
 
 
 class Shower:
-    """Turns records into lines; remembers the texts of hosts and topics, which repeat."""
+    """Formats records as lines; caches the texts of hosts and topics, which repeat."""
 
     def __init__(self) -> None:
         self._hosts: dict[bytes, str] = {}
         self._topics: dict[bytes, str] = {}
 
     def json(self, row: Row) -> str:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return _JSON % (
             row.physical_offset,
             row.size,
@@ -153,7 +153,7 @@ class Shower:
         )
 
     def line(self, row: Row) -> str:
-        """The record as a line below :data:`HEADING`."""
+        """Return the record as a line below :data:`HEADING`."""
         properties = decode_properties(row.properties)
         queue = f"{shortened(java_text(row.topic))}/{row.queue_id}"
         text = (
@@ -178,12 +178,12 @@ def _json_text(raw: bytes) -> str:
 
 
 def _host_text(raw: bytes) -> str:
-    """``ip:port``; a damaged port is shown as the number that stands there."""
+    """Return ``ip:port``; a damaged port is shown as the number in the record."""
     return format_host(Host(unpack_ip(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True)))
 
 
 def preview(body: memoryview) -> str:
-    """The beginning of a body: as text if it is some, else in hex."""
+    """Return the beginning of a body: as text if it is printable, else in hex."""
     start = bytes(body[: 2 * _PREVIEW])
     try:
         text = start.decode()

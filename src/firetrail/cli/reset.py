@@ -1,4 +1,4 @@
-"""``firetrail reset``: let a group go on elsewhere."""
+"""``firetrail reset``: set the offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from firetrail.cli.output import table
 from firetrail.client import Admin
 
 DESCRIPTION = """\
-Set the offsets of a group in a topic: to its first messages, to its end, or to a time.
+Set the offsets of a consumer group in a topic: to the first messages, to the end, or to a time.
 
-Members that are connected are told so, and go on from there. A group that is yet to run for the
-first time can be made before: firetrail group create."""
+Connected members are notified and continue from there. To reset a group that has never run, create
+it first: firetrail group create."""
 EXAMPLES = """\
   firetrail reset billing orders first
   firetrail reset billing orders 2026-11-15T09:30:00
@@ -24,24 +24,24 @@ _END = -1
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
-        subparsers, "reset", "let a group go on elsewhere", DESCRIPTION, EXAMPLES
+        subparsers, "reset", "set the offsets of a consumer group", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("group", metavar="GROUP", help="name of the consumer group")
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
     parser.add_argument(
         "to",
         metavar="WHERE",
         type=where,
         help="first, last, a local time such as 2026-11-15T09:30:00, or ms since 1970",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object for each queue")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per queue")
     return parser
 
 
 def where(text: str) -> int:
-    """The time in ms that an argument stands for, or -1 for the end."""
+    """Parse WHERE: return a time in ms since 1970, 0 for the first message, or -1 for the end."""
     if text in ("first", "last"):
         return 0 if text == "first" else _END
     if text.isdecimal():
@@ -50,11 +50,11 @@ def where(text: str) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         allowed = "first, last, a time such as 2026-11-15T09:30:00, or ms since 1970"
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {allowed}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of: {allowed}") from None
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Reset, and print the new offsets."""
+    """Reset the offsets, and print the new ones."""
     cluster.run(args, _reset(args))
     return ExitCode.OK
 

@@ -1,4 +1,4 @@
-"""``firetrail salvage``: a new store with all that can be read of a damaged one."""
+"""``firetrail salvage``: copy the good messages of a damaged store to a new one."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from firetrail.store.repair.salvage import salvage_store
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
-Make a new store with every good message of a store whose log is damaged, those behind the damage
-too. The damaged store is only read, and must not be in use.
+Copy every good message of a store whose log is damaged to a new store, including the messages after
+the damage. The damaged store is only read, and must not be in use.
 
-Up to the first damage both are the same. Behind it, messages have another place in the log and, in
-queues that have lost messages, a lower queue offset; the positions of consumer groups and delay
+Up to the first damage both stores are the same. After it, messages have another physical offset
+and, in queues that lost messages, a lower queue offset; the positions of consumer groups and delay
 levels are adjusted, so that groups continue where they were. Messages that were popped after the
 damage are redelivered, whether or not they were acknowledged. A record whose topic or queue id is
-damaged is left out, with a line for each; one whose queue offset is damaged gets the right one.
+damaged is left out and listed; a record whose queue offset is damaged gets the right one.
 
-At the end the new store is checked as by firetrail fsck. Exit code 0: all is well; 1: the check
-found problems; 2: nothing was made, because the store is not damaged or a process has it open."""
+At the end the new store is checked as by 'firetrail fsck'. Exit code 0: no problems; 1: the check
+found problems; 2: nothing was copied, because the store is in use or not damaged, for instance."""
 EXAMPLES = """\
   firetrail salvage data --into saved
   firetrail salvage data --into saved --json"""
 
 _STORE_LOGGER = logging.getLogger("firetrail.store.lifecycle")
 MISPLACED_SHOWN = 20
-"""Records that are listed one by one; --json has all."""
+"""Records that are listed one by one; ``--json`` lists all."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = common.add_parser(
-        subparsers, "salvage", "save what can be read of a damaged store", DESCRIPTION, EXAMPLES
+        subparsers, "salvage", "copy the good messages of a damaged store", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "--into", metavar="DIR", type=Path, required=True, help="a new or empty folder"
+        "--into", metavar="DIR", type=Path, required=True, help="new or empty folder for the store"
     )
     common.add_delay_levels(parser)
-    common.add_json(parser, "one JSON object: what was saved, and the report of fsck")
+    common.add_json(parser, "print a JSON object: what was saved, and the report of fsck")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Salvage, check the new store, and say what was done and found."""
+    """Salvage the store, check the new one, and print both results."""
     allow_many_files()
     with open_view(args.store) as view:
         progress = Progress("saving", view.end - view.log.min_offset)
     broker = Renumbering()
-    # The store in the making is opened before its groups are renumbered, and would warn of that.
+    # Opening the new store before its groups are renumbered would log warnings about their offsets.
     _STORE_LOGGER.setLevel(logging.ERROR)
     try:
         saved = salvage_store(
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with open_view(args.into) as view:
         report = checked(view, args.delay_levels)
     if args.json:
-        told = {
+        result = {
             "into": str(args.into),
             "damaged_at": saved.cut_at,
             "saved": saved.kept,
@@ -85,14 +85,14 @@ def run(args: argparse.Namespace) -> ExitCode:
             "positions": broker.done,
             "check": report.as_json(),
         }
-        print(json.dumps(told))
+        print(json.dumps(result))
     else:
         print(
-            f"{args.into}: all before the damage at {saved.cut_at}, and "
-            f"{counted(saved.kept, 'message')} from behind it"
+            f"{args.into}: everything before the damage at {saved.cut_at}, and "
+            f"{counted(saved.kept, 'message')} after it"
         )
         if saved.left_out:
-            print(f"{counted(saved.left_out, 'note')} of pops and transactions left out")
+            print(f"{counted(saved.left_out, 'internal record')} of pops and transactions left out")
         if saved.deleted:
             print(f"{counted(saved.deleted, 'message')} of deleted topics left out")
         print("\n".join([*_notes(saved.misplaced), *broker.done, *show(report)]))
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _notes(misplaced: list[Misplaced]) -> list[str]:
-    """A line for each record that was out of order, up to a limit."""
+    """Return a line for each record that was out of order, up to a limit."""
     lines = [
         f"{'kept' if record.number is not None else 'left out'}: the record at "
         f"{record.physical_offset}, which {record.detail}"

@@ -1,4 +1,4 @@
-"""``firetrail send``: messages to a topic."""
+"""``firetrail send``: send messages to a topic."""
 
 from __future__ import annotations
 
@@ -17,47 +17,61 @@ from firetrail.cli.output import say
 from firetrail.client import Message, Producer, SendResult
 
 DESCRIPTION = """\
-Send a message to a topic of a cluster, or each line of standard input as one.
+Send one message to a topic, or each line of standard input as a message.
 
-Prints where each message is: broker, queue, offset and its id."""
+For each message, print the status, the broker, the queue, the queue offset and the message id."""
 EXAMPLES = """\
   firetrail send orders '{"id": 7}' --tags new --key o-7
   seq 1000 | firetrail send numbers"""
 _LINES_AHEAD = 1000
-"""Lines that are read before they are sent."""
+"""Lines that are read ahead of sending at most; the reader then waits."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
         subparsers, "send", "send messages to a topic", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("body", metavar="BODY", nargs="?", help="default: lines of standard input")
-    parser.add_argument("--tags", help="the message's tag")
-    parser.add_argument("--key", action="append", default=[], help="a key; may be given often")
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
+    parser.add_argument(
+        "body",
+        metavar="BODY",
+        nargs="?",
+        help="body of the message (default: each line of standard input)",
+    )
+    parser.add_argument("--tags", metavar="TAG", help="tag, by which consumers can filter")
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="key, by which the message can be queried; may be repeated",
+    )
     parser.add_argument(
         "--property",
         action="append",
         type=name_and_value,
         default=[],
         metavar="NAME=VALUE",
-        help="a property; may be given often",
+        help="user property; may be repeated",
     )
-    parser.add_argument("--order-key", metavar="TEXT", help="equal ones go to the same queue")
+    parser.add_argument(
+        "--order-key", metavar="TEXT", help="send messages with equal keys to the same queue"
+    )
     parser.add_argument(
         "--delay-level",
         type=not_negative,
         default=0,
         metavar="LEVEL",
-        help="a number of the broker's messageDelayLevel; 3 is 10 s by default",
+        help="deliver after the delay of this level of the broker's messageDelayLevel, where 1 is "
+        "the first, usually 1 s (default: no delay)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object for each message")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per message")
     return parser
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """The two parts of an argument ``NAME=VALUE``."""
+    """Split an argument ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -65,7 +79,7 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Send, and say where the messages are."""
+    """Send the messages, and print where each one is stored."""
     cluster.run(args, _send(args))
     return ExitCode.OK
 
@@ -81,7 +95,7 @@ async def _send(args: argparse.Namespace) -> None:
                 properties=dict(args.property),
                 delay_level=args.delay_level,
             )
-            _tell(args, await producer.send(message, order_key=args.order_key))
+            _print_sent(args, await producer.send(message, order_key=args.order_key))
 
 
 async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
@@ -89,35 +103,35 @@ async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
         yield args.body.encode()
         return
     if sys.stdin.isatty():
-        say("each line that you type is a message; Ctrl-D ends")
+        say("each line that you type is sent as a message; Ctrl-D ends the input")
     async for line in _lines():
         yield line.rstrip(b"\r\n")
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """The lines of standard input, read by a thread: the loop goes on while none comes.
+    """Yield the lines of standard input, read by a thread so that the event loop is not blocked.
 
-    A thread that nobody waits for, so that Ctrl-C does not have to wait for the next line.
+    It is a daemon thread: Ctrl-C ends the process without waiting for the next line.
     """
     loop = asyncio.get_running_loop()
-    came: asyncio.Queue[bytes] = asyncio.Queue()
+    lines: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(_LINES_AHEAD)
 
     def read() -> None:
-        # Not sys.stdin, which the end of the process closes, and would wait for this thread.
+        # Not sys.stdin: the interpreter closes it at exit, which would wait for this thread.
         with suppress(RuntimeError), open(sys.stdin.fileno(), "rb", closefd=False) as source:
             for line in source:
                 room.acquire()
-                loop.call_soon_threadsafe(came.put_nowait, line)  # RuntimeError: the loop has ended
-            loop.call_soon_threadsafe(came.put_nowait, b"")
+                loop.call_soon_threadsafe(lines.put_nowait, line)  # RuntimeError: the loop ended
+            loop.call_soon_threadsafe(lines.put_nowait, b"")
 
     threading.Thread(target=read, name="firetrail-lines", daemon=True).start()
-    while line := await came.get():
+    while line := await lines.get():
         room.release()
         yield line
 
 
-def _tell(args: argparse.Namespace, sent: SendResult) -> None:
+def _print_sent(args: argparse.Namespace, sent: SendResult) -> None:
     queue = sent.queue
     if args.json:
         found = {

@@ -1,4 +1,4 @@
-"""What the commands that serve until they are stopped have in common."""
+"""Arguments, start and stop of the commands that run servers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ T = TypeVar("T")
 
 
 def read_conf(path: Path | None) -> dict[str, Entry]:
-    """The keys of a ``.conf`` file; none without a file."""
+    """Return the keys of a ``.conf`` file; none if ``path`` is None."""
     if path is None:
         return {}
     return parse_properties(SYSTEM.files.read(path).decode("utf-8-sig", "replace"), str(path))
 
 
 def report(remarks: Iterable[object]) -> None:
-    """Say on standard error what of a file has no effect."""
+    """Print remarks about a configuration file, such as keys without effect, to standard error."""
     for remark in remarks:
         print(f"firetrail: {remark}", file=sys.stderr)
 
 
 def port(text: str) -> int:
-    """An argument that is a port, or 0 for a free one."""
+    """Parse an argument that is a port, or 0 for a free one."""
     value = int(text)
     if not 0 <= value <= PORT_MAX:
         raise ValueError
@@ -43,8 +43,8 @@ def port(text: str) -> int:
 
 
 def run(serving: Coroutine[Any, Any, T]) -> T:
-    """Run it; on uvloop, which is faster, if that is installed."""
-    allow_many_files()  # every queue and every connection is one
+    """Run a server; on uvloop, which is faster, if that is installed."""
+    allow_many_files()  # every queue and every connection needs a descriptor
     try:
         if find_spec("uvloop") is None:
             return asyncio.run(serving)
@@ -54,17 +54,19 @@ def run(serving: Coroutine[Any, Any, T]) -> T:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        remedy = "another broker or name server? stop it, or choose other ports (--help says how)"
+        remedy = "stop the broker or name server that runs there, or choose other ports (--help)"
         raise AddressInUseError(f"{error.strerror}; {remedy}") from None
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """For programs that start a server, and read where it listens."""
-    parser.add_argument("--json", action="store_true", help="addresses as one JSON object")
+    """Add ``--json``, for programs that start a server and read where it listens."""
+    parser.add_argument("--json", action="store_true", help="print the addresses as a JSON object")
 
 
-def tell(found: dict[str, str], as_json: bool, hints: Mapping[str, str] | None = None) -> None:
-    """Say where what is served can be reached: a line each, with a hint, or one of JSON."""
+def print_addresses(
+    found: dict[str, str], as_json: bool, hints: Mapping[str, str] | None = None
+) -> None:
+    """Print the address of each server, on a line with a hint, or all as one JSON object."""
     if as_json:
         print(
             json.dumps({name.replace(" ", "_"): place for name, place in found.items()}), flush=True
@@ -76,13 +78,13 @@ def tell(found: dict[str, str], as_json: bool, hints: Mapping[str, str] | None =
     sys.stdout.flush()
 
 
-def told_to_stop() -> asyncio.Event:
-    """Set when the process is told to stop: by SIGTERM, or from the keyboard.
+def stop_event() -> asyncio.Event:
+    """Return an event that SIGTERM and Ctrl-C set.
 
-    Ask for it before anybody can know that the process serves.
+    Call this before the server starts: a signal that arrives earlier would kill the process.
     """
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    return told
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,7 +1,7 @@
-"""What the jobs of ``firetrail pipeline`` have in common: Spark's options, its session, progress.
+"""Spark's options, session and progress, which the jobs of ``firetrail pipeline`` share.
 
-The pipeline's modules are imported when a job runs, not before: every other command works, and
-starts fast, without the extra ``spark``.
+The modules of the pipeline are imported only when a job runs, so that the other commands work
+without the extra ``spark``, and start fast.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 def add_parser(
     subparsers: Subparsers, name: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """The parser of a job that reads STORE: a folder, or the address of an archived one."""
+    """Add the parser of a job whose STORE is a folder or an address such as ``s3://…``."""
     parser = common.add_parser(subparsers, name, summary, description, examples, store=str)
     add_options(parser)
     return parser
 
 
 def check_store(store: str, *, brokers: bool = False) -> None:
-    """Raise what is wrong with a folder before Spark starts, which takes seconds.
+    """Raise an error if STORE is not a store, before Spark starts, which takes seconds.
 
-    ``brokers`` says that ``namesrv=HOST:PORT`` will do as well.
+    ``brokers`` allows ``namesrv=HOST:PORT`` instead of a store.
     """
     if name_server(store) is not None:
         if not brokers:
             raise StoreError(
-                f"{store}: this job needs the files of a store; 'sql' and the target of 'replay' "
-                "may be brokers, and the data source reads from them"
+                f"{store}: this job needs the files of a store; only 'sql', the target of 'replay' "
+                "and Firetrail's Spark data source support brokers"
             )
     elif "://" not in store:
         check_is_store(SYSTEM, Path(store))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where Spark runs, and its settings."""
+    """Add the options that configure Spark."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master",
         metavar="URL",
         default="local[*]",
-        help="where it runs (default: %(default)s, all cores of this machine)",
+        help="master of the Spark cluster (default: %(default)s, all cores of this machine)",
     )
     group.add_argument(
         "--conf",
@@ -66,23 +66,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_setting,
         action="append",
         default=[],
-        help="a setting of Spark's, such as spark.driver.memory=4g; may be repeated",
+        help="Spark setting, such as spark.driver.memory=4g; may be repeated",
     )
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like spark.driver.memory=4g")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a Spark setting such as spark.driver.memory=4g"
+        )
     return key, value
 
 
 @contextmanager
 def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[SparkSession]:
-    """The session of a job; one that was active before stays so.
+    """Provide the Spark session of a job; an active session is used, and left running.
 
-    ``bar`` lets Spark itself show the progress of its stages on a terminal: for queries, whose
-    tasks only Spark knows.
+    ``bar`` lets Spark show the progress of its stages on a terminal. Queries need this, because
+    only Spark knows their tasks.
     """
     from firetrail.pipeline.failures import original_errors
     from firetrail.pipeline.session import active_session, session
@@ -103,10 +105,10 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
 
 
 def _interrupt_plainly() -> None:
-    """Let the keyboard raise KeyboardInterrupt and nothing else; the session then ends.
+    """Let Ctrl-C only raise KeyboardInterrupt, which ends the session.
 
-    PySpark's own handler talks to the JVM in the middle of a call to it, and both it and Py4J print
-    tracebacks about that (through the root logger, which has no handler in a command).
+    PySpark's own handler calls the JVM in the middle of another call, and both PySpark and Py4J
+    then log tracebacks (through the root logger, which has no handler in a command).
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger().addHandler(logging.NullHandler())
@@ -114,7 +116,7 @@ def _interrupt_plainly() -> None:
 
 @contextmanager
 def task_progress(what: str, tasks: int) -> Iterator[Progress]:
-    """Progress for ``run_tasks`` with so many tasks."""
+    """Show the progress of ``run_tasks`` with this number of tasks."""
     progress = Progress(what, tasks, lambda total: counted(total, "task"))
     try:
         yield progress

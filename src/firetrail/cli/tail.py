@@ -1,4 +1,4 @@
-"""``firetrail tail``: the messages of a topic, as they come."""
+"""``firetrail tail``: print the last messages of a topic, and new ones as they arrive."""
 
 from __future__ import annotations
 
@@ -16,37 +16,50 @@ from firetrail.client import MessageQueue, PullConsumer, Received, by_sql, by_ta
 from firetrail.remoting.bodies import SubscriptionData
 
 DESCRIPTION = """\
-Print the last messages of a topic and, with --follow, those that come until you press Ctrl-C.
-A broker that restarts is waited for.
+Print the last messages of a topic and, with --follow, new ones until Ctrl-C. If a broker restarts,
+the command waits for it.
 
 Nothing is consumed: no group's offsets change."""
 EXAMPLES = """\
   firetrail tail orders
   firetrail tail orders --lines 100 --tags 'new || paid' --follow
   firetrail tail orders --sql 'price > 10' --json"""
-_WAIT_S = 15.0
+_LONG_POLL_S = 15.0
 _PREVIEW = 120
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
-        subparsers, "tail", "print messages of a topic as they come", DESCRIPTION, EXAMPLES
+        subparsers, "tail", "print messages of a topic as they arrive", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
     parser.add_argument(
-        "--lines", type=not_negative, default=10, metavar="N", help="of each queue, the last N (10)"
+        "--lines",
+        type=not_negative,
+        default=10,
+        metavar="N",
+        help="print the last N messages of each queue (default: %(default)s)",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new messages until Ctrl-C"
+    )
     wanted = parser.add_mutually_exclusive_group()
-    wanted.add_argument("--tags", default="*", help="only these, such as 'a || b'")
-    wanted.add_argument("--sql", metavar="CONDITION", help="only those whose properties meet it")
-    parser.add_argument("--json", action="store_true", help="one JSON object for each message")
+    wanted.add_argument(
+        "--tags",
+        metavar="TAGS",
+        default="*",
+        help="only messages with one of these tags, such as 'a || b' (default: %(default)s, all)",
+    )
+    wanted.add_argument(
+        "--sql", metavar="CONDITION", help="only messages whose properties meet the condition"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per message")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Print until the end, or until interrupted."""
+    """Print messages up to the end, or until interrupted."""
     cluster.run(args, _tail(args))
     return ExitCode.OK
 
@@ -77,7 +90,7 @@ async def _follow_all(
         async with asyncio.TaskGroup() as group:
             for queue, offset in starts:
                 group.create_task(_follow(args, consumer, wanted, outages, queue, offset))
-    except ExceptionGroup as errors:  # the first says enough: a reader that left, a refused pull
+    except ExceptionGroup as errors:  # the first is enough: standard output closed, or pull refused
         raise errors.exceptions[0] from None
 
 
@@ -91,7 +104,7 @@ async def _follow(
 ) -> None:
     while True:
         try:
-            pulled = await consumer.pull(queue, offset, wanted, wait_s=_WAIT_S)
+            pulled = await consumer.pull(queue, offset, wanted, wait_s=_LONG_POLL_S)
         except OSError as error:
             await outages.wait(queue.broker_name, error)
             continue

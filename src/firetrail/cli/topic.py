@@ -15,7 +15,7 @@ from firetrail.remoting.admin_bodies import TopicOffset
 from firetrail.remoting.bodies import MessageQueue
 
 DESCRIPTION = """\
-List the topics of a cluster, look at one, make one or delete one."""
+List the topics of a cluster, show the queues of a topic, create or delete a topic."""
 EXAMPLES = """\
   firetrail topic list
   firetrail topic show orders
@@ -24,27 +24,33 @@ EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = cluster.add_parser(
-        subparsers, "topic", "list, show, make and delete topics", DESCRIPTION, EXAMPLES
+        subparsers, "topic", "list, show, create and delete topics", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("--json", action="store_true", help="JSON instead of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "the names of all topics")
-    cluster.add_action(actions, "show", "its queues, and what is in them", "topic")
+    cluster.add_action(actions, "list", "list the names of all topics")
+    cluster.add_action(actions, "show", "show the queues of a topic and their offsets", "topic")
     create = cluster.add_action(
-        actions, "create", "make it, or change it, on every master", "topic"
+        actions, "create", "create or change a topic on every master", "topic"
     )
     create.add_argument(
-        "--queues", metavar="N", type=positive, default=8, help="on each broker (8)"
+        "--queues",
+        metavar="N",
+        type=positive,
+        default=8,
+        help="queues on each broker (default: %(default)s)",
     )
-    create.add_argument("--cluster", metavar="NAME", help="only on the brokers of this cluster")
-    cluster.add_action(actions, "delete", "delete it, on brokers and name servers", "topic")
+    create.add_argument(
+        "--cluster", metavar="NAME", help="only on brokers of this cluster (default: all)"
+    )
+    cluster.add_action(actions, "delete", "delete a topic on all brokers and name servers", "topic")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Do it."""
+    """Run the action."""
     cluster.run(args, _run(args))
     return ExitCode.OK
 
@@ -55,7 +61,7 @@ async def _run(args: argparse.Namespace) -> None:
             names = await admin.topics()
             print(json.dumps(names) if args.json else "\n".join(names))
         elif args.action == "show":
-            await admin.route(args.topic)  # says so if there is none
+            await admin.route(args.topic)  # raises if the topic does not exist
             _show(args, (await admin.topic_stats(args.topic)).offset_table)
         elif args.action == "create":
             await admin.create_topic(args.topic, args.queues, cluster=args.cluster)

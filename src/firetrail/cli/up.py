@@ -23,19 +23,19 @@ from firetrail.store.lifecycle.sizes import log_file_size
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
-Start a broker with a name server, for clients of RocketMQ in any language.
+Start a broker and a name server for RocketMQ clients in any language.
 
-It listens on this machine only and takes messages at once; topics come into being when they are
-used. It stops on SIGTERM and Ctrl-C, and loses nothing."""
+They listen on this machine only, unless another address is given. Topics are created when a client
+first sends to them. SIGTERM and Ctrl-C stop both cleanly: every acknowledged message is on disk."""
 EXAMPLES = """\
-  firetrail up                          a store that is gone afterwards
-  firetrail up data                     the store in the folder data, or a new one there
+  firetrail up                          a temporary store, deleted at the end
+  firetrail up data                     the store in the folder data; created if missing
   firetrail up data -c broker.conf
   firetrail up --port 0 --namesrv-port 0 --json"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Name, help and arguments."""
+    """Add the parser."""
     parser = subparsers.add_parser(
         "up",
         help="start a broker and a name server",
@@ -62,14 +62,24 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command that starts a broker takes."""
-    parser.add_argument("-c", "--conf", metavar="FILE", type=Path, help="RocketMQ's broker.conf")
-    parser.add_argument("--host", help="address to listen on (default: bind, or 127.0.0.1)")
+    """Add the options of the commands that start a broker."""
+    parser.add_argument(
+        "-c",
+        "--conf",
+        metavar="FILE",
+        type=Path,
+        help="configuration file, in the format of RocketMQ's broker.conf",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="address to listen on (default: bind in FILE, or 127.0.0.1)",
+    )
     parser.add_argument(
         "--port",
         metavar="N",
         type=serving.port,
-        help="port of the broker, 0 for a free one (default: listenPort, or 10911)",
+        help="port of the broker, 0 for a free one (default: listenPort in FILE, or 10911)",
     )
     parser.add_argument(
         unsupported.FLAG,
@@ -77,17 +87,17 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=unsupported.NAMES,
         default=[],
-        help="start although this is asked for and not supported: a key of broker.conf as "
-        "brokerRole or aclEnable, rocksdb or dledger (repeatable)",
+        help="start although this feature is configured but not supported: a key of broker.conf "
+        "such as brokerRole or aclEnable, or rocksdb or dledger; may be repeated",
     )
     serving.add_json(parser)
     logs.add_arguments(parser)
 
 
 def settings(args: argparse.Namespace) -> LoadedBroker:
-    """The settings in the file and the arguments; what of the file has no effect is reported.
+    """Set up logging, and combine the settings in the file with the arguments.
 
-    From here on the log goes where the arguments say.
+    Keys of the file that have no effect are reported on standard error.
     """
     logs.set_up(args)
     loaded = load_entries(_for_existing_log(args.store, serving.read_conf(args.conf)))
@@ -103,14 +113,15 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
 
 
 def _for_existing_log(store: Path | None, entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Replace the size of log files in the settings by that of existing ones, which stays.
+    """Replace the configured size of log files by that of the existing ones, which is kept.
 
-    Otherwise a remark, and the limit of messages, would be about files that nobody creates.
+    The configured size would otherwise decide remarks and the limit of messages, although no file
+    of that size is ever created.
     """
     size = log_file_size(SYSTEM, store) if store is not None else 0
     try:
         StoreConfig().for_files(commit_log_file_size=size)
-    except ConfigError:  # no log, or a truncated file: the start of the store says which
+    except ConfigError:  # no log, or a truncated file: opening the store reports which
         return entries
     names = SETTINGS["commit_log_file_size"].names_in_file
     return {
@@ -119,18 +130,21 @@ def _for_existing_log(store: Path | None, entries: dict[str, Entry]) -> dict[str
     }
 
 
-def _warn_of_loopback(bind: str, told: str) -> None:
-    """Say so if the broker listens for other machines, and sends their clients to themselves."""
+def _warn_of_loopback(bind: str, advertised: str) -> None:
+    """Warn if the broker accepts remote clients but advertises a loopback address to them."""
     try:
         listens_beyond = not ip_address(bind).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a host name
         listens_beyond = bind != "localhost"
-    if listens_beyond and ip_address(told).is_loopback:
-        say(f"it listens on {bind}, but clients are told to connect to {told}: set brokerIP1")
+    if listens_beyond and ip_address(advertised).is_loopback:
+        say(
+            f"the broker listens on {bind} but advertises {advertised}, which clients on other "
+            "machines cannot reach: set brokerIP1"
+        )
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Serve until told to stop."""
+    """Run the broker and the name server until they are stopped."""
     loaded = settings(args)
     with ExitStack() as resources:
         folder = args.store or Path(
@@ -155,17 +169,17 @@ def _listed(addresses: Sequence[str]) -> str:
 
 
 async def serve(broker: Broker, folder: Path, as_json: bool) -> None:
-    """Start the broker, say how to reach it, and stop it when the process is told to."""
-    told = serving.told_to_stop()
+    """Start the broker, print its addresses, and stop it at SIGTERM or Ctrl-C."""
+    stop = serving.stop_event()
     await broker.start()
     try:
         found = {"name server": broker.namesrv} if broker.namesrv else {}
         found |= {"broker": broker.address, "store": str(folder)}
         hints = {
             "name server": f"clients connect here; it listens on {_listed(broker.namesrv_listens)}",
-            "broker": f"clients are sent here; it listens on {_listed(broker.listens)}",
+            "broker": f"advertised to clients; it listens on {_listed(broker.listens)}",
         }
-        serving.tell(found, as_json, hints)
-        await told.wait()
+        serving.print_addresses(found, as_json, hints)
+        await stop.wait()
     finally:
         await broker.stop()

@@ -21,7 +21,7 @@ def test_archive_and_restore(
     assert main(["pipeline", "archive", str(root), "--to", lake]) == 0
     out, error = capsys.readouterr()
     end = records(root)[-1].physical_offset + records(root)[-1].size
-    assert out == (f"{lake}: 30 messages archived up to {end}; 30 messages in 1 file in all\n")
+    assert out == (f"{lake}: 30 messages archived up to {end}; 30 messages in 1 file in total\n")
     assert error == ""
     put(1)
     assert main(["pipeline", "archive", str(root), "--to", lake, "--json"]) == 0
@@ -79,7 +79,7 @@ def test_errors(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["replay", "x", "--where", "true"], "--to TARGET is needed, or --dry-run"),
+        (["replay", "x", "--where", "true"], "--to TARGET or --dry-run is required"),
         (["replay", "x", "--where", "true", "--to", "y", "--rate", "0"], "invalid rate value: '0'"),
         (["archive", "x"], "the following arguments are required: --to"),
         (["archive", "x", "--to", "y", "--format", "orc"], "invalid choice: 'orc'"),

@@ -215,7 +215,7 @@ def test_an_invalid_setting_is_one_line(setting: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as exit:
         run("data", "select 1", "--conf", setting)
     assert exit.value.code == ExitCode.USAGE
-    assert "is not like spark.driver.memory=4g" in capsys.readouterr().err
+    assert "is not a Spark setting such as spark.driver.memory=4g" in capsys.readouterr().err
 
 
 def test_missing_java_is_one_line(

@@ -227,7 +227,7 @@ def test_a_repair_gives_up_the_former_life(shop: Shop, capsys: pytest.CaptureFix
     assert main([*command, "--dry-run"]) == 0
     told = "8 messages of topic T, which was deleted and created again since, are left out"
     out = capsys.readouterr().out
-    assert told in out and "gives up no message" not in out
+    assert told in out and "discard no message" not in out
     assert main([*command, "--dry-run", "--json"]) == 0
     (left_out,) = json.loads(capsys.readouterr().out)["left_out"]
     assert left_out == {"topic": "T", "reason": "created-again", "messages": 8}
@@ -299,7 +299,7 @@ class TestDamage:
         spoil(shop.root, b"T/0: 2")  # of the former life
         assert main(["fsck", str(shop.root), "--repair", "truncate-log", "--dry-run"]) == 0
         out = capsys.readouterr().out
-        assert "would give up 7 messages, 7 of them readable" in out
+        assert "would discard 7 messages, 7 of them readable" in out
         assert "T/0: 2 messages, offsets 0 to 1, 2 readable" in out
         assert "Gone" not in out and "T/1" not in out
 

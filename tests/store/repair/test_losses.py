@@ -82,7 +82,7 @@ def test_a_dry_run_says_what_the_repair_then_does(
     foretold = json.loads(capsys.readouterr().out)["loss"]
     assert main(["fsck", str(root), "--repair", "truncate-log", "--dry-run"]) == 0
     first, *queues, others = capsys.readouterr().out.splitlines()
-    assert first.startswith("would give up 60 messages, 59 of them readable, from physical offset ")
+    assert first.startswith("would discard 60 messages, 59 of them readable, from physical offset ")
     assert len(queues) == 3 and queues[0].startswith("  A/0: 20 messages, offsets 10 to 29, ")
     assert others == "  1 record that no consumer sees (transactions)"
     assert tree(root) == before
@@ -100,12 +100,12 @@ def test_a_dry_run_says_what_the_repair_then_does(
 def test_the_repair_says_it_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spoil(root, places(root)[30], 4)
     assert main(["fsck", str(root), "--repair", "truncate-log"]) == 0
-    assert "\ngave up 60 messages, 59 of them readable, from " in capsys.readouterr().out
+    assert "\ndiscarded 60 messages, 59 of them readable, from " in capsys.readouterr().out
 
 
 def test_a_rebuild_drops_no_message(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run"]) == 0
-    assert "gives up no message" in capsys.readouterr().out
+    assert "discard no message" in capsys.readouterr().out
     assert main(["fsck", str(root), "--repair", "rebuild-derived", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"loss": None, "left_out": []}
     assert not list(root.glob("repair-*"))
@@ -135,7 +135,7 @@ def test_on_a_terminal_it_asks(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     monkeypatch.setattr("sys.stderr", asked)
     assert main(["fsck", str(root), "--repair", "truncate-log"]) == code
-    assert "gives up 60 messages" in asked.getvalue()
+    assert "will discard 60 messages" in asked.getvalue()
     assert f"firetrail salvage {root} --into DIR would keep all that can be read" in (
         asked.getvalue()
     )
@@ -156,5 +156,5 @@ def test_many_queues_are_counted(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     with StoreView.open(root) as view:
         damage = find_faults(view).first(view)
         assert damage is not None
-        lines = cli_losses.loss_lines(loss_behind(view, damage), "gives up")
+        lines = cli_losses.loss_lines(loss_behind(view, damage), "will discard")
     assert lines[2] == "  and 2 queues more, see --json"

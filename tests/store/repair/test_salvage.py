@@ -166,7 +166,7 @@ def test_the_salvage_command(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first, last = capsys.readouterr().out.splitlines()
     place = stored[30].physical_offset
     assert first == (
-        f"{tmp_path / 'one'}: all before the damage at {place}, and 91 messages from behind it"
+        f"{tmp_path / 'one'}: everything before the damage at {place}, and 91 messages after it"
     )
     assert f"ok: {COUNT + 1} messages" in last
     assert main(["salvage", str(root), "--into", str(tmp_path / "two"), "--json"]) == 0
