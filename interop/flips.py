@@ -11,6 +11,7 @@ import base64
 import json
 import shutil
 import struct
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ ONE_FILE = Sizes(log=16_384, queue=1000, slots=SLOTS, entries=300)
 MANY_FILES = Sizes(log=1_500, queue=1000, slots=SLOTS, entries=300)
 """The damage is in a file that a clean start does not look at."""
 HOST_SIZE, TIME_SIZE = 8, 8
+UNHARMED = "no effect"
+COLUMNS = 100
+"""The width of a page of the docs."""
 
 
 class Flip(NamedTuple):
@@ -120,9 +124,9 @@ def _properties(path: str, at: int, content: bytes) -> Iterator[tuple[str, list[
         name, _, value = item.partition(b"\x01")
         text = name.decode()
         if text != "UNIQ_KEY":
-            yield f"name of {text}", _ends(path, at, len(name))
-            yield f"separator in {text}", [Flip(path, at + len(name), 1)]
-        yield f"value of {text}", _ends(path, at + len(name) + 1, len(value))
+            yield f"name of `{text}`", _ends(path, at, len(name))
+            yield f"separator in `{text}`", [Flip(path, at + len(name), 1)]
+        yield f"value of `{text}`", _ends(path, at + len(name) + 1, len(value))
         at += len(item) + 1
     if content.endswith(b"\x02"):  # 4.9 leaves it out
         yield "last separator", [Flip(path, at - 1, 2)]
@@ -173,8 +177,8 @@ class Served:
     """The store does not open."""
 
 
-def told(good: Served, served: Served) -> str:
-    """What became of the messages."""
+def outcome_of(good: Served, served: Served) -> str:
+    """Say in a few words what became of the messages."""
     if served.failure:
         return served.failure
     intact = [message for message in served.messages if message in good.messages]
@@ -198,7 +202,7 @@ def told(good: Served, served: Served) -> str:
         if message in good.messages and KEYS[good.messages.index(message)] != key
     ]
     counts["wrong by key"] = len(wrong)
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "all there"
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or UNHARMED
 
 
 # -- Java ---------------------------------------------------------------------------------------
@@ -294,7 +298,7 @@ def _served(root: Path, config: object) -> Served:
                     served.by_key[key] = []
     except FiretrailError as error:
         named = str(root) in str(error)
-        served.failure = "refused by name" if named else "does not start"
+        served.failure = "refusal that names the file" if named else "does not start"
     return served
 
 
@@ -317,17 +321,18 @@ def _walked(store: BrokerStore, tags: str | None) -> tuple[list[object], int]:
 SIDES = [
     _java("RocketMQ 4.9.8", "v4"),
     _java("RocketMQ 5.5.1", "v5"),
-    _java("RocketMQ 5.5.1, sealed", "v5", "--prop-crc"),
+    _java("RocketMQ 5.5.1 (sealed)", "v5", "--prop-crc"),
     _firetrail("Firetrail"),
-    _firetrail("Firetrail, sealed", sealed=True),
+    _firetrail("Firetrail (sealed)", sealed=True),
 ]
 """Sealed: every record has a checksum over all of it, the property ``__CRC32#``."""
 
 
 def outcomes(side: Side, folder: Path, sizes: Sizes, only: str = "") -> dict[str, str]:
-    """By file and field: what the side makes of a flipped bit; of several, each way it can end.
+    """Return, by file and field, what the side makes of a flipped bit.
 
-    ``only`` of the fields whose names begin so.
+    Several bits of a field are flipped in turn; each distinct outcome is listed. Only fields whose
+    name begins with ``only`` are tried.
     """
     folder.mkdir(parents=True)
     root = folder / "good"
@@ -346,24 +351,42 @@ def outcomes(side: Side, folder: Path, sizes: Sizes, only: str = "") -> dict[str
         (copy / flip.path).write_bytes(content)
         copies.append(copy)
     good, *served = side.serve([root, *copies], sizes)
-    assert told(good, good) == "all there", told(good, good)
+    assert outcome_of(good, good) == UNHARMED, outcome_of(good, good)
     found: dict[str, set[str]] = {}
     for (name, _), one in zip(flips, served, strict=True):
-        text = told(good, one)
+        text = outcome_of(good, one)
         found.setdefault(name, set()).add(text)
     shutil.rmtree(folder)
-    return {name: " / ".join(sorted(texts, reverse=True)) for name, texts in found.items()}
+    return {name: " or ".join(sorted(texts, reverse=True)) for name, texts in found.items()}
 
 
-def table(columns: dict[str, dict[str, str]]) -> list[str]:
-    """The outcomes of all sides in Markdown, fields that end alike in one row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
+def listing(columns: dict[str, dict[str, str]]) -> list[str]:
+    """Return the outcomes of all sides as a Markdown list.
+
+    Fields with the same outcomes share an item, and so do sides with the same outcome.
+    """
+    items: dict[tuple[str, ...], list[str]] = {}
     fields = dict.fromkeys(name for column in columns.values() for name in column)
     for name in fields:
         kind, _, field_name = name.partition(": ")
-        cells = (kind, *(column.get(name, "(none)") for column in columns.values()))
-        rows.setdefault(cells, []).append(field_name)
-    lines = [f"| flipped in | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
-    for (kind, *cells), names in rows.items():
-        lines.append(f"| {kind}: {', '.join(names)} | {' | '.join(cells)} |")
+        cells = (kind, *(column.get(name, "no such field") for column in columns.values()))
+        items.setdefault(cells, []).append(field_name)
+    lines = []
+    for (kind, *cells), names in items.items():
+        lines += _wrapped("- ", f"**{kind}:** {', '.join(names)}")
+        for outcome in dict.fromkeys(cells):
+            sides = [side for side, cell in zip(columns, cells, strict=True) if cell == outcome]
+            named = "all stores" if len(sides) == len(columns) else ", ".join(sides)
+            lines += _wrapped("  - ", f"{named}: {outcome}")
     return lines
+
+
+def _wrapped(bullet: str, text: str) -> list[str]:
+    """Wrap an item of a list as the pages of the docs are wrapped."""
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=bullet,
+        subsequent_indent=" " * len(bullet),
+        break_on_hyphens=False,
+    )

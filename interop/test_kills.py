@@ -1,6 +1,7 @@
 """Brokers of both sides, killed under the same load, before the same ledger.
 
-A few kills; ``python -m interop.tormented`` has more, and ``docs/durability.md`` its figures.
+These are a few kills. ``python -m interop.tormented`` does more of them, and
+``docs/durability/beside-rocketmq.md`` has its figures.
 """
 
 from __future__ import annotations

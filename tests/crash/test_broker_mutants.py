@@ -84,10 +84,10 @@ MUTANTS: list[tuple[str, str, Patch, int]] = [
     ("configuration is rewritten in place", "sync", rewritten_in_place, 0),
     ("offsets are ahead of the log", "async", offsets_ahead_of_the_log, 0),
     ("open pops are forgotten", "sync", open_pops_forgotten, 0),
-    ("answered before it is saved", "sync", answered_before_saved, 0),
-    ("queues are removed before that is settled", "sync", queues_removed_at_once, 0),
+    ("changes are acknowledged before they are saved", "sync", answered_before_saved, 0),
+    ("queues are removed before the deletion is durable", "sync", queues_removed_at_once, 0),
     ("topics that were not saved stay lost", "sync", lost_topics_stay_lost, 0),
-    ("offsets in deleted topics stay", "sync", deleted_topics_keep_offsets, 0),
+    ("offsets in deleted topics are kept", "sync", deleted_topics_keep_offsets, 0),
 ]
 
 

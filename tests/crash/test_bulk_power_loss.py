@@ -116,10 +116,10 @@ MUTANTS: list[tuple[str, Patch]] = [
     ("appended records are not synced before their commit", records_not_synced),
     ("the commit of an append is not synced", head_not_synced),
     ("the journal of appends is not synced", journal_not_synced),
-    ("an append can be seen before its commit", head_not_hidden),
-    ("an append is noted only afterwards", no_note_before),
-    ("a noted append counts as made", notes_believed),
-    ("a noted append counts as not made", notes_forgotten),
+    ("an append is readable before its commit", head_not_hidden),
+    ("an append enters the journal only after its commit", no_note_before),
+    ("every append in the journal counts as done", notes_believed),
+    ("no append in the journal counts as done", notes_forgotten),
     ("a store counts as closed during the commit of an append", taken_for_closed),
 ]
 

@@ -1,23 +1,53 @@
-"""The page about durability names every seeded bug that the tests catch, and no other."""
+"""The pages about durability name every seeded bug and every part of ``make torture``."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
+import pytest
 from tests.crash import test_broker_mutants, test_bulk_power_loss, test_mutants
+from tests.docs.pages import ROOT
+from tests.torture.mutants import BUGS
+from tests.torture.parts import PARTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "durability.md"
-ALONE = "a failed sync is tried again"
-"""Needs a disk that fails, and so has a test of its own."""
+FOLDER = ROOT / "docs" / "durability"
+TESTING = (FOLDER / "testing.md").read_text(encoding="utf-8")
+FINDINGS = (FOLDER / "findings.md").read_text(encoding="utf-8")
+RETRIED_SYNC = "a failed sync is retried"
+"""It needs a disk that fails, and so has a test of its own."""
+SIMULATED = [
+    RETRIED_SYNC,
+    *(name for name, *_ in test_mutants.MUTANTS),
+    *(name for name, *_ in test_broker_mutants.MUTANTS),
+    *(name for name, *_ in test_bulk_power_loss.MUTANTS),
+]
 
 
-def test_the_list_of_seeded_bugs() -> None:
-    table = PAGE.read_text().partition("| wrong on purpose |")[2].partition("\n\n")[0]
-    listed = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
-    mutants = [
-        *test_mutants.MUTANTS,
-        *test_broker_mutants.MUTANTS,
-        *test_bulk_power_loss.MUTANTS,
-    ]
-    assert sorted(listed) == sorted([ALONE, *(mutant[0] for mutant in mutants)])
+def listed_bugs(heading: str) -> list[str]:
+    """Return the first column of the table of bugs in a section."""
+    section = TESTING.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
+    rows = section.partition("| bug | caught as |\n|---|---|\n")[2]
+    return re.findall(r"^\| (.+?) \|", rows, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("heading", "bugs"), [("On the simulated disk", SIMULATED), ("In real processes", list(BUGS))]
+)
+def test_the_page_lists_exactly_the_seeded_bugs(heading: str, bugs: list[str]) -> None:
+    assert sorted(listed_bugs(heading)) == sorted(bugs)
+
+
+def test_a_retried_sync_has_a_test_of_its_own() -> None:
     assert hasattr(test_mutants, "test_a_failed_sync_that_is_tried_again_is_caught")
+
+
+def test_the_page_counts_the_seeded_bugs() -> None:
+    assert f"All {len(SIMULATED)} [seeded bugs]" in FINDINGS
+    assert f"and all {len(BUGS)} in real" in FINDINGS
+
+
+def test_the_page_describes_every_part_of_make_torture() -> None:
+    headings = set(re.findall(r"^### (.+)$", TESTING, re.MULTILINE))
+    selected = set(re.findall(r"PART='?([\w ]+?)'?`", TESTING))
+    tabled = set(re.findall(r"^\| `'([\w ]+)'` \|", TESTING, re.MULTILINE))
+    assert not set(PARTS) - headings - selected - tabled

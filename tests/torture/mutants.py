@@ -153,22 +153,28 @@ def syncs_repeated() -> None:
 
 
 KILLED: dict[str, tuple[str, Callable[[], None]]] = {
-    "acknowledged before it is written": ("ASYNC_FLUSH", buffered),
-    "the end of a transaction is not noted": ("SYNC_FLUSH", ends_not_noted),
-    "the end of a transaction is answered before it is stored": (
+    "a put is acknowledged before it is written": ("ASYNC_FLUSH", buffered),
+    "the end of a transaction is not stored": ("SYNC_FLUSH", ends_not_noted),
+    "the end of a transaction is acknowledged before it is stored": (
         "ASYNC_FLUSH",
         ends_answered_early,
     ),
-    "acknowledged pops are not noted": ("ASYNC_FLUSH", acks_not_noted),
+    "acknowledgements of pops are not stored": ("ASYNC_FLUSH", acks_not_noted),
     "open pops count as done": ("SYNC_FLUSH", pops_not_kept),
     "offsets are saved ahead": ("ASYNC_FLUSH", offsets_ahead),
-    "what is given back is answered before it is stored": ("ASYNC_FLUSH", retries_answered_early),
-    "topics and groups are answered before they are saved": ("SYNC_FLUSH", saves_not_waited_for),
+    "a message sent back is acknowledged before it is stored": (
+        "ASYNC_FLUSH",
+        retries_answered_early,
+    ),
+    "topics and groups are acknowledged before they are saved": (
+        "SYNC_FLUSH",
+        saves_not_waited_for,
+    ),
     "delayed messages are marked before they are delivered": ("ASYNC_FLUSH", delays_ahead),
 }
 """Those that kills must show, with the mode of the broker."""
 UNSYNCED: dict[str, tuple[str, Callable[[], None]]] = {
-    "a failed sync is tried again": ("SYNC_FLUSH", syncs_repeated),
+    "a failed sync is retried": ("SYNC_FLUSH", syncs_repeated),
 }
 """Those that failed syncs must show."""
 BUGS = KILLED | UNSYNCED
