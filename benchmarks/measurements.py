@@ -112,7 +112,7 @@ def sequential_get(bench: Bench) -> Iterator[Line]:
     chosen = {name: answers[name] for name in answers if name.startswith("Java")}
     for name, title, wanted in (
         ("get", "get, pulls of 32", 1.0),
-        ("slices", "get, pulls of 32, every slice made", None),
+        ("slices", "get, pulls of 32, with every slice", None),
     ):
         yield from _compare(title, chosen | {OURS: answers[name]}, "per_second", wanted)
 
@@ -196,7 +196,7 @@ def clean_open(bench: Bench) -> Iterator[Line]:
         with bench.folder("store") as store:
             fill(bench, store, size)
             yield from _open(
-                bench, store, Snapshot(store), f"open {size_text(size)}, closed before", None
+                bench, store, Snapshot(store), f"open {size_text(size)}, after a clean stop", None
             )
 
 

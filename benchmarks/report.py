@@ -1,4 +1,4 @@
-"""The table for people, and the page ``docs/performance.md`` that keeps it."""
+"""The table on the terminal, and the one on the page ``docs/performance.md``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from firetrail.kernels import COMPILED
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- begin {part}: written by python -m benchmarks --write -->"
 END = "<!-- end -->"
-HEADINGS = ("measurement", "Firetrail", "compared with", "theirs", "ratio", "wanted", "")
+HEADINGS = ("measurement", "Firetrail", "compared with", "theirs", "ratio", "target", "")
+PAGE_HEADINGS = ("", "Firetrail", "theirs", "ratio", "target", "")
+COLUMNS = 100
+"""The width of a page."""
 
 
 def table(lines: Iterable[Line]) -> str:
-    """A Markdown table with columns of equal width, readable as it is."""
+    """Return a table with padded columns, for the terminal."""
     rows = [HEADINGS, *_rows(lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     shown = [
@@ -30,6 +34,22 @@ def table(lines: Iterable[Line]) -> str:
     ]
     shown.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(shown)
+
+
+def page_table(lines: Iterable[Line]) -> str:
+    """Return a Markdown table whose rows fit on a page.
+
+    A measurement has a row of its own, followed by one row for each baseline.
+    """
+    rows = [PAGE_HEADINGS, ("---",) * len(PAGE_HEADINGS)]
+    for measurement, ours, baseline, theirs, ratio, target, met in _rows(lines):
+        compared = baseline != "-"
+        if measurement:
+            result = ("", "") if compared else (target, met)
+            rows.append((f"**{measurement}**", ours, "", "", *result))
+        if compared:
+            rows.append((f"vs. {baseline}", "", theirs, ratio, target, met))
+    return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in row)}|" for row in rows)
 
 
 def _rows(lines: Iterable[Line]) -> Iterable[tuple[str, ...]]:
@@ -43,7 +63,7 @@ def _rows(lines: Iterable[Line]) -> Iterable[tuple[str, ...]]:
             line.baseline or "-",
             str(line.theirs or "-"),
             _ratio(line),
-            _wanted(line),
+            _target(line),
             {None: "", True: "✓", False: "missed"}[line.met],
         )
 
@@ -56,7 +76,7 @@ def _ratio(line: Line) -> str:
     return f"{line.ratio:.2f} ({line.median_ratio:.2f})"
 
 
-def _wanted(line: Line) -> str:
+def _target(line: Line) -> str:
     if line.limit is not None:
         sign = "≥" if line.ours.unit.more_is_better else "≤"
         return f"{sign} {line.ours.unit.show(line.limit)}"
@@ -88,16 +108,16 @@ def _processor() -> str:
 
 
 def generated_part(part: str, lines: Sequence[Line], scale: Scale, repeat: int) -> str:
-    """What stands between the marks of a part of the page."""
+    """Return a part of the page, with the marks around it."""
     repetitions = "1 repetition" if repeat == 1 else f"{repeat} repetitions"
     return "\n".join(
         (
             BEGIN.format(part=part),
-            f"Measured on {machine()}.",
+            textwrap.fill(f"Measured on {machine()}.", COLUMNS, break_on_hyphens=False),
             "",
             f"{scale.amounts[part]}; {repetitions}.",
             "",
-            table(lines),
+            page_table(lines),
             END,
         )
     )

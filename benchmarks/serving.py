@@ -84,13 +84,13 @@ def serving(bench: Bench) -> Iterator[Line]:
         ("broker, send, 64 threads", Unit.MESSAGES, "send", 1.0),
         ("broker, send, batches of 32", Unit.MESSAGES, "batch", 2.0),
         ("broker, consume", Unit.MESSAGES, "consume", 1.0),
-        (f"broker, to the consumer at {RELAYED_PER_S}/s, p50", Unit.SECONDS, "p50_s", None),
-        (f"broker, to the consumer at {RELAYED_PER_S}/s, p99", Unit.SECONDS, "p99_s", 1.0),
+        (f"broker, latency to the consumer at {RELAYED_PER_S}/s, p50", Unit.SECONDS, "p50_s", None),
+        (f"broker, latency to the consumer at {RELAYED_PER_S}/s, p99", Unit.SECONDS, "p99_s", 1.0),
         ("broker, start", Unit.SECONDS, "start_s", 5.0),
         ("broker, resident memory when started", Unit.MEMORY, "resident", 5.0),
-        ("broker, resident memory after all that", Unit.MEMORY, "resident_after", 5.0),
-        ("broker, of that its own (no pages of files)", Unit.MEMORY, "private_after", 5.0),
-        ("broker, CPU for a send", Unit.SECONDS, "send_cpu_s", None),
+        ("broker, resident memory after the load", Unit.MEMORY, "resident_after", 5.0),
+        ("broker, anonymous memory after the load", Unit.MEMORY, "private_after", 5.0),
+        ("broker, CPU per send", Unit.SECONDS, "send_cpu_s", None),
     )
     yield from _beside_java(bench, _run, figures)
 
@@ -98,10 +98,10 @@ def serving(bench: Bench) -> Iterator[Line]:
 def readable(bench: Bench) -> Iterator[Line]:
     """How soon a message can be read that was acknowledged."""
     figures: tuple[Figure, ...] = (
-        ("broker, a pull right behind a send finds it", Unit.SHARE, "first", 1.0),
-        ("broker, from a send's answer to its message, p50", Unit.SECONDS, "p50_s", 1.0),
-        ("broker, from a send's answer to its message, p99", Unit.SECONDS, "p99_s", 1.0),
-        ("broker, from a send's answer to its message, max", Unit.SECONDS, "max_s", None),
+        ("broker, the first pull after a send finds it", Unit.SHARE, "first", 1.0),
+        ("broker, from the response of a send to its message, p50", Unit.SECONDS, "p50_s", 1.0),
+        ("broker, from the response of a send to its message, p99", Unit.SECONDS, "p99_s", 1.0),
+        ("broker, from the response of a send to its message, max", Unit.SECONDS, "max_s", None),
     )
     yield from _beside_java(bench, _read_at_once, figures)
 
@@ -126,7 +126,7 @@ def crowd(bench: Bench) -> Iterator[Line]:
     beats = samples(Unit.SECONDS, answers, "p99_s")
     title = f"broker, heartbeats of {bench.scale.crowd:,} connections under load, p99"
     yield Line(title, beats, limit=0.1)
-    yield Line("broker, memory of its own meanwhile", samples(Unit.MEMORY, answers, "private"))
+    yield Line("broker, anonymous memory under that load", samples(Unit.MEMORY, answers, "private"))
 
 
 def _run(bench: Bench, start: Start) -> Json:

@@ -181,6 +181,18 @@ class TestReport:
         ]
         assert [row[5:] for row in rows[2:]] == [["≥ 4", "missed"], ["", ""], ["≤ 5.00 ms", "✓"]]
 
+    def test_table_of_the_page(self) -> None:
+        rows = [
+            [cell.strip() for cell in row.strip("|").split("|")]
+            for row in report.page_table(LINES).splitlines()
+        ]
+        assert rows[2:] == [
+            ["**put**", "4.00 M/s (3.00 M/s)", "", "", "", ""],
+            ["vs. Java 4", "", "2.00 M/s (1.00 M/s)", "2.00 (3.00)", "≥ 4", "missed"],
+            ["vs. Java 5", "", "1.00 M/s (1.00 M/s)", "4.00 (3.00)", "", ""],
+            ["**lag**", "1.00 ms", "", "", "≤ 5.00 ms", "✓"],
+        ]
+
     def test_only_the_generated_part_of_the_page_changes(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
         other = f"{report.BEGIN.format(part='store')}\nother\n{report.END}\n"
@@ -191,7 +203,7 @@ class TestReport:
         assert text.startswith(f"{other}{mark}\n")
         assert text.endswith(f"\n{report.END}\nafter\n")
         assert "old" not in text
-        assert report.table(LINES) in text
+        assert report.page_table(LINES) in text
 
     def test_a_page_without_the_marks_is_left_alone(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
