@@ -8,6 +8,7 @@ FUZZ := .venv-fuzz
 FUZZ_S ?= 60
 MINUTES ?= 5
 
+SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
@@ -39,9 +40,9 @@ $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
 demo: setup $(VENV)/stock-client ## See it work: a store, a crash, a broker with a stock client, Spark
 	@$(BIN)/python examples/demo.py
 
-test: setup ## Run the tests, then those of the kernels again uncompiled; ORDER=random shuffles
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup $(if $(filter random,$(ORDER)),-p randomly)
-	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) tests/*/kernels
+test: setup ## Run the tests, then those of the kernels again uncompiled; ORDER=random shuffles, SEED= repeats
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup $(SHUFFLE)
+	FIRETRAIL_PURE=1 $(BIN)/pytest -q -n $(WORKERS) $(SHUFFLE) tests/*/kernels
 
 torture: setup ## Kill, starve and break brokers for MINUTES; SEED= repeats a round, PART= picks a kind
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part '$(PART)')

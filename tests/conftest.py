@@ -37,6 +37,12 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"repeat with --hypothesis-seed={config.option.hypothesis_seed}"
         )
+    seed = config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(
+            f"random order: repeat with make test ORDER=random SEED={seed} "
+            f"(pytest -p randomly --randomly-seed={seed})"
+        )
     for warning in _stale_kernels():
         terminalreporter.write_line(warning, yellow=True)
 
