@@ -303,14 +303,16 @@ def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
 def crash_image(root: Path, target: Path) -> Path:
     """Copy a store as a killed process would leave it; the store may be open.
 
-    Files that vanish during the copy are skipped, such as the temporary file of a save.
+    Files and folders that vanish during the copy are skipped, such as the temporary file of a save
+    and the queues of a deleted topic.
     """
-
-    def copy(source: str, destination: str) -> None:
+    target.mkdir()
+    for path in list(root.iterdir()):
         with suppress(FileNotFoundError):
-            shutil.copy2(source, destination)
-
-    shutil.copytree(root, target, copy_function=copy)
+            if path.is_dir():
+                crash_image(path, target / path.name)
+            else:
+                shutil.copy2(path, target / path.name)
     return target
 
 

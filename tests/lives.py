@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.helpers import PATIENCE_S, small_config
+from tests.helpers import PATIENCE_S, crash_image, small_config
 from tests.stores import list_topics
 
 from firetrail import Message, Store
@@ -97,7 +97,7 @@ def crashed_copy(shop: Shop) -> Path:
     """Return a copy of an open store, as if its process had been killed after dispatching."""
     assert shop.store.wait_dispatched(PATIENCE_S)
     shop.store.settle()
-    return copy_with(shop.root, "killed")
+    return crash_image(shop.root, shop.root.with_name("killed"))
 
 
 def as_java_leaves_it(root: Path) -> None:

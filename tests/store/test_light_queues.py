@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers import small_config
+from tests.helpers import crash_image, small_config
 from tests.stores import GOLDEN, copy_of, derived, overwrite
 from tests.stores import LIGHT as NAME
 
@@ -68,7 +68,7 @@ class TestStoresOfJava:
         with Store.open(java_store) as store:
             store.put(naming(A))
             assert store.wait_dispatched()
-            shutil.copytree(java_store, tmp_path / "copy")
+            crash_image(java_store, tmp_path / "copy")
         with Store.open(tmp_path / "copy") as store:
             assert not store.recovery.clean
             assert bodies(store, A) == [*IN_A, 99]

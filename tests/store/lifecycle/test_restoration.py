@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.simulation import scratch
-from tests.helpers import small_config
+from tests.helpers import crash_image, small_config
 from tests.store.checks import checked
 from tests.stores import copy_of, derived, list_topics, truncate
 
@@ -45,8 +45,7 @@ def kill(store: BrokerStore, root: Path, listed: bool | None = None, name: str =
     settle(store)
     if listed:
         store._engine._note_files(store.log_range[1])
-    copy = root.with_name(name)
-    shutil.copytree(root, copy)
+    copy = crash_image(root, root.with_name(name))
     if listed is False:
         (copy / INVENTORY).unlink()
     return copy
