@@ -19,7 +19,7 @@ from firetrail.system import Clock, Files, System
 
 NEVER_MS = 3_600_000
 """An interval that no test waits for."""
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for another thread before it gives up; far more than it takes."""
 START_MS = 1_700_000_000_000
 

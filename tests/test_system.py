@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.helpers import PATIENCE_S
 
 from firetrail import libc
 from firetrail.system import SYNCS_AT_ONCE, SYNCS_IN_LINE, Clock, Files, System
@@ -289,7 +290,7 @@ def test_folders_are_listed_without_files(tmp_path: Path) -> None:
 
 class TestAtOnce:
     def test_all_calls_are_made_by_several_threads(self) -> None:
-        together = threading.Barrier(SYNCS_AT_ONCE, timeout=20)
+        together = threading.Barrier(SYNCS_AT_ONCE, timeout=PATIENCE_S)
         made: list[int] = []
 
         def call(number: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Firetrail
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
@@ -49,13 +50,13 @@ def lonely_name_server() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     server = NameServer(NameServerConfig(listen_port=0))
-    port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+    port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(PATIENCE_S)
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         loop.close()
 
 
@@ -156,7 +157,7 @@ class TestMessages:
             ask("send", "Follow", "new", "--order-key", "one")
             assert process.stdout.readline().endswith("'new'\n")
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
+            assert process.wait(PATIENCE_S) == 130
 
     def test_following_through_a_restart(self, tmp_path: Path) -> None:
         with BackgroundBroker(tmp_path) as first:
@@ -181,7 +182,7 @@ class TestMessages:
             process.stdout.readline()
             process.stdout.close()
             ask("send", "Left", "2", "--order-key", "one")
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE_S) == 0
             assert process.stderr.read() == ""
 
     def test_an_interrupt_while_no_line_comes(self, namesrv: str) -> None:
@@ -191,7 +192,7 @@ class TestMessages:
             process.stdin.flush()
             assert process.stdout.readline().startswith("SEND_OK")
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
+            assert process.wait(PATIENCE_S) == 130
 
     def test_a_property_without_a_value(self, firetrail: Firetrail) -> None:
         told = firetrail("send", "T", "x", "--property", "name")
@@ -250,7 +251,7 @@ def test_watching_lag(ask: Any, namesrv: str) -> None:
         assert [line.split()[0] for line in shown[1:3]] == ["TOPIC", "Watched"]
         assert shown[0].endswith("Z\n") and shown[4:] == [shown[4], shown[1]]
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
 
 
 def test_topics(ask: Any, namesrv: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_up import addresses, started
+from tests.helpers import PATIENCE_S
 
 from firetrail.cli import logs
 
@@ -78,7 +79,7 @@ def test_a_server_logs_into_the_file(tmp_path: Path) -> None:
     with started("up", str(tmp_path / "data"), *ports, *options) as process:
         addresses(process, 2)
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert said == ""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert any("kvStore/" in line["message"] for line in lines)

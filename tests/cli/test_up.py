@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
 from firetrail.broker.config import load_entries
@@ -31,7 +32,7 @@ def ask(address: str, command: RemotingCommand) -> RemotingCommand:
     async def run() -> RemotingCommand:
         client = RemotingClient()
         try:
-            return await client.ask(address, command, 10)
+            return await client.ask(address, command, PATIENCE_S)
         finally:
             await client.close()
 
@@ -64,7 +65,7 @@ def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
         route = ask(namesrv, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
         assert broker in route.content.decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     with Store.open(tmp_path / "data") as store:
         assert store.recovery.clean
         assert [record.body for record in store.read("T1")] == [b"hello"]
@@ -83,13 +84,13 @@ def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
             ).content.decode()
             assert broker in clusters and "broker-b" in clusters
             second.terminate()
-            assert second.wait(10) == 0
+            assert second.wait(PATIENCE_S) == 0
         clusters = ask(
             namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
         ).content.decode()
         assert "broker-b" not in clusters
         first.terminate()
-        assert first.wait(10) == 0
+        assert first.wait(PATIENCE_S) == 0
 
 
 def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     with started("up", "-c", str(conf), "--namesrv-port", "0") as process:
         addresses(process, 2)
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert "brokerNam is not a key" in said
     assert "did you mean brokerName?" in said
     assert "haListenPort has no effect" in said
@@ -122,7 +123,7 @@ def test_it_does_not_pretend(tmp_path: Path, command: str) -> None:
     conf.write_text("aclEnable=true\nlistenPort=0\n")
     arguments = [command, str(tmp_path / "data"), "-c", str(conf)]
     with started(*arguments) as process:
-        assert process.wait(10) == 2
+        assert process.wait(PATIENCE_S) == 2
         assert process.stderr is not None
         said = process.stderr.read()
     assert "aclEnable=true: Firetrail does not support this; clients are not" in said
@@ -138,7 +139,7 @@ def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
     with started(*arguments) as process:
         addresses(process, 2)
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert "WARNING: " in said
     assert "aclEnable=true is IGNORED" in said
 
@@ -150,7 +151,7 @@ def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
         assert process.stdout is not None
         namesrv, broker = process.stdout.readline().split(), process.stdout.readline().split()
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert namesrv[2].startswith("10.9.8.7:")
     assert " ".join(namesrv[3:]).startswith("clients connect here; it listens on 0.0.0.0:")
     assert broker[1].startswith("10.9.8.7:")
@@ -165,7 +166,7 @@ def test_addresses_for_programs() -> None:
         assert list(told) == ["name_server", "broker", "store"]
         ask(told["name_server"], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_a_broker_that_nobody_finds(tmp_path: Path, arguments: list[str], remark
     with started("broker", str(tmp_path), "--port", "0", *arguments) as process:
         addresses(process, 1)
         process.terminate()
-        assert remark in process.communicate(timeout=10)[1]
+        assert remark in process.communicate(timeout=PATIENCE_S)[1]
 
 
 @pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["broker"]])

@@ -186,7 +186,7 @@ def check_store(store: Store, history: History, least: int) -> int:
 
     ``least`` of them must be there. The store must be idle: nothing in flight.
     """
-    if not store.wait_dispatched(10):
+    if not store.wait_dispatched():
         raise Violation(f"I4: dispatch is {store.dispatch_behind} bytes behind: {store.refusal}")
     count = _check_end(store, history, least)
     low = store.log_range[0]

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.helpers import PATIENCE_S
 
 from firetrail.storage.parallel import SHARE, THREADS, each
 
@@ -19,7 +20,7 @@ def test_few_items_are_looked_at_by_the_caller() -> None:
 
 
 def test_many_items_are_looked_at_at_the_same_time() -> None:
-    together = threading.Barrier(THREADS, timeout=20)
+    together = threading.Barrier(THREADS, timeout=PATIENCE_S)
     marks = {number * SHARE for number in range(THREADS)}
 
     def look(number: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers import crash_image, small_config
+from tests.helpers import PATIENCE_S, crash_image, small_config
 from tests.stores import GOLDEN, copy_of, derived, overwrite
 from tests.stores import LIGHT as NAME
 
@@ -113,6 +113,7 @@ class TestStoresOfJava:
             followed = store.follow(A, timeout=0.2)
             found = [next(followed) for _ in IN_A]
             store.put(naming(A))
+            assert store.wait_dispatched(PATIENCE_S)
             found += followed
             assert [int(message.body.split()[-1]) for message in found] == [*IN_A, 99]
 
