@@ -29,6 +29,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name the group of a test in its id, where ``--dist loadgroup`` looks for it.
+
+    pytest-xdist does the same, but pytest 9.2 ignores its attempt, and the groups with it
+    (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+    if not config.getoption("loadgroup", False):
+        return
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and not item.nodeid.endswith(f"@{group.args[0]}"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:

@@ -22,8 +22,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """A session on two cores, with settings for a fast start."""
+    if request.config.getoption("loadgroup", False):
+        # One session per run: this fails if another worker has started one.
+        (tmp_path_factory.getbasetemp().parent / "spark-session").touch(exist_ok=False)
     # Tasks may be functions of test modules, and must import the sources under test.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     started = session(
