@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interop.peer import missing_tool
@@ -22,7 +22,7 @@ from benchmarks.pipelines import PIPELINES
 from benchmarks.report import machine, table, write_page
 from benchmarks.serving import SERVING
 
-PARTS = {"store": MEASUREMENTS | PIPELINES, "brokers": SERVING}
+PARTS: dict[str, Mapping[str, object]] = {"store": MEASUREMENTS | PIPELINES, "brokers": SERVING}
 """The parts of the page, and what belongs to them."""
 ALL = MEASUREMENTS | PIPELINES | SERVING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}

@@ -29,7 +29,7 @@ from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.schema import METADATA, NAMES, ddl
-from firetrail.pipeline.source.splits import Split
+from firetrail.pipeline.source.splits import Split, WireSplit
 
 RARE = "rare"
 _SUM = "sum(size)"
@@ -187,22 +187,25 @@ def spark_key(folder: str, keys_file: str, rounds: int) -> Figures:
 
 def _read_key(folder: str, key: str) -> None:
     options = {"path": folder, "subscribe": TOPIC, "key": key}
-    splits = plan_batch(parse_options(options)).splits
-    found = sum(batch.num_rows for split in splits for batch in read_split(split, NAMES))
+    found = sum(batch.num_rows for batch in _batches(options, NAMES))
     if found != 1:
         raise RuntimeError(f"a key of one message has found {found}")
 
 
 def _search_key(folder: str, key: str) -> None:
     """On one core, as little as a search needs: the column that is compared."""
-    splits = plan_batch(parse_options({"path": folder, "subscribe": TOPIC})).splits
-    found = sum(
-        pc.sum(pc.equal(pc.list_flatten(batch["keys"]), key)).as_py() or 0
-        for split in splits
-        for batch in read_split(split, ("keys",))
-    )
+    batches = _batches({"path": folder, "subscribe": TOPIC}, ("keys",))
+    matches = (pc.sum(pc.equal(pc.list_flatten(batch["keys"]), key)) for batch in batches)
+    found = sum(int(count.as_py() or 0) for count in matches)
     if found != 1:
         raise RuntimeError(f"a key of one message was found {found} times")
+
+
+def _batches(options: dict[str, str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the messages of a store without Spark."""
+    for split in plan_batch(parse_options(options)).splits:
+        assert not isinstance(split, WireSplit)  # the options name a folder
+        yield from read_split(split, columns)
 
 
 def _require_one(frame: DataFrame) -> None:

@@ -36,7 +36,7 @@ class DayClock(Clock):
     def __init__(self, now_ms: int) -> None:
         self.ms = now_ms
 
-    def time_ns(self) -> int:  # type: ignore[override]
+    def time_ns(self) -> int:
         """Nanoseconds since 1970."""
         return self.ms * 1_000_000
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import atheris
 
@@ -48,9 +49,10 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.remoting.registration import decode_registration
 
 Target = Callable[[bytes], None]
+Kind = TypeVar("Kind")
 
 
-def all_of(kind: type, *modules: object) -> list[type]:
+def all_of(kind: type[Kind], *modules: object) -> list[type[Kind]]:
     """The subclasses of ``kind`` in some modules, in order."""
     found = [v for m in modules for v in vars(m).values() if isinstance(v, type)]
     return sorted({v for v in found if issubclass(v, kind) and v is not kind}, key=str)

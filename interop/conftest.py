@@ -21,7 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without the tools there is nobody to hand a store to; some modules do without Java."""
     tool = missing_tool()
     for item in items:
-        if tool and getattr(item.getparent(pytest.Module).obj, "NEEDS_JAVA", True):
+        module = item.getparent(pytest.Module)
+        if tool and getattr(module and module.obj, "NEEDS_JAVA", True):
             item.add_marker(pytest.mark.skip(reason=f"{tool} is not on this machine"))
 
 

@@ -239,7 +239,8 @@ def _java(name: str, line: str, *options: str) -> Side:
         found = []
         for surveyed in Java(line).survey(roots, *commands, sizes=sizes, options=options):
             assert "no end" not in surveyed.failure, surveyed.failure  # that says nothing
-            read, tagged, *by_key = [*surveyed.answers, [], []]
+            answers: list[list[Json]] = [*surveyed.answers, [], []]
+            read, tagged, *by_key = answers
             found.append(
                 Served(
                     _messages(read),
@@ -372,10 +373,11 @@ def listing(columns: dict[str, dict[str, str]]) -> list[str]:
         cells = (kind, *(column.get(name, "no such field") for column in columns.values()))
         items.setdefault(cells, []).append(field_name)
     lines = []
-    for (kind, *cells), names in items.items():
+    for (kind, *outcomes), names in items.items():
         lines += _wrapped("- ", f"**{kind}:** {', '.join(names)}")
-        for outcome in dict.fromkeys(cells):
-            sides = [side for side, cell in zip(columns, cells, strict=True) if cell == outcome]
+        for outcome in dict.fromkeys(outcomes):
+            ends = zip(columns, outcomes, strict=True)
+            sides = [side for side, end in ends if end == outcome]
             named = "all stores" if len(sides) == len(columns) else ", ".join(sides)
             lines += _wrapped("  - ", f"{named}: {outcome}")
     return lines

@@ -141,18 +141,19 @@ async def waiting_timers(talk: Talk) -> str:
 
 
 async def new_topic(talk: Talk, topic: str, attributes: str | None = None) -> None:
-    fields = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 1,
-        "writeQueueNums": 1,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-        "attributes": attributes,
-    }
-    assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)).code == 0
+    answer = await talk.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+        attributes=attributes,
+    )
+    assert answer.code == 0
 
 
 async def bodies(talk: Talk, topic: str, count: int) -> Counter[bytes]:

@@ -27,16 +27,21 @@ STALE = '{"offsetTable":{"Plain@G":{0:1}}}'
 
 async def commit(talk: Talk, offset: int) -> None:
     for topic, group in PLACES:
-        fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
-        answer = await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        answer = await talk.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup=group,
+            topic=topic,
+            queueId=0,
+            commitOffset=offset,
+        )
         assert answer.code == 0, (topic, group, answer.remark)
 
 
 async def committed(talk: Talk) -> list[int]:
     found = []
     for topic, group in PLACES:
-        fields = {"consumerGroup": group, "topic": topic, "queueId": 0}
-        answer = await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await talk.ask(code, consumerGroup=group, topic=topic, queueId=0)
         assert answer.code == 0, (topic, group, answer.remark)
         found.append(int(answer.fields["offset"]))
     return found
@@ -46,14 +51,19 @@ async def searched(talk: Talk) -> list[int]:
     """Offsets by time: before, at, between and beyond messages, with every kind of boundary."""
     stored = [record.store_time for record in records((await talk.pull("Plain")).content)]
     times = [0, stored[0] - 1, *stored, *(time + 1 for time in stored), 2**62]
-    asked = [
-        {"topic": topic, "queueId": queue_id, "timestamp": time, "boundaryType": boundary}
-        for topic, queue_id in (("Plain", 0), ("Plain", 9), ("unknown", 0))
-        for boundary in (None, "LOWER", "upper")
-        for time in times
-    ]
-    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-    return [int((await talk.ask(code, **fields)).fields["offset"]) for fields in asked]
+    found = []
+    for topic, queue_id in (("Plain", 0), ("Plain", 9), ("unknown", 0)):
+        for boundary in (None, "LOWER", "upper"):
+            for time in times:
+                answer = await talk.ask(
+                    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                    topic=topic,
+                    queueId=queue_id,
+                    timestamp=time,
+                    boundaryType=boundary,
+                )
+                found.append(int(answer.fields["offset"]))
+    return found
 
 
 async def refused(talk: Talk) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +55,11 @@ async def registered(namesrv: str) -> None:
     async with Admin(namesrv) as admin:
         while not await admin.masters():
             await asyncio.sleep(0.1)
+
+
+def decided(outcome: Outcome, message: Message) -> Outcome:
+    """Decide about a half message."""
+    return outcome
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -139,7 +145,7 @@ class TestClient:
             async with Producer(cluster.namesrv, "PG") as producer:
                 for outcome in (Outcome.COMMIT, Outcome.ROLLBACK):
                     message = Message("Halves", outcome.name.encode())
-                    await producer.send_in_transaction(message, lambda _, o=outcome: o)
+                    await producer.send_in_transaction(message, partial(decided, outcome))
                 await producer.send(Message("Halves", b"whole"))
             got = await read_all(cluster.namesrv, "Halves", 2)
             assert sorted(message.body for message in got) == [b"COMMIT", b"whole"]

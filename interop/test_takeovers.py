@@ -7,7 +7,7 @@ next broker, with the same name at the same name server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,9 @@ QUEUES = 2
 WAIT_S = 120
 
 
-def run(step: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(WAIT_S):
-            await step()
-
-    asyncio.run(limited())
+async def within_limit(step: Awaitable[None]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        await step
 
 
 async def offsets(admin: Admin) -> dict[int, int]:
@@ -124,4 +121,4 @@ def test_groups_go_on_where_they_stood(line: str, tmp_path: Path) -> None:
             (java.our_broker, we_go_on),
         ):
             with broker(namesrv, NAME):
-                run(lambda step=step: step(namesrv))
+                asyncio.run(within_limit(step(namesrv)))

@@ -23,8 +23,8 @@ from tests.torture.load import TOPICS
 from tests.torture.process import CONF, BrokerProcess, Refused
 from tests.torture.scene import scene_of
 
-from firetrail.client.send import AUTO_CREATE_TOPIC
 from firetrail.client.session import Session
+from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.headers import CreateTopicHeader
 

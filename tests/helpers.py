@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.system import Clock, Files, System
 
+Arguments = TypeVarTuple("Arguments")
 NEVER_MS = 3_600_000
 """An interval that no test waits for."""
 PATIENCE_S = 60.0
@@ -238,7 +239,7 @@ class ManualClock(Clock):
         self.pauses: list[int] = []
         self._pushed_s = 0.0
 
-    def time_ns(self) -> int:  # type: ignore[override]
+    def time_ns(self) -> int:
         return self.ms * 1_000_000
 
     def monotonic(self) -> float:
@@ -325,11 +326,11 @@ def tree(root: Path) -> dict[str, bytes]:
     }
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for another thread to make something true."""
+def eventually(holds: Callable[[*Arguments], bool], *arguments: *Arguments) -> None:
+    """Wait for another thread to make ``holds(*arguments)`` true."""
     done = threading.Event()
     for _ in range(int(PATIENCE_S / 0.002)):
-        if holds():
+        if holds(*arguments):
             return
         done.wait(0.002)
     raise AssertionError("it did not come true")

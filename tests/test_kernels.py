@@ -143,23 +143,24 @@ class TestShadow:
         assert repr(_shadow.const[_shadow.uchar][::1]) == "<C type const unsigned char[:]>"
 
     def test_decorators_return_what_they_decorate(self) -> None:
-        @_shadow.cfunc
-        @_shadow.inline
-        @_shadow.nogil
-        @_shadow.boundscheck(False)
-        @_shadow.exceptval(-1, check=False)
-        @_shadow.exceptval(check=False)
-        @_shadow.locals(n=_shadow.int)
         def double(n: int) -> int:
             return 2 * n
 
-        @_shadow.final
-        @_shadow.cclass
         class Counter:
             pass
 
-        assert double(21) == 42
-        assert isinstance(Counter(), Counter)
+        for decorator in (
+            _shadow.cfunc,
+            _shadow.inline,
+            _shadow.nogil,
+            _shadow.boundscheck(False),
+            _shadow.exceptval(-1, check=False),
+            _shadow.exceptval(check=False),
+            _shadow.locals(n=_shadow.int),
+        ):
+            assert decorator(double) is double
+        for decorator in (_shadow.final, _shadow.cclass):
+            assert decorator(Counter) is Counter
 
     def test_with_blocks_let_errors_through(self) -> None:
         with pytest.raises(KeyError), _shadow.nogil, _shadow.boundscheck(False):

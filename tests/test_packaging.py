@@ -144,8 +144,9 @@ def test_the_tools_are_pinned_alike() -> None:
     pinned = pins([line for line in constraints if line and not line.startswith("#")])
     assert pins(project["optional-dependencies"]["dev"]).items() <= pinned.items()
     for requirement in project["optional-dependencies"]["spark"]:
-        name, least = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement).groups()
-        assert release(pinned[name]) >= release(least)
+        parts = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement)
+        assert parts is not None, requirement
+        assert release(pinned[parts[1]]) >= release(parts[2])
 
 
 def test_no_runtime_dependency() -> None:

@@ -76,7 +76,7 @@ ALLOWED: dict[tuple[str, str], str] = {
 
 def imported(tree: ast.Module) -> dict[str, str]:
     """Names that the imports of a module bind, and what they stand for."""
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {item.asname or item.name: item.name for item in node.names}

@@ -21,7 +21,7 @@ for n in range(3):
 left = threading.Semaphore(0)
 
 
-def listener(message):
+def listener(message: Message) -> None:
     """Returning confirms the message, an error has it delivered again."""
     sys.stdout.write(f"got {message.body.decode()}\n")  # in one piece: threads print at once
     sys.stdout.flush()

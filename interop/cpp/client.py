@@ -8,26 +8,27 @@ import sys
 import threading
 import time
 
-from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendResult
 from rocketmq.ffi import MessageModel
 
 WAIT_S = 60
 said = threading.Lock()
-got = {}  # by whom: how many
+got: dict[str, int] = {}  # by whom: how many
 
 
-def say(**event):
+def say(**event: object) -> None:
     with said:
         print(json.dumps(event), flush=True)
-        if "got" in event:
-            got[event["got"]] = got.get(event["got"], 0) + 1
+        who = event.get("got")
+        if isinstance(who, str):
+            got[who] = got.get(who, 0) + 1
 
 
-def text(value):
+def text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def message(topic, body, tags="TagA", **properties):
+def message(topic: str, body: str, tags: str = "TagA", **properties: str) -> Message:
     made = Message(topic)
     made.set_body(body)
     made.set_keys("key-" + body[:20])
@@ -37,7 +38,7 @@ def message(topic, body, tags="TagA", **properties):
     return made
 
 
-def facts(received):
+def facts(received: Message) -> dict[str, object]:
     return {
         "body": text(received.body),
         "keys": text(received.keys),
@@ -51,7 +52,7 @@ def facts(received):
     }
 
 
-def sends(producer):
+def sends(producer: Producer) -> None:
     sent = producer.send_sync(message("CppSends", "sync", colour="blue"))
     say(sent="sync", body="sync", id=sent.msg_id, offset=sent.offset, status=int(sent.status))
     large = "large " * 5000
@@ -59,7 +60,7 @@ def sends(producer):
     say(sent="sync", body=large, id=sent.msg_id, offset=sent.offset, status=int(sent.status))
     answered = threading.Event()
 
-    def success(result):
+    def success(result: SendResult) -> None:
         say(sent="async", body="async", id=result.msg_id, offset=result.offset)
         answered.set()
 
@@ -80,10 +81,12 @@ def sends(producer):
     producer.send_sync(message("CppRetry", "again"))
 
 
-def consumer(who, namesrv, topic, expression="*", failures=0, **options):
-    failed = []
+def consumer(
+    who: str, namesrv: str, topic: str, expression: str = "*", failures: int = 0, **options: object
+) -> PushConsumer:
+    failed: list[str] = []
 
-    def listener(received):
+    def listener(received: Message) -> None:
         say(got=who, **facts(received))
         if len(failed) < failures:
             failed.append(received.id)
@@ -97,7 +100,7 @@ def consumer(who, namesrv, topic, expression="*", failures=0, **options):
     return made
 
 
-def broadcast(producer, namesrv):
+def broadcast(producer: Producer, namesrv: str) -> list[PushConsumer]:
     """To two consumers, which begin with what is sent after they have found their queues."""
     producer.send_sync(message("CppAll", "early"))
     time.sleep(0.5)
@@ -109,7 +112,7 @@ def broadcast(producer, namesrv):
     return made
 
 
-def pull(namesrv):
+def pull(namesrv: str) -> None:
     pulling = PullConsumer("CPP_PULL")
     pulling.set_namesrv_addr(namesrv)
     pulling.start()
@@ -119,7 +122,7 @@ def pull(namesrv):
     pulling.shutdown()
 
 
-def main(namesrv):
+def main(namesrv: str) -> None:
     producer = Producer("CPP_PRODUCER")
     producer.set_namesrv_addr(namesrv)
     producer.start()

@@ -26,24 +26,25 @@ from rocketmq import (
 WAIT_S = 60
 TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcTransaction")
 said = threading.Lock()
-got = {}  # by whom: how many
+got: dict[str, int] = {}  # by whom: how many
 
 
-def say(**event):
+def say(**event: object) -> None:
     with said:
         print(json.dumps(event), flush=True)
-        if "got" in event:
-            got[event["got"]] = got.get(event["got"], 0) + 1
+        who = event.get("got")
+        if isinstance(who, str):
+            got[who] = got.get(who, 0) + 1
 
 
-def wait_for(who, count):
+def wait_for(who: str, count: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while got.get(who, 0) < count:
         assert time.monotonic() < deadline, f"{who} got {got.get(who, 0)} of {count}"
         time.sleep(0.05)
 
 
-def message(topic, body, group=None, tag="TagA"):
+def message(topic: str, body: str, group: str | None = None, tag: str = "TagA") -> Message:
     made = Message()
     made.topic = topic
     made.body = body.encode()
@@ -55,7 +56,7 @@ def message(topic, body, group=None, tag="TagA"):
     return made
 
 
-def facts(received):
+def facts(received: Message) -> dict[str, object]:
     return {
         "body": received.body.decode(),
         "keys": next(iter(received.keys)),
@@ -71,7 +72,7 @@ def facts(received):
 class Checker(TransactionChecker):
     """Commits every message that it is asked about."""
 
-    def check(self, message):
+    def check(self, message: Message) -> TransactionResolution:
         say(got="check", body=message.body.decode())
         return TransactionResolution.COMMIT
 
@@ -79,11 +80,11 @@ class Checker(TransactionChecker):
 class Listener(MessageListener):
     """Says what it gets; fails once for each body that starts with ``again``."""
 
-    def __init__(self, who):
+    def __init__(self, who: str) -> None:
         self.who = who
-        self.failed = set()
+        self.failed: set[str] = set()
 
-    def consume(self, message):
+    def consume(self, message: Message) -> ConsumeResult:
         say(got=self.who, **facts(message))
         body = message.body.decode()
         if "again" in body and body not in self.failed:
@@ -92,7 +93,7 @@ class Listener(MessageListener):
         return ConsumeResult.SUCCESS
 
 
-def sends(producer):
+def sends(producer: Producer) -> None:
     for n in range(6):
         body = f"normal{n}"
         sent = producer.send(message("GrpcNormal", body, tag="Odd" if n % 2 else "TagA"))
@@ -113,7 +114,7 @@ def sends(producer):
             transaction.rollback()
 
 
-def receives(configuration):
+def receives(configuration: ClientConfiguration) -> None:
     """Everything once: acknowledged, or put off and acknowledged when it comes again."""
     topics = {"GrpcNormal": FilterExpression("TagA")}
     consumer = SimpleConsumer(configuration, "GrpcSimple", topics, 5)
@@ -134,7 +135,7 @@ def receives(configuration):
     consumer.shutdown()
 
 
-def main(endpoints):
+def main(endpoints: str) -> None:
     configuration = ClientConfiguration(endpoints, Credentials())
     producer = Producer(configuration, TOPICS, checker=Checker())
     producer.startup()

@@ -34,7 +34,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("up")
     conf = folder / "broker.conf"
     conf.write_text("mapedFileSizeCommitLog=8388608\nmapedFileSizeConsumeQueue=20000\n")
-    command = [*UP, "-c", conf, folder / "store"]
+    command = [*UP, "-c", str(conf), str(folder / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -253,7 +253,7 @@ def test_a_store_in_use(tmp_path: Path, firetrail: Firetrail) -> None:
 
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "firetrail", "dump", GOLDEN / "v4-rolled", "--json"]
+    command = [sys.executable, "-m", "firetrail", "dump", str(GOLDEN / "v4-rolled"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()

@@ -42,8 +42,9 @@ def ask(address: str, command: RemotingCommand) -> RemotingCommand:
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command as a process, which ends with the test."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*FIRETRAIL, *arguments], text=True, **pipes) as process:
+    command = [*FIRETRAIL, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
         try:
             yield process
         finally:

@@ -22,6 +22,7 @@ from firetrail.client import (
     ConsumeFromWhere,
     Message,
     MessageQueue,
+    Popped,
     Producer,
     PushConsumer,
     Received,
@@ -51,7 +52,7 @@ def test_cancelled_receives_and_acks_lose_no_message() -> None:
                 await producer.send(Message("T", body))
                 sent.add(body)
                 was_interrupted = False
-                messages = []
+                messages: list[Popped] = []
                 try:
                     receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
                     was_interrupted, messages = await interrupted(receive, at, moment)
@@ -244,7 +245,8 @@ def test_cancelled_receives_from_a_topic_that_is_created_later(
                 receiving = asyncio.ensure_future(interrupted(receive, at, moment))
                 await asyncio.sleep(0)
                 await producer.send(Message(topic, b"first"))
-                was_interrupted, messages = True, []
+                was_interrupted = True
+                messages: list[Popped] = []
                 with suppress(Cancelled):
                     was_interrupted, messages = await receiving
                 while not messages:

@@ -142,7 +142,7 @@ def test_wrong_arguments_of_receive_are_rejected(wrong: dict[str, int], message:
         await fill(namesrv, "T", 1)
         async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
             with pytest.raises(ConfigError, match=message):
-                await consumer.receive(**wrong)  # type: ignore[arg-type]
+                await consumer.receive(**wrong)
 
     clustered(test)
 

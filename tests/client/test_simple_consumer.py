@@ -76,8 +76,7 @@ def test_subscriptions_filter_messages() -> None:
                 message = Message("T", tag.encode(), tags=tag, properties={"length": str(len(tag))})
                 await producer.send(message)
         async with SimpleConsumer(namesrv, "G", {"T": "BB"}, start=FIRST) as consumer:
-            (message,) = await received(consumer, 1)
-            assert message == b"BB"
+            assert await received(consumer, 1) == {b"BB"}
             assert await consumer.receive(wait_s=0.1) == []
         wanted = {"T": by_sql("T", "length = 1")}
         async with SimpleConsumer(namesrv, "S", wanted, start=FIRST) as consumer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,11 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 KINDS: tuple[type, ...] = (Producer, PushConsumer, SimpleConsumer, PullConsumer, Offsets, Admin)
-FUNCTIONS = {function.__name__: function for function in (by_tags, by_sql, *KINDS)}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "by_tags": by_tags,
+    "by_sql": by_sql,
+    **{kind.__name__: kind for kind in KINDS},
+}
 
 
 def parameters() -> Iterator[tuple[str, str]]:

@@ -339,7 +339,7 @@ class BrokerChecker:
                 self._again(moment, how, again, moment.known, must)
 
     def _look(self, process: BrokerProcess, ledger: Ledger, must: set[bytes]) -> set[bytes]:
-        process.run(asyncio.to_thread(process.store.wait_dispatched))  # type: ignore[arg-type]
+        process.run(asyncio.to_thread(process.store.wait_dispatched))
         there = books.look(process.broker, ledger, must)
         low = process.store.log_range[0]
         for body in [body for body, p in ledger.acked.items() if p.physical_offset >= low]:

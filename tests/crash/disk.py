@@ -107,8 +107,9 @@ class Snapshot:
                 continue  # its removal has reached the disk
             versions = self.after if number else self.before
             if path in versions:
-                version = versions[path]
-                image[path] = version and _mix(path, number, version, block, kept, garbled)
+                image[path] = None
+                if (version := versions[path]) is not None:
+                    image[path] = _mix(path, number, version, block, kept, garbled)
         return image
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 from tests.crash.threads import World
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 
 class _Waiting(selectors.SelectSelector):
@@ -42,14 +46,17 @@ class WorldLoop(asyncio.SelectorEventLoop):
         self._waiting.woken = True
 
     def run_in_executor(
-        self, executor: object, function: Callable[..., Any], *arguments: Any
-    ) -> asyncio.Future[Any]:
+        self,
+        executor: Executor | None,
+        func: Callable[[*Arguments], Result],
+        *args: *Arguments,
+    ) -> asyncio.Future[Result]:
         """A thread of the world for each call; one that is abandoned never answers."""
-        future: asyncio.Future[Any] = self.create_future()
+        future: asyncio.Future[Result] = self.create_future()
 
         def work() -> None:
             try:
-                result = function(*arguments)
+                result = func(*args)
             except Exception as error:
                 self.call_soon_threadsafe(_settle, future, None, error)
             else:

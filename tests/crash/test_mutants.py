@@ -225,7 +225,7 @@ def test_a_failed_sync_that_is_tried_again_is_caught(monkeypatch: pytest.MonkeyP
         (folder / "live").mkdir()
         process = Process(Disk(folder / "live"), config, History(), seed=1)
         process.open()
-        failed = []
+        failed: list[str] = []
 
         def fail_once(kind: str, name: str) -> None:
             if kind == "sync" and name == "commitlog/00000000000000000000" and not failed:

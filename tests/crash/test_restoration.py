@@ -6,7 +6,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.crash.disk import Disk, random_image, write_image
@@ -17,9 +16,12 @@ from tests.stores import derived
 
 from firetrail import Message, Store
 from firetrail.format.names import INVENTORY
+from firetrail.storage.queue import SegmentQueue
+from firetrail.store.index.index import Index
 from firetrail.store.lifecycle import inventory
 from firetrail.store.lifecycle.inventory import Inventory, InventoryFile
 from firetrail.store.lifecycle.recovery import EVERYTHING
+from firetrail.store.queues.table import QueueTable
 
 MESSAGES = 60
 IMAGES = 60
@@ -113,8 +115,14 @@ def listed_too_early(patch: pytest.MonkeyPatch) -> None:
     """New queues and index files are listed before they are on disk."""
     note_new = InventoryFile.note_new
 
-    def note_at_once(self: InventoryFile, *parts: Any) -> None:
-        note_new(self, *parts[:-1], EVERYTHING)
+    def note_at_once(
+        self: InventoryFile,
+        queues: QueueTable,
+        index: Index | None,
+        log: SegmentQueue,
+        settled: int,
+    ) -> None:
+        note_new(self, queues, index, log, EVERYTHING)
 
     patch.setattr(InventoryFile, "note_new", note_at_once)
 

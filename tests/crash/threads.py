@@ -183,7 +183,7 @@ class WorldClock(Clock):
         self._world = world
         self.shift_ms = 0
 
-    def time_ns(self) -> int:  # type: ignore[override]
+    def time_ns(self) -> int:
         return (START_MS + self.shift_ms) * 1_000_000 + int(self._world.now * 1e9)
 
     def monotonic(self) -> float:

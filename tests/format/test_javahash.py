@@ -20,7 +20,11 @@ FROM_JAVA = [
 
 
 def by_definition(units: list[int]) -> int:
-    total = sum(unit * 31 ** (len(units) - 1 - i) for i, unit in enumerate(units))
+    power: int = 1
+    total = 0
+    for unit in reversed(units):
+        total += unit * power
+        power *= 31
     return (total + 2**31) % 2**32 - 2**31
 
 

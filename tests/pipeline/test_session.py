@@ -77,6 +77,7 @@ def test_an_active_session_is_reused(spark: SparkSession) -> None:
 def test_settings_are_applied_to_an_active_session(spark: SparkSession) -> None:
     key = "spark.sql.shuffle.partitions"
     before = spark.conf.get(key)
+    assert before is not None
     assert session(**{key: "5"}).conf.get(key) == "5"
     spark.conf.set(key, before)
     with pytest.raises(PySparkException, match=r"spark\.driver\.memory"):

@@ -29,7 +29,8 @@ def missing(task: str) -> int:
 
 
 def half(task: int) -> float:
-    return truediv(1, task)
+    quotient: float = truediv(1, task)
+    return quotient
 
 
 def test_results_are_in_the_order_of_the_tasks(spark: SparkSession) -> None:
@@ -84,4 +85,4 @@ def test_the_callers_job_description_stays(spark: SparkSession) -> None:
     run_tasks(spark, triple, [1], name="triple")
     assert context.getLocalProperty("spark.job.description") == "mine"
     assert context.getLocalProperty("spark.jobGroup.id") is None
-    context.setJobDescription(None)
+    context.setJobDescription(None)  # type: ignore[arg-type]  # None resets it

@@ -41,7 +41,7 @@ from firetrail.system import System
 
 TOPICS = st.sampled_from(("A", "B"))
 LIGHT = "%LMQ%L"
-Steps = list[tuple[str, int | str]]
+Steps = list[tuple[str, *tuple[int | str, ...]]]
 
 
 def steps_with(queues: int) -> st.SearchStrategy[Steps]:

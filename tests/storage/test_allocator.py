@@ -10,7 +10,7 @@ from tests.helpers import Machine, eventually
 from firetrail.errors import DiskFullError
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import PAGE_SIZE, Growth
+from firetrail.storage.segment import PAGE_SIZE, Growth, Segment
 
 SIZE = 16 * PAGE_SIZE
 
@@ -27,7 +27,8 @@ class Bench:
         self.allocator = Allocator(self.queue, **options)
 
     @property
-    def active(self):
+    def active(self) -> Segment:
+        assert self.queue.last is not None
         return self.queue.last
 
     def path(self, number: int) -> Path:

@@ -1,6 +1,7 @@
 """The write-buffer pool: what is collected, committed, and where buffers go."""
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def segment(machine: Machine, tmp_path: Path):
+def segment(machine: Machine, tmp_path: Path) -> Iterator[Segment]:
     segment = Segment.create(machine.system, tmp_path / "a", 0, SIZE)
     yield segment
     segment.close()

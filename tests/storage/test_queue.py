@@ -1,6 +1,7 @@
 """A folder of segments as one byte range: loading, finding, rolling, truncating, retiring."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,20 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def queue(machine: Machine, tmp_path: Path):
+def queue(machine: Machine, tmp_path: Path) -> Iterator[SegmentQueue]:
     queue = SegmentQueue(machine.system, tmp_path / "log", SIZE)
     yield queue
     queue.close()
+
+
+def last_of(queue: SegmentQueue) -> Segment:
+    assert queue.last is not None
+    return queue.last
+
+
+def content(data: memoryview | None) -> bytes:
+    assert data is not None
+    return bytes(data)
 
 
 def roll(queue: SegmentQueue, count: int, *, filled: bool = True) -> None:
@@ -127,7 +138,8 @@ class TestFind:
         roll(queue, 3)
         queue.retire_first(0)
         assert queue.find(SIZE - 1) is None
-        assert queue.find(SIZE).base == SIZE
+        assert queue.find(SIZE) is queue.segments[0]
+        assert queue.segments[0].base == SIZE
         assert queue.find(-1) is None
 
     def test_nothing_in_an_empty_queue(self, queue: SegmentQueue) -> None:
@@ -142,8 +154,8 @@ class TestFind:
 
     def test_read_gives_what_is_committed_only(self, queue: SegmentQueue) -> None:
         roll(queue, 1, filled=False)
-        queue.last.wrote_to(10)
-        assert bytes(queue.read(2, 8)) == b"\1" * 8
+        last_of(queue).wrote_to(10)
+        assert content(queue.read(2, 8)) == b"\1" * 8
         assert queue.read(3, 8) is None
         assert queue.read(SIZE, 1) is None
 
@@ -157,8 +169,8 @@ class TestPositions:
 
     def test_readable_ends_before_what_is_not_committed(self, queue: SegmentQueue) -> None:
         roll(queue, 1, filled=False)
-        queue.last.wrote_to(10)
-        queue.last.wrote = 30
+        last_of(queue).wrote_to(10)
+        last_of(queue).wrote = 30
         assert (queue.readable_offset, queue.wrote_offset) == (10, 30)
 
 
@@ -193,7 +205,7 @@ class TestTruncate:
         roll(queue, 3)
         assert queue.truncate(SIZE) == 2 * SIZE
         assert [s.base for s in queue.segments] == [0]
-        assert queue.last.is_full
+        assert last_of(queue).is_full
 
     def test_at_the_end_does_nothing(self, queue: SegmentQueue, machine: Machine) -> None:
         roll(queue, 2)
@@ -238,7 +250,7 @@ class TestRetire:
         assert queue.read(0, 10) is None
         queue.sweep(10_000)
         assert queue.path_of(0).exists()
-        assert bytes(held) == b"\1" * 10
+        assert content(held) == b"\1" * 10
         del held
         queue.sweep(10_000)
         assert not queue.path_of(0).exists()
@@ -250,7 +262,7 @@ class TestRetire:
         queue.close()
         assert not queue.path_of(0).exists()
         assert not machine.files.open_files
-        assert bytes(held) == b"\1" * 10
+        assert content(held) == b"\1" * 10
 
     def test_a_failed_removal_is_tried_again(self, queue: SegmentQueue, machine: Machine) -> None:
         roll(queue, 3)

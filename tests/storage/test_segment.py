@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def segment(machine: Machine, tmp_path: Path):
+def segment(machine: Machine, tmp_path: Path) -> Iterator[Segment]:
     segment = Segment.create(machine.system, tmp_path / "a", 1000, SIZE, STEP)
     yield segment
     segment.close()

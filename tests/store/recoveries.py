@@ -19,7 +19,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%04d" % number for number in range(first, first + count)]
 
 
-def patch(path: Path, offset: int, content: bytes) -> None:
+def patch(path: Path, offset: int, content: bytes | bytearray) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(content)

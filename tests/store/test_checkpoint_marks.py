@@ -19,8 +19,8 @@ class Ticking(Clock):
         return self._ns
 
 
-def fill(root: Path, messages: int, **settings: bool) -> Checkpoint:
-    config = StoreConfig(index_slots=5, index_entries=4, **settings)
+def fill(root: Path, messages: int, index_enabled: bool = True) -> Checkpoint:
+    config = StoreConfig(index_slots=5, index_entries=4, index_enabled=index_enabled)
     with Store.open(root, config, system=System(clock=Ticking())) as store:
         for number in range(messages):
             store.put(Message("t", b"x", keys=[f"k{number}"]))

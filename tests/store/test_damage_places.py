@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Place]]:
     with Store.open(root, CONFIG) as store:
         for number in range(COUNT):
             store.put(Message("T", b"%04d" % number + b"." * 200, tags="a", keys=["k"]))
-    places = []
+    places: list[Place] = []
     with StoreView.open(root) as view:
         for part in view.walk():
             assert isinstance(part, RecordBatch)

@@ -144,7 +144,7 @@ class TestClose:
             producers = [threading.Thread(target=produce, args=(store,)) for _ in range(3)]
             for producer in producers:
                 producer.start()
-            eventually(lambda begin=begin: len(stored) > begin + 20)
+            eventually(lambda begin: len(stored) > begin + 20, begin)
             store.close()
             for producer in producers:
                 producer.join(PATIENCE_S)

@@ -1,9 +1,10 @@
 """Reads: every status and next offset of the Java store's table; caps, tags, ids, keys, times."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.helpers import Machine, bodies, put_all
+from tests.helpers import Machine, bodies, put_all, small_config
 from tests.store.conftest import OpenStore
 from tests.store.reads import beheaded, numbered
 
@@ -50,12 +51,12 @@ class TestStatuses:
         put_all(store, numbered(3))
         assert answer(store, offset) == ("OFFSET_OVERFLOW_BADLY", 3)
 
-    def test_a_gap_in_the_queue_files(self, store: Store) -> None:
+    def test_a_gap_in_the_queue_files(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         put_all(store, numbered(25))
         queue = store._engine.queues.open("T", 0)
         assert queue.min_offset(0) == 0
         find = queue.files.find
-        queue.files.find = lambda at: None if at < 200 else find(at)  # type: ignore[method-assign]
+        monkeypatch.setattr(queue.files, "find", lambda at: None if at < 200 else find(at))
         assert answer(store, 4) == ("OFFSET_FOUND_NULL", 10)
 
     def test_found(self, store: Store) -> None:
@@ -177,7 +178,7 @@ class TestCaps:
     def test_messages_beyond_the_memory_count_as_on_disk(
         self, open_store: OpenStore, tmp_path: Path
     ) -> None:
-        config = {
+        config: dict[str, Any] = {
             "log": 1 << 16,
             "units": 100,
             "max_transfer_count_on_disk": 2,
@@ -190,8 +191,6 @@ class TestCaps:
         assert store.get("T").next_offset == 20
         store.close()
         machine = Machine(memory_bytes=2 * 10 * size)  # half of it: ten messages
-        from tests.helpers import small_config
-
         with Store.open(tmp_path / "data", small_config(**config), system=machine.system) as small:
             assert small.log_range[1] == end
             assert answer(small, 0) == ("FOUND", 2)
@@ -209,8 +208,6 @@ class TestCaps:
         size = len(store.get("T").buffers[0])
         store.close()
         machine = Machine(memory_bytes=0)
-        from tests.helpers import small_config
-
         config = small_config(log=1 << 16, max_transfer_bytes_on_disk=3 * size + 10)
         with Store.open(tmp_path / "data", config, system=machine.system) as cold:
             assert answer(cold, 0) == ("FOUND", 3)
@@ -280,4 +277,4 @@ class TestTags:
         assert tag_hashes(None) is None
         assert tag_hashes("*") is None
         assert tag_hashes("") == frozenset()
-        assert tag_hashes("TagA||TagB") == {java_hash("TagA"), java_hash("TagB")}
+        assert tag_hashes("TagA||TagB") == frozenset({java_hash("TagA"), java_hash("TagB")})

@@ -195,9 +195,9 @@ class Ledger:
                     async for message in consumer.read(queue):
                         found[topic, queue.queue_id, message.queue_offset] = message.body
         for serial in due:
-            message = self.sent[serial]
-            body = found.get((message.topic, *message.place)) if message.place else None
-            if message.place and body != self.body(serial) and not (behind and body is None):
-                text = f"I4: message {serial}, {message}, reads {body and body[:40]!r}"
+            sent = self.sent[serial]
+            body = found.get((sent.topic, *sent.place)) if sent.place else None
+            if sent.place and body != self.body(serial) and not (behind and body is None):
+                text = f"I4: message {serial}, {sent}, reads {body and body[:40]!r}"
                 self.violated("not read", serial, text)
         return len(found)

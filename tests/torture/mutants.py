@@ -42,7 +42,7 @@ def buffered() -> None:
     """Messages wait in the memory of the process: acknowledged before they are written."""
     opening = BrokerStore.open.__func__  # type: ignore[attr-defined]
 
-    def open_pooled(cls: Any, folder: Any, config: Any, **options: Any) -> Any:
+    def open_pooled(cls: Any, /, folder: Any, config: Any, **options: Any) -> Any:
         pooled = config.replace(write_buffer_pool=True, commit_interval_ms=500)
         return opening(cls, folder, pooled.replace(commit_least_pages=1000), **options)
 
@@ -79,7 +79,7 @@ def acks_not_noted() -> None:
     def forget(self: Any, point: Any, offsets: Any, *, wait: bool = True) -> None:
         self._close(point, point.open.intersection(offsets))
 
-    PopCheckpoints.ack = forget  # type: ignore[method-assign, assignment]
+    PopCheckpoints.ack = forget  # type: ignore[method-assign]
 
 
 def pops_not_kept() -> None:

@@ -94,7 +94,7 @@ class Draft:
     def write(self, writer: RecordWriter, at: int, offset: int) -> int:
         """The same record, written by the kernel; its size."""
         properties = self.properties + (bytes(20) if self.property_crc else b"")
-        size = record_size(
+        size: int = record_size(
             len(self.born_host),
             len(self.store_host),
             len(self.body),
@@ -133,7 +133,10 @@ def pack_log(drafts: Sequence[Draft], base: int = 0) -> bytes:
 
 
 def scan_all(
-    data: bytes | memoryview, base: int = 0, check: Check = Check.BODY, capacity: int = 64
+    data: bytes | bytearray | memoryview,
+    base: int = 0,
+    check: Check = Check.BODY,
+    capacity: int = 64,
 ) -> tuple[Columns, int, int, Stop]:
     """(columns, rows, position, stop) of a scan over all of ``data``."""
     columns = Columns(capacity)

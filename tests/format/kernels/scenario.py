@@ -9,6 +9,7 @@ import random
 from array import array
 from collections.abc import Callable
 from hashlib import sha256
+from typing import ParamSpec
 
 from tests.format.kernels.drafts import V4, V6, Draft
 
@@ -25,19 +26,22 @@ from firetrail.format.kernels.index import append_entries, count_entries, cut_en
 from firetrail.format.kernels.scan import scan
 from firetrail.store.kernels.select import Selection
 
+Arguments = ParamSpec("Arguments")
 RNG = random.Random(20)
 WAITS = array("q", [1000, 5000])
 NUMBERS = [-(2**63), -(2**31), -1, 0, 1, 7, 255, 2**31 - 1, 2**31, 2**63 - 1]
 NAMES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"DELAY", b"WAIT"]
 
 
-def show(name: str, call: Callable[[], object]) -> None:
+def show(
+    name: str, call: Callable[Arguments, object], *args: Arguments.args, **more: Arguments.kwargs
+) -> None:
     """Print the result of a call, or how it failed."""
     try:
-        result = call()
+        result = call(*args, **more)
     except (ValueError, OverflowError) as error:
         result = f"{type(error).__name__}: {error}"
-    print(name, sha256(result).hexdigest() if isinstance(result, bytearray) else result)
+    print(name, result)
 
 
 def random_draft() -> Draft:
@@ -83,7 +87,7 @@ def scan_and_derive(log: bytearray, index: bytearray) -> None:
             print("entries", count, row, entries[: 3 * count])
             print("append", append_entries(index, 7, 60, entries, 0, count))
     for key_hash in [*entries[:60:3], *NUMBERS]:
-        show("walk", lambda key_hash=key_hash: walk(index, 7, key_hash, 0, 2**50, 9))
+        show("walk", walk, index, 7, key_hash, 0, 2**50, 9)
 
 
 def batches() -> None:
@@ -95,28 +99,27 @@ def batches() -> None:
     for _ in range(RNG.choice([0, 0, 1, 3])):
         batch[RNG.randrange(len(batch))] = RNG.randrange(256)
     for property_crc in (False, True):
-        show("measure", lambda crc=property_crc: measure_batch(batch, 16, 2, 3, crc))
+        show("measure", measure_batch, batch, 16, 2, 3, property_crc)
         out = bytearray(1000)
         show(
             "write batch",
-            lambda crc=property_crc, out=out: RecordWriter(out).write_batch(
-                RNG.choice([0, 3, 900]),
-                batch,
-                1,
-                2,
-                3,
-                0,
-                4,
-                V4,
-                5,
-                V4,
-                6,
-                b"TB",
-                b"a\x01\x02",
-                crc,
-            ),
+            RecordWriter(out).write_batch,
+            RNG.choice([0, 3, 900]),
+            batch,
+            1,
+            2,
+            3,
+            0,
+            4,
+            V4,
+            5,
+            V4,
+            6,
+            b"TB",
+            b"a\x01\x02",
+            property_crc,
         )
-        show("batch records", lambda out=out: out)
+        print("batch records", sha256(out).hexdigest())
 
 
 def hostile_arguments() -> None:
@@ -124,16 +127,16 @@ def hostile_arguments() -> None:
     for a in NUMBERS:
         for b in NUMBERS:
             index = bytearray(index_file_size(7, 20))
-            show("scan", lambda a=a, b=b: scan(bytes(100), a, b, 0, table, 1))
-            show("derive", lambda a=a, b=b: derive_entries(b"", table, a, b, entries))
-            show("append", lambda a=a, b=b, i=index: append_entries(i, a, b, entries, 0, 3))
-            show("entries", lambda a=a, b=b, i=index: append_entries(i, 7, 20, entries, a, b))
-            show("walk", lambda a=a, b=b, i=index: walk(i, a, b, 0, 9, 9))
-            show("count", lambda a=a, b=b, i=index: count_entries(i, a, b, 2**40))
-            show("cut", lambda a=a, b=b, i=index: cut_entries(i, 7, a, b))
-            show("seal", lambda a=a, b=b: RecordWriter(bytearray(99)).seal(a, b))
-            show("blank", lambda a=a, b=b: RecordWriter(bytearray(99)).blank(a, b))
-            show("index", lambda i=index: i)
+            show("scan", scan, bytes(100), a, b, 0, table, 1)
+            show("derive", derive_entries, b"", table, a, b, entries)
+            show("append", append_entries, index, a, b, entries, 0, 3)
+            show("entries", append_entries, index, 7, 20, entries, a, b)
+            show("walk", walk, index, a, b, 0, 9, 9)
+            show("count", count_entries, index, a, b, 2**40)
+            show("cut", cut_entries, index, 7, a, b)
+            show("seal", RecordWriter(bytearray(99)).seal, a, b)
+            show("blank", RecordWriter(bytearray(99)).blank, a, b)
+            print("index", sha256(index).hexdigest())
 
 
 def selections() -> None:
@@ -157,8 +160,8 @@ def main() -> None:
         for _ in range(4):
             log[RNG.randrange(len(log))] ^= 1 << RNG.randrange(8)
             scan_and_derive(log, index)
-        show("cut", lambda index=index: cut_entries(index, 7, 20, 60))
-        show("index", lambda index=index: index)
+        show("cut", cut_entries, index, 7, 20, 60)
+        print("index", sha256(index).hexdigest())
         batches()
         selections()
     hostile_arguments()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.helpers import PATIENCE_S
 from tests.jvm import QUICK_START
 
@@ -19,7 +20,7 @@ from firetrail.pipeline.jobs.audit import job as audit
 from firetrail.pipeline.jobs.audit.tasks import check_log, compare
 from firetrail.pipeline.jobs.rebuild import job as rebuild
 from firetrail.pipeline.jobs.rebuild.assembly import AssembledFiles, Assembly, assemble
-from firetrail.pipeline.jobs.rebuild.job import derive
+from firetrail.pipeline.jobs.rebuild.tasks import derive
 
 FLAGS = Path(os.environ.get("FIRETRAIL_TEST_FLAGS", "."))
 ROOT = Path(__file__).parents[3]
@@ -64,15 +65,16 @@ def main(job: str, store: str, target: str) -> None:
             "spark.executorEnv.PYTHONPATH": str(ROOT),
         },
     )
+    patch = pytest.MonkeyPatch()
     if job == "driver":
-        rebuild.assemble = Stopped(FLAGS / "reached")  # type: ignore[assignment]
+        patch.setattr(rebuild, "assemble", Stopped(FLAGS / "reached"))
         rebuild.rebuild(spark, store, target)
         raise AssertionError("nobody has killed it")
-    rebuild.derive = KilledOnce(derive, "derive")  # type: ignore[assignment]
-    rebuild.assemble = KilledOnce(assemble, "assemble")  # type: ignore[assignment]
+    patch.setattr(rebuild, "derive", KilledOnce(derive, "derive"))
+    patch.setattr(rebuild, "assemble", KilledOnce(assemble, "assemble"))
     print(rebuild.rebuild(spark, store, target))
-    audit.check_log = KilledOnce(check_log, "check_log")  # type: ignore[assignment]
-    audit.compare = KilledOnce(compare, "compare")  # type: ignore[assignment]
+    patch.setattr(audit, "check_log", KilledOnce(check_log, "check_log"))
+    patch.setattr(audit, "compare", KilledOnce(compare, "compare"))
     report = audit.audit(spark, store, work=Path(target).parent).report
     print(report.ok, report.messages, report.units, report.index_entries)
     spark.stop()

@@ -16,6 +16,7 @@ from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.splits import WireSplit
 from firetrail.store.inspect.view import StoreView
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -94,10 +95,20 @@ def rows_of(
     how: dict[str, bool] | None = None,
     **options: str,
 ) -> list[dict[str, Any]]:
-    """Read with the data source, split by split, without Spark."""
-    plan = plan_batch(parse_options({"path": str(path)} | options), bounds)
+    """Read a store with the data source, split by split, without Spark."""
+    return rows_with({"path": str(path)} | options, columns, bounds, how)
+
+
+def rows_with(
+    options: dict[str, str],
+    columns: Sequence[str] = NAMES,
+    bounds: Bounds = NO_BOUNDS,
+    how: dict[str, bool] | None = None,
+) -> list[dict[str, Any]]:
+    """Read with the data source; the options name the store."""
     rows: list[dict[str, Any]] = []
-    for split in plan.splits:
+    for split in plan_batch(parse_options(options), bounds).splits:
+        assert not isinstance(split, WireSplit)
         for batch in read_split(split, columns, **(how or {})):
             batch.validate(full=True)
             rows += batch.to_pylist(maps_as_pydicts="strict")

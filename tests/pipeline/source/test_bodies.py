@@ -20,7 +20,7 @@ def packed(codec: str, body: bytes = TEXT) -> bytes:
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, codec) as stream:
         stream.write(body)
-    return out.getvalue().to_pybytes()
+    return bytes(out.getvalue())
 
 
 PACKED = {

@@ -8,7 +8,7 @@ import fsspec
 import pytest
 from pyarrow.fs import LocalFileSystem
 from tests.helpers import START_MS
-from tests.pipeline.source.shelf import STEP_MS, consumed, fill, rows_of, some_messages
+from tests.pipeline.source.shelf import STEP_MS, consumed, fill, rows_of, rows_with, some_messages
 from tests.stores import flip, log_file, records
 
 from firetrail.errors import ConfigError, NotAStoreError, PipelineError, StoreDamagedError
@@ -87,8 +87,8 @@ def test_topics_and_tags_are_filtered_in_remote_stores(store: Path, url: str) ->
 def test_times_prune_segments(store: Path, url: str) -> None:
     since, until = START_MS + 60 * STEP_MS, START_MS + 62 * STEP_MS
     times = {"startingTimestamp": str(since), "endingTimestamp": str(until)}
-    rows = rows_of(url, view="log", **times)
-    assert rows == rows_of(store, view="log", **times)
+    rows = rows_with({"path": url, "view": "log"} | times)
+    assert rows == rows_with({"path": str(store), "view": "log"} | times)
     assert len(rows) == 2
     plan = plan_batch(parse_options({"path": url} | times))
     segments = len(list((store / "commitlog").iterdir()))
@@ -105,7 +105,7 @@ def test_physical_offsets_select_records_of_remote_stores(
         for less in (0, 1):
             starting, ending = str(low - less), str(high - less)
             places = {"startingPhysicalOffset": starting, "endingPhysicalOffset": ending}
-            assert rows_of(url, view=view, **places) == everything[first:behind]
+            assert rows_with({"path": url, "view": view} | places) == everything[first:behind]
 
 
 def test_physical_offsets_where_records_are_large(
@@ -116,7 +116,7 @@ def test_physical_offsets_where_records_are_large(
     monkeypatch.setattr(remote, "WINDOW", 50)
     low, high = (int(everything[n]["physical_offset"]) - 1 for n in (30, 90))
     places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}
-    assert rows_of(url, view="log", **places) == everything[30:90]
+    assert rows_with({"path": url, "view": "log"} | places) == everything[30:90]
 
 
 def test_only_what_a_split_covers_is_fetched(url: str) -> None:
@@ -153,7 +153,7 @@ def test_options_that_need_queues_are_refused(url: str) -> None:
         ("queueIds", "1"),
     ):
         with pytest.raises(ConfigError, match="does not apply to remote stores"):
-            rows_of(url, **{name: value})
+            rows_with({"path": url, name: value})
     with pytest.raises(ConfigError, match="local or mounted"):
         QueueStreamReader(parse_options({"path": url}, stream=True), ("topic",))
     with pytest.raises(NotAStoreError, match="no log segments"):

@@ -11,6 +11,7 @@ from tests.pipeline.source.shelf import (
     consumed,
     fill,
     rows_of,
+    rows_with,
     some_messages,
 )
 from tests.stores import log_file, overwrite
@@ -51,12 +52,12 @@ class TestOffsets:
     def test_no_such_queue(self, store: Path) -> None:
         for name in ("startingOffsets", "endingOffsets"):
             with pytest.raises(ConfigError, match=r"usual/7.*the queues are rare/0, rare/1"):
-                rows_of(store, **{name: '{"usual": {"7": 1}}'})
+                rows_with({"path": str(store), name: '{"usual": {"7": 1}}'})
 
     def test_an_offset_beyond_the_end_is_refused(self, store: Path) -> None:
         for name in ("startingOffsets", "endingOffsets"):
             with pytest.raises(ConfigError, match=r"usual/0 ends at \d+; use an offset"):
-                rows_of(store, **{name: '{"usual": {"0": 100000}}'})
+                rows_with({"path": str(store), name: '{"usual": {"0": 100000}}'})
 
     def test_a_deleted_offset_is_data_loss(self, store: Path) -> None:
         first = sorted((store / "commitlog").iterdir())[0]
@@ -106,7 +107,7 @@ class TestPlaces:
             (0, 1 << 62, everything),
         ):
             places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}
-            assert rows_of(store, PLACE, view=view, **places) == expected
+            assert rows_with({"path": str(store), "view": view} | places, PLACE) == expected
 
     def test_queue_ids(self, store: Path) -> None:
         everything = rows_of(store, PLACE)
@@ -131,20 +132,25 @@ class TestDamage:
     def test_a_damaged_record_hides_no_others(self, store: Path, view: str) -> None:
         everything = rows_of(store, view=view)
         since = everything[20]["store_time"]
-        options = {"startingTimestamp": str(int(since.timestamp() * 1000)), "mode": "permissive"}
+        options = {
+            "path": str(store),
+            "view": view,
+            "startingTimestamp": str(int(since.timestamp() * 1000)),
+            "mode": "permissive",
+        }
         for victim in everything[21:61]:
             path, at = log_file(store, victim["physical_offset"])
             content = path.read_bytes()
             overwrite(path, at + 4, bytes(4))
             expected = [row for row in everything[20:] if row != victim]
-            assert rows_of(store, how=self.PERMISSIVE, view=view, **options) == expected
+            assert rows_with(options, how=self.PERMISSIVE) == expected
             path.write_bytes(content)
 
     @pytest.mark.parametrize("partitions", ["1", "3"])
     def test_a_damaged_unit_hides_no_others(self, store: Path, partitions: str) -> None:
         everything = rows_of(store, PLACE)
         place, time = rows_of(store, ["physical_offset", "store_time"])[20].values()
-        options = {"mode": "permissive", "minPartitions": partitions}
+        options = {"path": str(store), "mode": "permissive", "minPartitions": partitions}
         searches = (
             {"startingPhysicalOffset": str(place)},
             {"startingTimestamp": str(int(time.timestamp() * 1000))},
@@ -159,9 +165,9 @@ class TestDamage:
             overwrite(path, number % 40 * UNIT_SIZE, bytes(UNIT_SIZE))
             expected = [row for row in everything[20:] if row != victim]
             for search in searches:
-                assert rows_of(store, PLACE, how=self.PERMISSIVE, **options, **search) == expected
+                assert rows_with(options | search, PLACE, how=self.PERMISSIVE) == expected
                 with pytest.raises(StoreDamagedError):
-                    rows_of(store, PLACE, **search)
+                    rows_with({"path": str(store)} | search, PLACE)
             path.write_bytes(content)
 
 

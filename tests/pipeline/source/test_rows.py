@@ -24,6 +24,7 @@ from firetrail import Message
 from firetrail.format.names import CONSUME_QUEUE
 from firetrail.pipeline.source import batches, log_splits
 from firetrail.pipeline.source.schema import METADATA, NAMES
+from firetrail.store.inspect.view import StoreView
 
 WAYS = {"by the log": 10**9, "by the units": 0}
 """Values of SCAN_RATIO that make queues be read in one way."""
@@ -133,8 +134,8 @@ def test_batches_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way
     assert max(sizes) < 12
 
 
-def _view(path: Path) -> log_splits.StoreView:
-    return log_splits.StoreView.open(path)
+def _view(path: Path) -> StoreView:
+    return StoreView.open(path)
 
 
 def test_units_decide_what_is_in_a_queue(tmp_path: Path) -> None:

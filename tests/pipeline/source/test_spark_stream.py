@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.helpers import PATIENCE_S, eventually
 from tests.pipeline.source.shelf import consumed, fill, some_messages
 
@@ -28,7 +28,7 @@ def run(frame: DataFrame, place: Path) -> StreamingQuery:
     """Copy everything available to files; ``place`` also has the checkpoint."""
     writer = frame.writeStream.option("checkpointLocation", str(place / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(place / "rows"), format="parquet")
-    query.awaitTermination(10 * PATIENCE_S)
+    query.awaitTermination(int(10 * PATIENCE_S))
     return query
 
 

@@ -137,7 +137,10 @@ def main() -> None:
         name, arguments, options = json.loads(line)
         try:
             with original_errors():
-                answer = None, FUNCTIONS[name](spark, *arguments, **options)
+                answer: tuple[str | None, Any] = (
+                    None,
+                    FUNCTIONS[name](spark, *arguments, **options),
+                )
         except Exception as error:
             answer = type(error).__name__, str(error)
         print(json.dumps(answer), flush=True)

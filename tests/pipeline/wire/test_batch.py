@@ -41,7 +41,7 @@ def namesrv(root: Path) -> Iterator[str]:
         yield broker.namesrv
 
 
-def rows(bounds: Bounds = NO_BOUNDS, **given: str) -> list[dict[str, Any]]:
+def rows(bounds: Bounds = NO_BOUNDS, /, **given: str) -> list[dict[str, Any]]:
     """Read rows, and sort them."""
     options = parse_options(given)
     found = []

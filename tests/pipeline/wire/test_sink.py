@@ -187,7 +187,7 @@ def test_batches_and_streams_of_spark_are_sent(
         copies = stream.selectExpr("'copy' as topic", "body", "queue_id")
         writer = copies.writeStream.format("rocketmq").option("namesrv", broker.namesrv)
         writer = writer.option("checkpointLocation", str(place)).trigger(availableNow=True)
-        writer.start().awaitTermination(10 * PATIENCE_S)
+        writer.start().awaitTermination(int(10 * PATIENCE_S))
 
     follow()
     last = place / "commits" / "0"

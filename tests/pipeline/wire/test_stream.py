@@ -38,8 +38,8 @@ def read(reader: WireStreamReader, start: dict[str, Any], end: dict[str, Any]) -
 
 def home(reader: WireStreamReader) -> str:
     """Return the name of the broker in offsets."""
-    names = {name.rpartition("/")[0] for name in reader.reportLatestOffset()["T"]}
-    (name,) = names
+    queues: dict[str, int] = reader.reportLatestOffset()["T"]
+    (name,) = {queue.rpartition("/")[0] for queue in queues}
     return name
 
 
@@ -116,7 +116,7 @@ def follow(spark: SparkSession, broker: BackgroundBroker, **options: str) -> Dat
 def run(frame: DataFrame, place: Path) -> None:
     writer = frame.writeStream.option("checkpointLocation", str(place / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(place / "rows"), format="parquet")
-    query.awaitTermination(10 * PATIENCE_S)
+    query.awaitTermination(int(10 * PATIENCE_S))
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ class TestFollow:
         eventually(lambda: follower.seen == [b"a", b"b"])
         for body in (b"c", b"d"):
             put_all(store, [body])
-            eventually(lambda body=body: follower.seen[-1] == body)
+            eventually(lambda body: follower.seen[-1] == body, body)
         store.close()
         assert follower.join() == [b"a", b"b", b"c", b"d"]
 
@@ -93,7 +93,7 @@ class TestFollow:
         followers = [Follower(store.follow("T")) for _ in range(4)]
         put_all(store, [b"%d" % n for n in range(50)])
         for follower in followers:
-            eventually(lambda follower=follower: len(follower.seen) == 50)
+            eventually(lambda follower: len(follower.seen) == 50, follower)
         store.close()
         assert {len(follower.join()) for follower in followers} == {50}
 

@@ -17,6 +17,7 @@ from firetrail.store import broker_store as served_module
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch import dispatcher
 from firetrail.store.dispatch.deriver import ROWS_PER_STEP, Arrival, OutOfTime, Step
+from firetrail.store.dispatch.dispatcher import Dispatcher
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +63,9 @@ class TestWaking:
         dispatcher = store._engine.dispatcher
         wake = dispatcher.wake
         eventually(lambda: is_waiting(store))
-        behind = type(dispatcher).behind.fget
-        assert behind is not None
         done = threading.Event()
 
-        class Sleepy(type(dispatcher)):  # type: ignore[misc]
+        class Sleepy(Dispatcher):
             @property
             def behind(self) -> int:
                 if not done.is_set():
@@ -74,12 +73,12 @@ class TestWaking:
                     dispatcher.idle = False  # as the putting thread has seen it
                     store.put(Message("T", b"in between"))
                     dispatcher.idle = True
-                return behind(self)
+                return super().behind
 
         dispatcher.__class__ = Sleepy
         wake()
         eventually(lambda: store.max_offset("T") == 1)
-        dispatcher.__class__ = Sleepy.__mro__[1]
+        dispatcher.__class__ = Dispatcher
 
     def test_dispatch_behind_counts_bytes(self, store: Store, machine: Machine) -> None:
         size = store.put(Message("T", b"a")).size

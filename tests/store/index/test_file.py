@@ -2,6 +2,7 @@
 
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.helpers import START_MS, Machine
 
 from firetrail.errors import DiskFullError, StoreDamagedError
 from firetrail.format.index import IndexGeometry, index_file_size
-from firetrail.format.names import index_name, parse_index_name
+from firetrail.format.names import parse_index_name
 from firetrail.store.index.file import IndexFile
 
 GEOMETRY = IndexGeometry(100, 400)
@@ -21,7 +22,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def file(machine: Machine, tmp_path: Path):
+def file(machine: Machine, tmp_path: Path) -> Iterator[IndexFile]:
     file = IndexFile.create(machine.system, tmp_path, GEOMETRY, None)
     yield file
     file.segment.close()
@@ -126,7 +127,7 @@ class TestDiskFull:
         self, machine: Machine, tmp_path: Path
     ) -> None:
         """The Java store maps a sparse file; a full disk would kill a process that writes to it."""
-        path = tmp_path / index_name(parse_index_name("20260101000000000"))
+        path = tmp_path / "20260101000000000"
         size = index_file_size(*GEOMETRY)
         with path.open("wb") as sparse:
             sparse.truncate(size)

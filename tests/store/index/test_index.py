@@ -2,6 +2,7 @@
 
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(machine: Machine, tmp_path: Path):
+def bench(machine: Machine, tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(machine, tmp_path)
     yield bench
     machine.files.heal()

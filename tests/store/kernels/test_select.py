@@ -120,17 +120,16 @@ def test_selects_as_the_model_does(
         assert selection.filtered == model.filtered
 
 
-def everything(**caps: int) -> Selection:
-    limits = {
-        "count_max": 100,
-        "memory_bytes": 10**6,
-        "memory_count": 100,
-        "disk_bytes": 10**6,
-        "disk_count": 100,
-        "disk_below": 0,
-        "tags": None,
-    }
-    return Selection(**(limits | caps))
+def everything() -> Selection:
+    return Selection(
+        count_max=100,
+        memory_bytes=10**6,
+        memory_count=100,
+        disk_bytes=10**6,
+        disk_count=100,
+        disk_below=0,
+        tags=None,
+    )
 
 
 def test_messages_are_slices_of_the_log() -> None:

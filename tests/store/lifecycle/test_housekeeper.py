@@ -115,7 +115,7 @@ def test_the_watermark_never_says_more_than_what_is_synced(
     store.flush()
     settle(store)
     covered = store.log_range[1]
-    arrived = []
+    arrived: list[int] = []
 
     def more() -> None:
         if not arrived:
@@ -212,7 +212,9 @@ def test_the_log_before_its_newest_part_is_let_go_of(
     assert not gone
     machine.clock.advance(LET_GO_INTERVAL_MS)
     store._engine.housekeeper.round()
-    indexes = sum(file.segment.size for file in store._engine.index.files)
+    index = store._engine.index
+    assert index is not None
+    indexes = sum(file.segment.size for file in index.files)
     assert sum(gone) == store.log_range[1] - 1000 + indexes
     assert [bytes(message.body) for message in store.read("T", 0)] == bodies
     assert len(store.query("T", "k")) > 1

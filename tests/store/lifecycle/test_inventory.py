@@ -114,9 +114,9 @@ def test_the_index_is_derived_again(closed: Path, caplog: pytest.LogCaptureFixtu
 
 def test_a_topic_that_was_removed_is_not_missed(closed: Path) -> None:
     with Store.open(closed) as opened:
-        store = BrokerStore(opened._engine)
-        assert store.wait_dispatched()
-        assert store.remove_topic("t1", store.settle())
+        broker_store = BrokerStore(opened._engine)
+        assert broker_store.wait_dispatched()
+        assert broker_store.remove_topic("t1", broker_store.settle())
     with Store.open(closed) as store:
         assert store.topics() == ["t0", "t2"]
         store.put(Message("t1", b"anew"))

@@ -1,6 +1,7 @@
 """Checkpoint and watermark: what is written in which order, and which slot counts."""
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path):
+def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     assert not bench.machine.files.open_files

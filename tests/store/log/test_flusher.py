@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import PATIENCE_S, Machine, bodies, crash_image, eventually, put_all
 from tests.store.conftest import OpenStore
 
-from firetrail import FlushMode, Message, PutStatus, Store
+from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError, StoreReadOnlyError
 from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
 
@@ -21,7 +21,7 @@ class Producers:
     """Threads that put one message each; their results in the order of the calls."""
 
     def __init__(self, store: Store, count: int) -> None:
-        self.results = [None] * count
+        self.results: dict[int, PutResult] = {}
         self._threads = [
             threading.Thread(target=self._put, args=(store, number)) for number in range(count)
         ]
@@ -34,7 +34,7 @@ class Producers:
     def join(self) -> list[PutStatus]:
         for thread in self._threads:
             thread.join(PATIENCE_S)
-        return [result.status for result in self.results]
+        return [self.results[number].status for number in range(len(self._threads))]
 
 
 class TestSync:
@@ -133,60 +133,46 @@ class TestTimeout:
 
 
 class TestEventLoop:
-    def test_many_producers_at_once(self, open_store: OpenStore, machine: Machine) -> None:
+    async def test_many_producers_at_once(self, open_store: OpenStore, machine: Machine) -> None:
         store = open_store(**SYNC, log=1 << 16, units=1000)
 
-        async def produce() -> list[int]:
-            results = await asyncio.gather(
-                *[store.put_async(Message("T", b"%d" % n)) for n in range(200)]
-            )
-            return [result.queue_offset for result in results]
-
         machine.files.forget()
-        assert sorted(asyncio.run(produce())) == list(range(200))
+        results = await asyncio.gather(
+            *[store.put_async(Message("T", b"%d" % n)) for n in range(200)]
+        )
+        assert sorted(result.queue_offset for result in results) == list(range(200))
         assert machine.files.count("sync", LOG) < 50
         assert store.wait_dispatched()
         assert sorted(bodies(store)) == sorted(b"%d" % n for n in range(200))
 
-    def test_others_run_while_the_disk_is_waited_for(
+    async def test_others_run_while_the_disk_is_waited_for(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(**SYNC)
         store.put(Message("T", b"a"))
+        with machine.files.stalled("sync", LOG):
+            put = asyncio.create_task(store.put_async(Message("T", b"x")))
+            for _ in range(5):
+                await asyncio.sleep(0.001)
+            assert not put.done()
+        await put
 
-        async def both() -> bool:
-            with machine.files.stalled("sync", LOG):
-                put = asyncio.create_task(store.put_async(Message("T", b"x")))
-                for _ in range(5):
-                    await asyncio.sleep(0.001)
-                waiting = not put.done()
-            await put
-            return waiting
+    async def test_without_a_disk_to_wait_for(self, store: Store) -> None:
+        result = await store.put_async(Message("T", b"x"))
+        assert result.queue_offset == 0
 
-        assert asyncio.run(both())
-
-    def test_without_a_disk_to_wait_for(self, store: Store) -> None:
-        async def put() -> int:
-            return (await store.put_async(Message("T", b"x"))).queue_offset
-
-        assert asyncio.run(put()) == 0
-
-    def test_a_cancelled_put_does_not_block_others(
+    async def test_a_cancelled_put_does_not_block_others(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(**SYNC)
         store.put(Message("T", b"a"))
-
-        async def cancelled() -> None:
-            with machine.files.stalled("sync", LOG):
-                put = asyncio.create_task(store.put_async(Message("T", b"x")))
-                await asyncio.sleep(0.005)
-                put.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await put
-            assert (await store.put_async(Message("T", b"y"))).ok
-
-        asyncio.run(cancelled())
+        with machine.files.stalled("sync", LOG):
+            put = asyncio.create_task(store.put_async(Message("T", b"x")))
+            await asyncio.sleep(0.005)
+            put.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await put
+        assert (await store.put_async(Message("T", b"y"))).ok
         assert store.wait_dispatched()
         assert bodies(store) == [b"a", b"x", b"y"]
 

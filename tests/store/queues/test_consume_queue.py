@@ -1,6 +1,7 @@
 """One consume queue: units in and out, its ends, its files, and a disk that fills up."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ class Queues:
 
 
 @pytest.fixture
-def queues(machine: Machine, tmp_path: Path):
+def queues(machine: Machine, tmp_path: Path) -> Iterator[Queues]:
     queues = Queues(machine, tmp_path)
     yield queues
     for queue in queues.made:

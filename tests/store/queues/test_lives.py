@@ -57,8 +57,10 @@ def catalog_of(
     root: Path, *folders: QueueKey, inventory: Inventory = NOT_LISTED, closed: bool = False
 ) -> Catalog:
     listed = inventory is not NOT_LISTED
-    times = {}.get  # no record has a known store time
-    return Catalog(System().files, root, folders, times, inventory, listed=listed, closed=closed)
+    times: dict[int, int] = {}  # no record has a known store time
+    return Catalog(
+        System().files, root, folders, times.get, inventory, listed=listed, closed=closed
+    )
 
 
 def spoil(root: Path, *bodies: bytes) -> None:

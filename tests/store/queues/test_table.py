@@ -1,5 +1,6 @@
 """The table of queues: what is found, foreign names, flushing, closing, many threads."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def table(machine: Machine, tmp_path: Path):
+def table(machine: Machine, tmp_path: Path) -> Iterator[QueueTable]:
     table = QueueTable(machine.system, tmp_path, SIZE)
     yield table
     table.close()

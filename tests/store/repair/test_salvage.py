@@ -109,12 +109,13 @@ def test_only_damaged_messages_are_missing(sealed: bool, tmp_path: Path) -> None
         assert list(map(placeless, found)) == list(map(placeless, good))
         assert found[:30] == good[:30]  # in their places
         assert [m.body for m in store.query("A", "k100")] == [b"0100"]
-        number = saved.numbering
+        numbering = saved.numbering
         for old, new in zip(good, found, strict=True):
-            assert number.new_offset(old.topic, old.queue_id, old.queue_offset) == new.queue_offset
+            place = (old.topic, old.queue_id, old.queue_offset)
+            assert numbering.new_offset(*place) == new.queue_offset
         for topic, queue_id in {(m.topic, m.queue_id) for m in good}:
             assert store.put(Message(topic, b"new", queue_id=queue_id)).queue_offset == (
-                number.new_offset(topic, queue_id, 1 << 40)
+                numbering.new_offset(topic, queue_id, 1 << 40)
             )
     assert (saved.kept, saved.left_out) == (len(good) - 30 + 1, 0)  # the prepared one, too
     assert not list(target.glob("repair-*"))

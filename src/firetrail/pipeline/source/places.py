@@ -144,7 +144,7 @@ def file_system(store: str) -> tuple[fs.FileSystem, str]:
         pass  # Arrow does not know the scheme
     scheme = store.split("://")[0]
     try:
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+        from fsspec.core import url_to_fs
     except ImportError:
         raise PipelineError(
             f"{store}: Arrow cannot open {scheme}://, but fsspec may: pip install fsspec"

@@ -19,10 +19,11 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive.job import Archived, archive, archived_files, follow
-from firetrail.pipeline.jobs.archive.lake import MANIFEST, Lake
-from firetrail.pipeline.jobs.archive.manifest import LakeLayout, Retired, gaps
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, Retired, gaps
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
+from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import Files
 
@@ -247,11 +248,11 @@ class TestKilled:
     def test_a_part_that_was_not_read_is_an_error(
         self, spark: SparkSession, root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from firetrail.pipeline.jobs.archive import job as module
-
         put(60)
-        real = module.run_tasks
-        monkeypatch.setattr(module, "run_tasks", lambda *args, **more: real(*args, **more)[1:])
+        monkeypatch.setattr(
+            "firetrail.pipeline.jobs.archive.job.run_tasks",
+            lambda *args, **more: run_tasks(*args, **more)[1:],
+        )
         with pytest.raises(LakeError, match="the records at 0 were not read"):
             archive(spark, root, lake, split_bytes=4096)
         assert Lake(str(lake)).require_manifest().files == ()
