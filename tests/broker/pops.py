@@ -35,7 +35,7 @@ async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Any) -> None:
 
 async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> RemotingCommand:
     """POP_MESSAGE."""
-    fields = {
+    fields: dict[str, Any] = {
         "consumerGroup": "CG",
         "topic": topic,
         "queueId": -1,

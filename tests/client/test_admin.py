@@ -413,8 +413,8 @@ class TestReset:
     def test_offsets_of_a_group_without_members_are_committed(self) -> None:
         offline = RemotingCommand(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
         brokers = Brokers(
-            KNOWN
-            | {
+            {
+                **KNOWN,
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline,
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda n: OffsetResponse(4).encode(),
                 RequestCode.GET_MAX_OFFSET: lambda n: OffsetResponse(6).encode(),
@@ -441,7 +441,7 @@ class TestReset:
 
     def test_a_reset_of_an_unknown_group_is_an_error(self) -> None:
         offline = RemotingCommand(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody")
-        brokers = Brokers(KNOWN | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline})
+        brokers = Brokers({**KNOWN, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda n: offline})
 
         async def test(admin: Admin) -> None:
             with pytest.raises(RequestError, match="code 26: no broker knows the group H; create_"):

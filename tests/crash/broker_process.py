@@ -79,7 +79,7 @@ class Requests(Talk):
         self._numbers += 1
         request = RemotingCommand(code, texts, body, opaque=self._numbers)
         connection = cast(Connection, self._peer)
-        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         self._peer.waiting[request.opaque] = future
         answer = answer_to(self.broker._handlers, connection, request)
         if answer is not None and not isinstance(answer, RemotingCommand):
