@@ -1,0 +1,86 @@
+"""Every page is wrapped at 100 columns, tables included, so that it is readable as plain text."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.test_repository import ROOT, files
+
+COLUMNS = 100
+FENCE = re.compile(r"\s*```(\w*)")
+CODE = ("py", "python")
+"""Blocks that are wrapped as well; all others show commands, output or bytes as they are."""
+UNBREAKABLE = re.compile(r"\s*(?:[-*] |\d+\. )?\S+$")
+REFERENCE = re.compile(r"\[[^\]]+\]: \S+$")
+NOT_YET = (
+    "CONTRIBUTING.md",
+    "docs/compatibility.md",
+    "docs/configuration.md",
+    "docs/format/README.md",
+    "docs/format/batch.md",
+    "docs/format/checkpoint.md",
+    "docs/format/config-json.md",
+    "docs/format/consume-queue.md",
+    "docs/format/index-file.md",
+    "docs/format/message-ids.md",
+    "docs/format/properties.md",
+    "docs/format/record.md",
+    "docs/format/wire.md",
+    "docs/guide/client.md",
+    "docs/guide/spark.md",
+    "examples/README.md",
+    "interop/README.md",
+    "interop/java/README.md",
+    "tests/golden/README.md",
+)
+"""Pages that are still being rewritten."""
+
+
+def long_lines(text: str) -> Iterator[int]:
+    """Yield the numbers of the lines that are too long."""
+    block: str | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if fence := FENCE.match(line):
+            block = fence[1] if block is None else None
+        if len(line) <= COLUMNS or (block is not None and block not in CODE):
+            continue
+        if not UNBREAKABLE.match(line) and not REFERENCE.match(line):
+            yield number
+
+
+def pages() -> list[Path]:
+    return [path for path in files() if path.suffix == ".md"]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only in a clone: git lists the pages")
+def test_pages_are_wrapped() -> None:
+    assert len(pages()) > 30
+    found = [
+        f"{name}:{number}"
+        for path in pages()
+        if (name := path.relative_to(ROOT).as_posix()) not in NOT_YET
+        for number in long_lines(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, f"wrap these lines at {COLUMNS} columns; turn wide tables into lists"
+
+
+LONG = "word " * 21
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (LONG, [1]),
+        (f"fine\n\n- {LONG}\n", [3]),
+        (f"| a | {LONG} |\n", [1]),
+        (f"```text\n{LONG}\n```\n{LONG}\n", [4]),
+        (f"```python\nfirst = '{LONG}'\n```\n", [2]),
+        (f"  ```\n  {LONG}\n  ```\n", []),
+        (f"- https://example.org/{'x' * 100}\n", []),
+        (f"[page]: https://example.org/{'x' * 100}\n", []),
+        ("é" * 50 + " " + "é" * 49, []),
+    ],
+)
+def test_long_lines_are_found(text: str, found: list[int]) -> None:
+    assert list(long_lines(text)) == found
