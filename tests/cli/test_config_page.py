@@ -1,4 +1,4 @@
-"""The reference page is made from the table, and says what is true."""
+"""The reference page is generated from the settings tables."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ def test_the_page_is_up_to_date() -> None:
     )
 
 
-def test_the_page_has_a_line_for_every_setting() -> None:
-    names = re.findall(r"^\| `(\w+)` \|", page(), re.MULTILINE)
+def test_the_page_has_an_entry_for_every_setting() -> None:
+    names = re.findall(r"^- \*\*`(\w+)`\*\* \(", page(), re.MULTILINE)
     of_name_server = [field.name for field in fields(NameServerConfig)]
     assert names == [*store_config.SETTINGS, *broker_config.SETTINGS, *of_name_server]
+
+
+def test_the_page_fits_into_100_columns() -> None:
+    assert not [line for line in page().splitlines() if len(line) > 100]
 
 
 def test_the_example_runs() -> None:

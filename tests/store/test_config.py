@@ -348,5 +348,5 @@ def test_a_table_with_a_wrong_line_is_refused() -> None:
 
     with pytest.raises(ValueError, match="default of size is not in its normal form"):
         table(Unround)
-    with pytest.raises(ValueError, match="two settings answer to key"):
+    with pytest.raises(ValueError, match="two settings have the name key"):
         table(Twice)

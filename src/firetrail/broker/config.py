@@ -30,10 +30,20 @@ NAME = Text(TOPIC_PATTERN, "letters, digits and % | _ -")
 ADDRESSES = Text(r"[^\s]*", "host:port, several separated by ';', or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
 
-IDENTITY = Group("Broker: identity", "How clients and name servers identify the broker.")
-TOPICS = Group("Broker: topics and groups", "What is created when a client first uses it.")
-CONSUMING = Group("Broker: consuming", "How long pulls wait, and how often offsets are saved.")
-TRANSACTIONS = Group("Broker: transactions", "When producers are asked about half messages.")
+IDENTITY = Group(
+    "Broker: identity", "Clients and name servers identify the broker by these settings."
+)
+TOPICS = Group(
+    "Broker: topics and groups",
+    "These settings control what is created when a client first uses it.",
+)
+CONSUMING = Group(
+    "Broker: consuming",
+    "These settings control how long pulls wait and how often offsets are saved.",
+)
+TRANSACTIONS = Group(
+    "Broker: transactions", "These settings control when producers are asked about half messages."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,9 @@ class BrokerConfig:
     """
 
     cluster: str = IDENTITY("DefaultCluster", "brokerClusterName", NAME, "Name of the cluster.")
-    name: str = IDENTITY("broker-a", "brokerName", NAME, "Name; RocketMQ's default is the host's.")
+    name: str = IDENTITY(
+        "broker-a", "brokerName", NAME, "Name of the broker. RocketMQ's default is the host name."
+    )
     broker_id: int = IDENTITY(
         0, "brokerId", Whole(0), "The id of a master is 0; a master with another id is refused."
     )
@@ -66,19 +78,20 @@ class BrokerConfig:
         30_000, "registerNameServerPeriod", MS, "Pause between registrations."
     )
     permission: int = IDENTITY.live(
-        6, "brokerPermission", Whole(0, 7), "4 to let clients read, 2 to let them write."
+        6, "brokerPermission", Whole(0, 7), "Sum of 4 (clients may read) and 2 (they may write)."
     )
     region: str = IDENTITY(
         "DefaultRegion",
         "regionId",
         NAME,
-        "Stored with every message as MSG_REGION.",
+        "Value of the property MSG_REGION, which is stored with every message.",
     )
     trace_on: bool = IDENTITY(
         True,
         "traceOn",
         FLAG,
-        "Stored with every message as TRACE_ON: whether clients trace the message.",
+        "Value of the property TRACE_ON, which is stored with every message and tells clients"
+        " whether to trace it.",
     )
 
     auto_create_topics: bool = TOPICS.live(

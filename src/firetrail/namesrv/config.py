@@ -30,7 +30,10 @@ UNUSED: Mapping[str, str] = {
 
 NO_KEY = "is not a key of RocketMQ's name server"
 
-NAME_SERVER = Group("Name server", "Read from `namesrv.conf`; from Python, `NameServerConfig`.")
+NAME_SERVER = Group(
+    "Name server",
+    "A name server reads these settings from `namesrv.conf`. In Python, use `NameServerConfig`.",
+)
 FLAG = Flag()
 
 
@@ -59,13 +62,13 @@ class NameServerConfig:
         "Address to listen on. RocketMQ listens on all addresses.",
     )
     listen_port: int = NAME_SERVER(
-        9876, "listenPort", Port(), "Port to listen on, 0 for a free one."
+        9876, "listenPort", Port(), "Port to listen on; 0 picks a free one."
     )
     kv_config_path: str = NAME_SERVER(
         "",
         "kvConfigPath",
         Text(".*", "a path, or nothing"),
-        "File of the key-value store. Without one the values are lost at the stop.",
+        "File of the key-value store. Without one, the values are lost when the name server stops.",
     )
     scan_interval_ms: int = NAME_SERVER(
         5000,

@@ -1,6 +1,6 @@
-"""What a settings table is made of: kinds of value, groups, and a line for each setting.
+"""The building blocks of a settings table: kinds of value, groups, and the settings themselves.
 
-A dataclass becomes a table by giving each field a default made by a :class:`Group`::
+A dataclass becomes a table if each field has a default that a :class:`Group` creates::
 
     FLUSH = Group("Flush", "When the log reaches the disk.")
 
@@ -8,7 +8,7 @@ A dataclass becomes a table by giving each field a default made by a :class:`Gro
     class Config:
         interval_ms: int = FLUSH(500, "flushInterval", Whole(1, unit="ms"), "Pause between …")
 
-The kind parses text, checks a value given from Python, and says in words what is allowed.
+The kind parses text, checks a value given from Python, and describes what is allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
     "ms": ((3_600_000, "h"), (60_000, "min"), (1_000, "s")),
 }
-"""Larger units that a value is shown in when it is a whole number of them."""
+"""Larger units, used to show a value that is a whole number of them."""
 
 
 class Kind(Generic[T]):
@@ -42,32 +42,35 @@ class Kind(Generic[T]):
 
     @property
     def allowed(self) -> str:
-        """What a value must be, in words that can follow "must be"."""
+        """A description of valid values, to follow "must be"."""
         raise NotImplementedError
 
     @property
     def restricted(self) -> bool:
-        """Whether ``allowed`` tells the reader of the reference page more than the default."""
+        """Whether the reference page should show ``allowed`` besides the default."""
         return True
 
     def parse(self, text: str) -> T:
-        """The value that ``text`` stands for, not yet checked."""
+        """Return the value that ``text`` denotes, not checked yet."""
         raise NotImplementedError
 
     def parse_key(self, key: str, text: str, current: T) -> T:
-        """The value after ``key`` is set to ``text``; a kind with several keys keeps the rest."""
+        """Return the value after ``key`` is set to ``text``.
+
+        A kind with several keys keeps the parts that belong to its other keys.
+        """
         return self.parse(text)
 
     def tolerate(self, value: T) -> T:
-        """What RocketMQ makes of a value in a file, where it corrects instead of refusing."""
+        """Return the value as RocketMQ corrects it when it reads a file."""
         return value
 
     def check(self, value: T) -> T:
-        """The value as it is kept, in its normal form."""
+        """Return the value in its normal form."""
         raise NotImplementedError
 
     def show(self, value: T) -> str:
-        """The value for a reader."""
+        """Return the value as text for people."""
         return str(value)
 
     def refusal(self) -> ValueError:
@@ -76,7 +79,7 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Kind[int]):
-    """A whole number that a Java ``int`` holds, rounded up to a multiple of ``step``."""
+    """A whole number in the range of a Java ``int``, rounded up to a multiple of ``step``."""
 
     least: int
     most: int = INT32_MAX
@@ -115,7 +118,7 @@ class Whole(Kind[int]):
 
 @dataclass(frozen=True, slots=True)
 class Port(Whole):
-    """A port; 0 stands for a free one."""
+    """A port; 0 picks a free one."""
 
     least: int = 0
     most: int = 65535
@@ -126,7 +129,7 @@ class Port(Whole):
 
 @dataclass(frozen=True, slots=True)
 class Flag(Kind[bool]):
-    """``true`` or ``false``. Java takes every other text for false; here it is an error."""
+    """``true`` or ``false``. Java treats any other text as false; here it is an error."""
 
     @property
     def allowed(self) -> str:
@@ -152,7 +155,7 @@ class Flag(Kind[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind[str]):
-    """A line of text that ``pattern`` matches as a whole; ``form`` says so in words."""
+    """A line of text that fully matches ``pattern``, which ``form`` describes."""
 
     pattern: str
     form: str
@@ -209,7 +212,7 @@ class Ratio(Kind[float]):
 
     @property
     def allowed(self) -> str:
-        return f"a fraction from {self.least:.2f} to {self.most:.2f}, or in a file whole percents"
+        return f"a fraction from {self.least:.2f} to {self.most:.2f}, or whole percents in a file"
 
     def parse(self, text: str) -> float:
         if _WHOLE.fullmatch(text):
@@ -232,11 +235,11 @@ class Ratio(Kind[float]):
 
 @dataclass(frozen=True, slots=True)
 class Hours(Kind[tuple[int, ...]]):
-    """Hours of the local day, in a file separated by ``;``."""
+    """Hours of the local day, separated by ``;`` in a file."""
 
     @property
     def allowed(self) -> str:
-        return "hours from 0 to 23, in a file separated by ';'"
+        return "hours from 0 to 23, separated by ';' in a file"
 
     def parse(self, text: str) -> tuple[int, ...]:
         words = [word.strip() for word in text.split(";") if word.strip()]
@@ -257,11 +260,11 @@ class Hours(Kind[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Delays(Kind[DelayLevels]):
-    """Waits of the delay levels, level 1 first."""
+    """The delays of the delay levels, level 1 first."""
 
     @property
     def allowed(self) -> str:
-        return "waits with a unit s, m, h or d, separated by spaces"
+        return "delays with a unit s, m, h or d, separated by spaces"
 
     def parse(self, text: str) -> DelayLevels:
         try:
@@ -284,7 +287,7 @@ class Delays(Kind[DelayLevels]):
 
 @dataclass(frozen=True, slots=True)
 class Address(Kind[Host]):
-    """An IP address and a port, which a file gives under two keys."""
+    """An IP address and a port, which have separate keys in a file."""
 
     port_key: str
 
@@ -318,16 +321,16 @@ class Group:
     intro: str
 
     def __call__(self, default: T, keys: str, kind: Kind[T], doc: str) -> T:
-        """A dataclass field, typed as its value.
+        """Return a dataclass field, typed as its value.
 
-        ``keys`` are the names in ``broker.conf``, separated by spaces and empty for a setting
-        that RocketMQ does not have. Where several of them are given in one file, the one that
-        stands first here wins, so older spellings come last.
+        ``keys`` are the names in ``broker.conf``, separated by spaces; empty for a setting that
+        RocketMQ does not have. If a file has several of them, the first one here takes precedence,
+        so older spellings come last.
         """
         return self._field(default, keys, kind, doc, live=False)
 
     def live(self, default: T, keys: str, kind: Kind[T], doc: str) -> T:
-        """The same for a setting that can be changed while its owner runs."""
+        """Return the same for a setting that can be changed while its owner runs."""
         return self._field(default, keys, kind, doc, live=True)
 
     def _field(self, default: T, keys: str, kind: Kind[T], doc: str, *, live: bool) -> T:
@@ -338,7 +341,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One line of the table."""
+    """A setting: one line of the table."""
 
     name: str
     default: Any
@@ -349,7 +352,7 @@ class Setting:
     live: bool = False
 
     def checked(self, value: Any) -> Any:
-        """``value`` in its normal form, or a ConfigError."""
+        """Return ``value`` in its normal form, or raise ConfigError."""
         try:
             return self.kind.check(value)
         except ValueError as error:
@@ -357,27 +360,27 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The name that is written to a file: RocketMQ's, if it has this setting."""
+        """The key to write to a file: RocketMQ's, if it has this setting."""
         return self.keys[0] if self.keys else self.name
 
     def written(self, value: Any) -> str:
-        """The value as a file has it: numbers without units."""
+        """Return the value as it is written to a file: numbers have no units."""
         return str(value) if type(value) in (int, float, str) else self.kind.show(value)
 
     @property
     def names_in_file(self) -> tuple[str, ...]:
-        """What it is called in a file, in the order in which one overrides the other."""
+        """Its names in a file; a later one overrides an earlier one."""
         return (*reversed(self.keys), self.name)
 
     def parse(self, name: str, text: str, current: Any) -> Any:
-        """The value after ``name`` (one of ``names_in_file``) is set to ``text``, unchecked."""
+        """Return the value after ``name`` (in ``names_in_file``) is set to ``text``, unchecked."""
         if name == self.name:
             return self.kind.parse(text)
         return self.kind.parse_key(name, text, current)
 
 
 def table(config: type[Any]) -> Mapping[str, Setting]:
-    """The settings of a dataclass by name, in order; every default is checked on the way."""
+    """Return the settings of a dataclass by name, in order, and check every default."""
     settings = {}
     for field in dataclasses.fields(config):
         settings[field.name] = setting = Setting(field.name, field.default, **field.metadata)
@@ -388,10 +391,10 @@ def table(config: type[Any]) -> Mapping[str, Setting]:
 
 
 class Live(Generic[T]):
-    """The settings in force, for the parts of something that runs.
+    """The settings currently in effect, shared by the parts of a running store or broker.
 
-    A configuration never changes. Its owner replaces :attr:`current` by another one, and parts look
-    there each time.
+    A configuration object never changes. Its owner replaces :attr:`current`, and the parts read it
+    each time.
     """
 
     __slots__ = ("current",)
@@ -404,5 +407,5 @@ def _check_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ValueError(f"two settings answer to {name}")
+            raise ValueError(f"two settings have the name {name}")
         seen.add(name)

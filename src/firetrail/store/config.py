@@ -62,12 +62,12 @@ PAGES = Whole(0, unit="pages")
 FILES = Group(
     "Files",
     "Sizes apply to new files. A store keeps the sizes that it was created with: Firetrail derives"
-    " them from the files; the Java store refuses to start if its settings differ.",
+    " them from the files, and the Java store refuses to start if its settings differ.",
 )
-PUT = Group("Put", "Which messages the store accepts, and how it stores them.")
+PUT = Group("Put", "These settings control which messages are accepted, and how they are stored.")
 FLUSH = Group(
     "Flush",
-    "With `SYNC_FLUSH` a put waits for the disk, and the intervals for the log do not apply.",
+    "With `SYNC_FLUSH`, a put waits for the disk, and the intervals for the log do not apply.",
 )
 POOL = Group(
     "Write-buffer pool",
@@ -75,13 +75,13 @@ POOL = Group(
     " before the commit, and a killed process loses uncommitted messages. The pool requires"
     " `ASYNC_FLUSH` and a master.",
 )
-RECOVERY = Group("Recovery", "What is checked when a store is opened after an unclean stop.")
+RECOVERY = Group("Recovery", "This setting controls the start after an unclean stop.")
 RETENTION = Group(
     "Retention",
-    "Commit-log files are deleted oldest first, never the active one; consume queues and index"
+    "Commit-log files are deleted oldest first, but never the active one. Consume queues and index"
     " files follow. The ratios refer to the used space of the file system.",
 )
-READ = Group("Read", "How much one call returns; the first message is returned whatever its size.")
+READ = Group("Read", "These limits apply to one call, but the first message is always returned.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class StoreConfig:
     )
 
     flush: FlushMode = FLUSH(
-        FlushMode.ASYNC, "flushDiskType", OneOf(FlushMode), "What a put waits for."
+        FlushMode.ASYNC, "flushDiskType", OneOf(FlushMode), "Whether a put waits for the disk."
     )
     sync_flush_timeout_ms: int = FLUSH.live(
         5_000,
@@ -192,7 +192,7 @@ class StoreConfig:
         10_000,
         "flushCommitLogThoroughInterval",
         MS_OR_0,
-        "After this time the log is synced, however little is new.",
+        "The log is synced after this time, however little is new.",
     )
     consume_queue_flush_interval_ms: int = FLUSH(
         1_000, "flushIntervalConsumeQueue", MS, "Pause between syncs of the consume queues."
@@ -207,7 +207,7 @@ class StoreConfig:
         60_000,
         "flushConsumeQueueThoroughInterval",
         MS_OR_0,
-        "After this time every consume queue is synced, and the checkpoint is written.",
+        "Every consume queue is synced after this time, and the checkpoint is written.",
     )
 
     write_buffer_pool: bool = POOL(
@@ -235,7 +235,7 @@ class StoreConfig:
         200,
         "commitCommitLogThoroughInterval",
         MS_OR_0,
-        "After this time everything is committed, however little is new.",
+        "Everything is committed after this time, however little is new.",
     )
 
     check_crc_on_recover: bool = RECOVERY(
@@ -279,7 +279,7 @@ class StoreConfig:
         10_000, "cleanResourceInterval", MS, "Pause between cleanup rounds."
     )
     delete_batch_max: int = RETENTION.live(
-        10, "deleteFileBatchMax", Whole(1, unit="files"), "Commit-log files per round, at most."
+        10, "deleteFileBatchMax", Whole(1, unit="files"), "Most files deleted per round."
     )
     delete_interval_ms: int = RETENTION.live(
         100,
@@ -305,19 +305,19 @@ class StoreConfig:
         256 * KIB,
         "maxTransferBytesOnMessageInMemory",
         BYTES,
-        "Bytes per get at most, for messages that are likely in memory.",
+        "Most bytes that a get returns of messages that are likely in memory.",
     )
     max_transfer_count_in_memory: int = READ.live(
         32,
         "maxTransferCountOnMessageInMemory",
         MESSAGES,
-        "Messages per get at most, if they are likely in memory.",
+        "Most messages that a get returns if they are likely in memory.",
     )
     max_transfer_bytes_on_disk: int = READ.live(
-        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Limit of bytes for older messages."
+        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Most bytes of older messages."
     )
     max_transfer_count_on_disk: int = READ.live(
-        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Limit of messages for older ones."
+        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Most messages, if they are older."
     )
     in_memory_ratio: float = READ(
         0.40,
@@ -329,7 +329,7 @@ class StoreConfig:
         16_000,
         "maxFilterMessageSize",
         Whole(layout.UNIT.size, unit="bytes"),
-        "Consume-queue bytes that one get examines at most, 20 per message, unless it asks for more"
+        "Most consume-queue bytes that one get examines, 20 per message, unless it asks for more"
         " messages than that.",
     )
     offset_check_in_slave: bool = READ.live(
@@ -339,10 +339,10 @@ class StoreConfig:
         "On a slave, too, a get outside the queue returns the offset to continue from.",
     )
     max_query_count: int = READ.live(
-        64, "maxMsgsNumBatch", MESSAGES, "Messages per query by key, at most."
+        64, "maxMsgsNumBatch", MESSAGES, "Most messages per query by key."
     )
     default_query_count: int = READ.live(
-        32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key that names no maximum."
+        32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key without a maximum."
     )
 
     def __post_init__(self) -> None:
