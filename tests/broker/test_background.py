@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -20,26 +19,23 @@ __all__ = ["rocketmq"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 
 
-def send(address: str) -> int:
-    async def run() -> int:
-        client = RemotingClient()
-        try:
-            command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
-            return (await client.ask(address, command, 10)).code
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
+async def send(address: str) -> int:
+    client = RemotingClient()
+    try:
+        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
+        return (await client.ask(address, command, 10)).code
+    finally:
+        await client.close()
 
 
-def test_the_fixture_runs_a_broker(rocketmq: BackgroundBroker) -> None:
-    assert send(rocketmq.address) == 0
+async def test_the_fixture_runs_a_broker(rocketmq: BackgroundBroker) -> None:
+    assert await send(rocketmq.address) == 0
     assert rocketmq.namesrv != rocketmq.address
 
 
-def test_messages_stay_in_the_given_folder(tmp_path: Path) -> None:
+async def test_messages_stay_in_the_given_folder(tmp_path: Path) -> None:
     with BackgroundBroker(tmp_path, store=SMALL) as broker:
-        assert send(broker.address) == 0
+        assert await send(broker.address) == 0
     with Store.open(tmp_path, SMALL) as store:
         assert store.recovery.clean
         assert [record.body for record in store.read("T1")] == [b"hello"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.test_every_request import is_alive, nothing_unforeseen
 
 from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
@@ -55,56 +55,45 @@ class TestFrames:
         ],
         ids=["http", "tls", "long", "negative", "empty", "header", "kind", "json", "deep"],
     )
-    def test_invalid_frames_close_only_their_connection(self, frame: bytes) -> None:
-        async def test(talk: Talk) -> None:
-            async with connected(talk) as (reader, writer):
-                writer.write(frame)
-                with suppress(ConnectionResetError):  # this is a close as well
-                    assert await reader.read() == b""
-            await is_alive(talk)
-
+    async def test_invalid_frames_close_only_their_connection(self, frame: bytes) -> None:
         with nothing_unforeseen():
-            running(test)
+            async with talking() as talk:
+                async with connected(talk) as (reader, writer):
+                    writer.write(frame)
+                    with suppress(ConnectionResetError):  # this is a close as well
+                        assert await reader.read() == b""
+                await is_alive(talk)
 
-    def test_frames_may_arrive_byte_by_byte(self) -> None:
-        async def test(talk: Talk) -> None:
-            asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
-            async with connected(talk) as (reader, writer):
-                for byte in b"".join(map(bytes, encode_frame(asked))):
-                    writer.write(bytes([byte]))
-                    await writer.drain()
-                    await asyncio.sleep(0)
-                assert b'"opaque":7' in await frame_from(reader)
-
-        running(test)
+    async def test_frames_may_arrive_byte_by_byte(self, talk: Talk) -> None:
+        asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
+        async with connected(talk) as (reader, writer):
+            for byte in b"".join(map(bytes, encode_frame(asked))):
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert b'"opaque":7' in await frame_from(reader)
 
 
 class TestCodes:
     @pytest.mark.parametrize("code", [-1, 0, 1, 9, 99, 999, 2**31 - 1, -(2**31)])
-    def test_unknown_codes_are_refused(self, code: int) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.ask(code)
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            assert answer.remark == f" request type {code} not supported"
-
-        running(test)
+    async def test_unknown_codes_are_refused(self, talk: Talk, code: int) -> None:
+        answer = await talk.ask(code)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark == f" request type {code} not supported"
 
     @pytest.mark.parametrize("language", ["RUST", "COBOL", 250, -1, None, [], 1.5])
-    def test_unknown_languages_are_accepted(self, language: Any) -> None:
-        async def test(talk: Talk) -> None:
-            body = HeartbeatData("odd", [], [ConsumerData("CG")]).encode(standard=True)
-            header = json.dumps({"code": 34, "language": language, "opaque": 1}).encode()
-            sizes = struct.pack(">ii", 4 + len(header) + len(body), len(header))
-            async with connected(talk) as (reader, writer):
-                writer.write(sizes + header + body)
-                assert b'"code":40' in await frame_from(reader)  # it has joined a group
-                assert b'"code":0' in await frame_from(reader)
-                asked = RequestCode.GET_CONSUMER_CONNECTION_LIST
-                answer = await talk.ask(asked, consumerGroup="CG")
-            shown = "RUST" if language == "RUST" else "OTHER"
-            assert f'"language":"{shown}"'.encode() in answer.content
-
-        running(test)
+    async def test_unknown_languages_are_accepted(self, talk: Talk, language: Any) -> None:
+        body = HeartbeatData("odd", [], [ConsumerData("CG")]).encode(standard=True)
+        header = json.dumps({"code": 34, "language": language, "opaque": 1}).encode()
+        sizes = struct.pack(">ii", 4 + len(header) + len(body), len(header))
+        async with connected(talk) as (reader, writer):
+            writer.write(sizes + header + body)
+            assert b'"code":40' in await frame_from(reader)  # it has joined a group
+            assert b'"code":0' in await frame_from(reader)
+            asked = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            answer = await talk.ask(asked, consumerGroup="CG")
+        shown = "RUST" if language == "RUST" else "OTHER"
+        assert f'"language":"{shown}"'.encode() in answer.content
 
 
 class TestSending:
@@ -122,91 +111,72 @@ class TestSending:
             ({"f": 2**31 - 1}, 0),
         ],
     )
-    def test_odd_messages_are_answered(
+    async def test_odd_messages_are_answered(
         self, changes: dict[str, Any], code: int, tmp_path: Path
     ) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.send(**({"topic": "T1"} | changes))
-            assert (answer.code, bool(answer.remark)) == (code, code != 0)
-            await is_alive(talk)
-
         with nothing_unforeseen():
-            running(test, tmp_path / "store")
+            async with talking(tmp_path / "store") as talk:
+                answer = await talk.send(**({"topic": "T1"} | changes))
+                assert (answer.code, bool(answer.remark)) == (code, code != 0)
+                await is_alive(talk)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
     @pytest.mark.parametrize("size", [SMALL.max_message_size + 1, 15 << 20])
-    def test_bodies_over_the_limit_are_refused(self, size: int) -> None:
-        async def test(talk: Talk) -> None:
-            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-                answer = await talk.send("T1", bytes(size), code=code, m=code == 320)
-                assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-            await is_alive(talk)
-
-        running(test)
+    async def test_bodies_over_the_limit_are_refused(self, talk: Talk, size: int) -> None:
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            answer = await talk.send("T1", bytes(size), code=code, m=code == 320)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        await is_alive(talk)
 
     @pytest.mark.parametrize(
         "batch",
         [b"", b"\0" * 3, b"\0\0\0\x7f" + bytes(40), b"\xff" * 64, b"\0\0\0\x10" + bytes(12)],
     )
-    def test_invalid_batches_are_refused(self, batch: bytes) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.send("T1", batch, code=RequestCode.SEND_BATCH_MESSAGE, m=True)
-            assert answer.code == ResponseCode.MESSAGE_ILLEGAL and answer.remark
-            await is_alive(talk)
-
+    async def test_invalid_batches_are_refused(self, batch: bytes) -> None:
         with nothing_unforeseen():
-            running(test)
+            async with talking() as talk:
+                answer = await talk.send("T1", batch, code=RequestCode.SEND_BATCH_MESSAGE, m=True)
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL and answer.remark
+                await is_alive(talk)
 
 
 class TestConsuming:
     @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1, 10**12])
-    def test_pulls_outside_the_queue_are_answered(self, offset: int) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            answer = await talk.pull("T1", offset, sysFlag=6)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert 0 <= int(answer.fields["nextBeginOffset"]) <= 1
-
-        running(test)
+    async def test_pulls_outside_the_queue_are_answered(self, talk: Talk, offset: int) -> None:
+        await talk.send("T1")
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
+        answer = await talk.pull("T1", offset, sysFlag=6)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert 0 <= int(answer.fields["nextBeginOffset"]) <= 1
 
     @pytest.mark.parametrize("queue_id", [-1, 10_000, 2**31 - 1])
-    def test_offsets_of_impossible_queues_are_refused(self, queue_id: int) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            fields = {"consumerGroup": "CG", "topic": "T1", "queueId": queue_id, "commitOffset": 5}
-            answer = await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-            assert answer.code == ResponseCode.SYSTEM_ERROR and str(queue_id) in (
-                answer.remark or ""
+    async def test_offsets_of_impossible_queues_are_refused(
+        self, talk: Talk, queue_id: int
+    ) -> None:
+        await talk.send("T1")
+        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": queue_id, "commitOffset": 5}
+        answer = await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR and str(queue_id) in (answer.remark or "")
+        assert talk.broker.offsets.of_group("CG") == {}
+
+    async def test_groups_with_too_many_queues_are_refused(self, talk: Talk) -> None:
+        for wrong in ({"retryQueueNums": 10**9}, {"retryQueueNums": -1}):
+            body = SubscriptionGroupConfig("CG").to_json() | wrong
+            answer = await talk.ask(
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(body).encode()
             )
-            assert talk.broker.offsets.of_group("CG") == {}
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert "retryQueueNums" in (answer.remark or "")
+        assert talk.broker.groups.get("CG") is None
 
-        running(test)
-
-    def test_groups_with_too_many_queues_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            for wrong in ({"retryQueueNums": 10**9}, {"retryQueueNums": -1}):
-                body = SubscriptionGroupConfig("CG").to_json() | wrong
-                answer = await talk.ask(
-                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(body).encode()
-                )
-                assert answer.code == ResponseCode.INVALID_PARAMETER
-                assert "retryQueueNums" in (answer.remark or "")
-            assert talk.broker.groups.get("CG") is None
-
-        running(test)
-
-    def test_one_client_id_on_many_connections_is_accepted(self) -> None:
-        async def test(talk: Talk) -> None:
-            others = [RemotingClient() for _ in range(5)]
-            for other in others:
-                await talk.beat("CG", "same", client=other)
-            answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
-            assert answer.content == b'{"consumerIdList":["same"]}'
-            for other in others[1:]:
-                await other.close()
-            answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
-            assert answer.content == b'{"consumerIdList":["same"]}'
-            await others[0].close()
-
-        running(test)
+    async def test_one_client_id_on_many_connections_is_accepted(self, talk: Talk) -> None:
+        others = [RemotingClient() for _ in range(5)]
+        for other in others:
+            await talk.beat("CG", "same", client=other)
+        answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+        assert answer.content == b'{"consumerIdList":["same"]}'
+        for other in others[1:]:
+            await other.close()
+        answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+        assert answer.content == b'{"consumerIdList":["same"]}'
+        await others[0].close()

@@ -5,7 +5,6 @@ A message whose unit in the queue is damaged is there: the log has it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,7 +85,7 @@ async def damaged(root: Path, damage: Callable[[Path, Raw], None]) -> AsyncItera
     """Run a broker whose third message is damaged; yield the address of its name server."""
     await made(root)
     damage(root, readable(root / "commitlog")[VICTIM])
-    async with asyncio.timeout(20), Broker.running(root, store=SMALL) as broker:
+    async with Broker.running(root, store=SMALL) as broker:
         yield broker.namesrv
 
 
@@ -108,69 +107,59 @@ def both(root: Path, record: Raw) -> None:
 
 @pytest.mark.parametrize("damage", [body, size, size_of_three, both])
 @pytest.mark.parametrize("wanted", ["*", with_property], ids=["all", "sql"])
-def test_a_push_consumer_skips_damaged_messages(
+async def test_a_push_consumer_skips_damaged_messages(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[Path, Raw], None],
     wanted: object,
 ) -> None:
-    async def test() -> None:
-        heard: list[bytes] = []
+    heard: list[bytes] = []
 
-        def listener(message: Received) -> None:
-            heard.append(message.body)
+    def listener(message: Received) -> None:
+        heard.append(message.body)
 
-        chosen = wanted("T") if callable(wanted) else wanted
-        async with (
-            damaged(tmp_path, damage) as namesrv,
-            PushConsumer(namesrv, "G", listener, {"T": chosen}, start=FIRST),  # type: ignore[dict-item]
-        ):
-            await until(lambda: len(heard) >= COUNT - 1)
-        assert sorted(heard) == GOOD
-
-    asyncio.run(test())
+    chosen = wanted("T") if callable(wanted) else wanted
+    async with (
+        damaged(tmp_path, damage) as namesrv,
+        PushConsumer(namesrv, "G", listener, {"T": chosen}, start=FIRST),  # type: ignore[dict-item]
+    ):
+        await until(lambda: len(heard) >= COUNT - 1)
+    assert sorted(heard) == GOOD
     assert "left out" in caplog.text
 
 
 @pytest.mark.parametrize("damage", [body, size, size_of_three, both])
-def test_a_reader_skips_damaged_messages(
+async def test_a_reader_skips_damaged_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Raw], None]
 ) -> None:
-    async def test() -> None:
-        async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
-            queues = await consumer.queues("T")
-            found = [m.body for queue in queues async for m in consumer.read(queue)]
-        assert found == GOOD
-
-    asyncio.run(test())
+    async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
+        queues = await consumer.queues("T")
+        found = [m.body for queue in queues async for m in consumer.read(queue)]
+    assert found == GOOD
     assert "left out" in caplog.text
 
 
-def test_each_range_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_range_is_logged_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The broker logs it if no record begins there, the consumer if the body is damaged."""
-
-    async def test() -> None:
-        await made(tmp_path)
-        stored = readable(tmp_path / "commitlog")
-        size(tmp_path, stored[1])
-        for number in (2, 3):
-            body(tmp_path, stored[number])
-        queue = stored[1].queue_id
-        async with asyncio.timeout(20), Broker.running(tmp_path, store=SMALL) as broker:
-            for _ in range(2):
-                async with PullConsumer(broker.namesrv) as consumer:
-                    queues = await consumer.queues("T")
-                    found = [m.body for each in queues async for m in consumer.read(each)]
-                    assert found == [ALL[0], ALL[4]]
-        lines = [r.getMessage() for r in caplog.records if "damaged and left out" in r.getMessage()]
-        by_broker = [line for line in lines if line.startswith(f"T queue {queue}: message 1 is ")]
-        by_consumer = f"T queue {queue} on broker-a: 2 messages from 2 on are damaged and left out"
-        assert len(by_broker) == 1  # not once per consumer
-        assert [line.startswith(by_consumer) for line in lines if line not in by_broker] == [
-            True
-        ] * 2
-
-    asyncio.run(test())
+    await made(tmp_path)
+    stored = readable(tmp_path / "commitlog")
+    size(tmp_path, stored[1])
+    for number in (2, 3):
+        body(tmp_path, stored[number])
+    queue = stored[1].queue_id
+    async with Broker.running(tmp_path, store=SMALL) as broker:
+        for _ in range(2):
+            async with PullConsumer(broker.namesrv) as consumer:
+                queues = await consumer.queues("T")
+                found = [m.body for each in queues async for m in consumer.read(each)]
+                assert found == [ALL[0], ALL[4]]
+    lines = [r.getMessage() for r in caplog.records if "damaged and left out" in r.getMessage()]
+    by_broker = [line for line in lines if line.startswith(f"T queue {queue}: message 1 is ")]
+    by_consumer = f"T queue {queue} on broker-a: 2 messages from 2 on are damaged and left out"
+    assert len(by_broker) == 1  # not once per consumer
+    assert [line.startswith(by_consumer) for line in lines if line not in by_broker] == [True] * 2
 
 
 def test_one_read_skips_a_limited_number_of_damaged_units(
@@ -194,31 +183,25 @@ def test_one_read_skips_a_limited_number_of_damaged_units(
 
 @pytest.mark.parametrize("damage", [unit_offset, unit_size])
 @pytest.mark.parametrize("tags", ["*", "A"])
-def test_damaged_units_are_read_from_the_log(
+async def test_damaged_units_are_read_from_the_log(
     tmp_path: Path, damage: Callable[[Path, Raw], None], tags: str
 ) -> None:
-    async def test() -> None:
-        async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
-            queues = await consumer.queues("T")
-            wanted = by_tags("T", tags)
-            found = [
-                m.body for queue in queues async for m in consumer.read(queue, subscription=wanted)
-            ]
-        assert found == ALL
-
-    asyncio.run(test())
+    async with damaged(tmp_path, damage) as namesrv, PullConsumer(namesrv) as consumer:
+        queues = await consumer.queues("T")
+        wanted = by_tags("T", tags)
+        found = [
+            m.body for queue in queues async for m in consumer.read(queue, subscription=wanted)
+        ]
+    assert found == ALL
 
 
 @pytest.mark.parametrize("damage", [body, size, magic])
-def test_runtime_info_works_with_a_damaged_first_message(
+async def test_runtime_info_works_with_a_damaged_first_message(
     damage: Callable[[Path, Raw], None], tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        await made(tmp_path)
-        damage(tmp_path, readable(tmp_path / "commitlog")[0])
-        async with Broker.running(tmp_path, store=SMALL) as broker, Admin(broker.namesrv) as admin:
-            found = await admin.runtime_info(broker.address)
-            assert int(found["commitLogMaxOffset"]) > 0
-            assert (int(found["earliestMessageTimeStamp"]) == -1) is (damage is magic)
-
-    asyncio.run(test())
+    await made(tmp_path)
+    damage(tmp_path, readable(tmp_path / "commitlog")[0])
+    async with Broker.running(tmp_path, store=SMALL) as broker, Admin(broker.namesrv) as admin:
+        found = await admin.runtime_info(broker.address)
+        assert int(found["commitLogMaxOffset"]) > 0
+        assert (int(found["earliestMessageTimeStamp"]) == -1) is (damage is magic)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 import firetrail.remoting
 from firetrail.remoting.bodies import (
@@ -186,55 +186,49 @@ async def is_alive(talk: Talk) -> None:
 
 class TestEveryRequest:
     @pytest.mark.slow
-    def test_with_every_field_spoilt(self, tmp_path: Path) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            await talk.beat()
-            for code in sorted(talk.broker.answered_codes[0]):
-                for name in NAMES:
-                    await ask_all(talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD))
-            await is_alive(talk)
-
+    @pytest.mark.time_limit(300)
+    async def test_with_every_field_spoilt(self, tmp_path: Path) -> None:
         with nothing_unforeseen():
-            running(test, tmp_path / "store", within_s=120)
+            async with talking(tmp_path / "store") as talk:
+                await talk.send("T1")
+                await talk.beat()
+                for code in sorted(talk.broker.answered_codes[0]):
+                    for name in NAMES:
+                        await ask_all(talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD))
+                await is_alive(talk)
         Store.open(tmp_path / "store").close()  # and it can be opened again
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
-    def test_with_every_body_spoilt(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            for code in sorted(talk.broker.answered_codes[0]):
-                for fields in (ALL_GOOD, {}):
-                    await ask_all(talk, code, ((fields, body) for body in BODIES))
-            await is_alive(talk)
-
+    async def test_with_every_body_spoilt(self) -> None:
         with nothing_unforeseen():
-            running(test)
+            async with talking() as talk:
+                await talk.send("T1")
+                for code in sorted(talk.broker.answered_codes[0]):
+                    for fields in (ALL_GOOD, {}):
+                        await ask_all(talk, code, ((fields, body) for body in BODIES))
+                await is_alive(talk)
 
-    def test_with_every_member_of_a_body_spoilt(self) -> None:
-        async def test(talk: Talk) -> None:
-            for code, body in GOOD_BODIES.items():
-                bodies = [json.dumps(value).encode() for value in spoilt(body.to_json())]
-                await ask_all(talk, code, ((ALL_GOOD, body) for body in bodies))
-            await is_alive(talk)
-
+    async def test_with_every_member_of_a_body_spoilt(self) -> None:
         with nothing_unforeseen():
-            running(test)
+            async with talking() as talk:
+                for code, body in GOOD_BODIES.items():
+                    bodies = [json.dumps(value).encode() for value in spoilt(body.to_json())]
+                    await ask_all(talk, code, ((ALL_GOOD, body) for body in bodies))
+                await is_alive(talk)
 
-    def test_to_a_name_server(self) -> None:
-        async def test(talk: Talk) -> None:
-            address = talk.broker.namesrv
-            for code in sorted(talk.broker.answered_codes[1]):
-                for fields in (ALL_GOOD, {}):
-                    await ask_all(talk, code, ((fields, body) for body in BODIES), address)
-                for name in NAMES:
-                    await ask_all(
-                        talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD), address
-                    )
-            await is_alive(talk)
-
+    @pytest.mark.time_limit(120)
+    async def test_to_a_name_server(self) -> None:
         with nothing_unforeseen():
-            running(test, within_s=60)
+            async with talking() as talk:
+                address = talk.broker.namesrv
+                for code in sorted(talk.broker.answered_codes[1]):
+                    for fields in (ALL_GOOD, {}):
+                        await ask_all(talk, code, ((fields, body) for body in BODIES), address)
+                    for name in NAMES:
+                        await ask_all(
+                            talk, code, ((ALL_GOOD | {name: bad}, b"") for bad in BAD), address
+                        )
+                await is_alive(talk)
 
     def test_a_failure_would_be_noticed(self) -> None:
         def broken(connection: Any, request: RemotingCommand) -> RemotingCommand:

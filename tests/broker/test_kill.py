@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import talking
 
 from firetrail.client import Message, Popped, Producer, SimpleConsumer
 from firetrail.remoting.bodies import ConsumeFromWhere
@@ -66,12 +66,12 @@ def to_be_killed(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, str
             process.kill()
 
 
-def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     with to_be_killed(tmp_path) as (process, _, address):
-        known = asyncio.run(send_until_killed(address, process))
+        known = await send_until_killed(address, process)
     assert len(known) >= ENOUGH
 
-    async def consume(talk: Talk) -> None:
+    async with talking(tmp_path / "store") as talk:
         assert not talk.broker.store.recovery.clean
         assert talk.broker.topics.require("T1").read_queue_nums == 4
         found: set[bytes] = set()
@@ -81,13 +81,11 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
             found |= {record.body for record in got}
         assert found >= known
 
-    running(consume, tmp_path / "store")
 
-
-def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
+async def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
     offsets = tmp_path / "store" / "config" / "consumerOffset.json"
 
-    async def before(namesrv: str) -> None:
+    with to_be_killed(tmp_path) as (_, namesrv, _):
         async with AsyncExitStack() as resources:
             producer = await resources.enter_async_context(Producer(namesrv))
             for body in (b"open", b"done", b"more"):
@@ -108,8 +106,7 @@ def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
             await producer.send(Message("T1", b"later"))
             await pop(b"later")
             await consumer.ack(found[b"later"])
-
-    async def after(namesrv: str) -> None:
+    with to_be_killed(tmp_path) as (_, namesrv, _):
         async with SimpleConsumer(namesrv, "G", {"T1": "*"}, start=FIRST) as consumer:
             tries: dict[bytes, int] = {}
             while tries.get(b"open", 0) < 1:
@@ -118,8 +115,3 @@ def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
                     await consumer.ack(message)
             assert await consumer.receive(wait_s=0.5) == []
             assert tries.keys() == {b"open"}  # acknowledged messages are not redelivered
-
-    with to_be_killed(tmp_path) as (_, namesrv, _):
-        asyncio.run(asyncio.wait_for(before(namesrv), 30))
-    with to_be_killed(tmp_path) as (_, namesrv, _):
-        asyncio.run(asyncio.wait_for(after(namesrv), 30))

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 from tests.helpers import crash_image
 
 from firetrail.cli.main import main
@@ -33,36 +33,33 @@ async def committed(talk: Talk) -> int | None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+async def store(tmp_path: Path) -> Path:
     """A store that a broker has closed, with all of its files."""
     (tmp_path / "store/config").mkdir(parents=True)
     (tmp_path / "store/config/delayOffset.json").write_text('{"offsetTable":{}}')
-    running(consume, tmp_path / "store")
+    async with talking(tmp_path / "store") as talk:
+        await consume(talk)
     return tmp_path / "store"
 
 
 @pytest.mark.parametrize("loss", ["consumequeue", "consumequeue/T1", "consumequeue/T1/0"])
-def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
+async def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
     loss: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     live, killed = tmp_path / "live", tmp_path / "killed"
 
-    async def kill(talk: Talk) -> None:
+    async with talking(live) as talk:
         await consume(talk)
         await talk.broker.offsets.saved()
         talk.broker.store.settle()
         crash_image(live, killed)
-
-    running(kill, live)
     (killed / "firetrail.inventory").unlink()  # as if the store was never closed
     shutil.rmtree(killed / loss)
 
-    async def look(talk: Talk) -> None:
+    async with talking(killed) as talk:
         assert await committed(talk) == CONSUMED
         answer = await talk.send("T1", b"next")
         assert int(answer.fields["queueOffset"]) == COUNT
-
-    running(look, killed)
     saved = config_json.loads((killed / "config/consumerOffset.json").read_bytes())
     assert saved["offsetTable"]["T1@CG"] == {0: CONSUMED}
     assert "rebuilt from the log" in caplog.text and "set back" not in caplog.text
@@ -76,9 +73,16 @@ MEANINGS = {
 }
 
 
+async def nothing_else_is_lost(talk: Talk, name: str) -> None:
+    if name == "topics.json":
+        assert "T1" in talk.broker.topics.content().topic_config_table
+    if name == "consumerOffset.json":
+        assert await committed(talk) in (None, 0)
+
+
 @pytest.mark.parametrize("name", MEANINGS)
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_missing_file_is_logged_with_its_meaning(
+async def test_a_missing_file_is_logged_with_its_meaning(
     name: str,
     killed: bool,
     store: Path,
@@ -94,24 +98,20 @@ def test_a_missing_file_is_logged_with_its_meaning(
     assert main(["fsck", str(store)]) == 1
     assert f"config/{name}" in (text := capsys.readouterr().out) and MEANINGS[name] in text
 
-    async def look(talk: Talk) -> None:
-        if name == "topics.json":
-            assert "T1" in talk.broker.topics.content().topic_config_table
-        if name == "consumerOffset.json":
-            assert await committed(talk) in (None, 0)
-
-    running(look, store)
+    async with talking(store) as talk:
+        await nothing_else_is_lost(talk, name)
     warning = (
         f"{path} is missing, and there is no {name}.bak: {MEANINGS[name]}; "
         "to restore the previous state"
     )
     assert warning in caplog.text
     caplog.clear()
-    running(look, store)
+    async with talking(store) as talk:
+        await nothing_else_is_lost(talk, name)
     assert "is missing" not in caplog.text
 
 
-def test_the_backup_of_a_missing_file_is_used(
+async def test_the_backup_of_a_missing_file_is_used(
     store: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As RocketMQ does."""
@@ -120,10 +120,8 @@ def test_the_backup_of_a_missing_file_is_used(
     assert main(["fsck", str(store)]) == 1
     assert "a broker will use consumerOffset.json.bak" in capsys.readouterr().out
 
-    async def look(talk: Talk) -> None:
+    async with talking(store) as talk:
         assert await committed(talk) == CONSUMED
-
-    running(look, store)
     assert (
         f"{path}: is missing; consumerOffset.json.bak is used instead, which lacks the last change"
         in caplog.text
@@ -131,9 +129,10 @@ def test_the_backup_of_a_missing_file_is_used(
     assert "there is no" not in caplog.text
 
 
-def test_a_new_broker_logs_no_missing_files(
+async def test_a_new_broker_logs_no_missing_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        running(consume, tmp_path / "store")
+        async with talking(tmp_path / "store") as talk:
+            await consume(talk)
     assert "missing" not in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -41,27 +40,27 @@ async def answers(port: int) -> bool:
         await client.close()
 
 
-def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) -> list[bool]:
-    async def run() -> list[bool]:
-        store = SMALL.replace(store_host=SMALL.store_host._replace(port=ports[1]))
-        broker = Broker(folder, config, store)
-        await broker.start()
-        try:
-            return [await answers(port) for port in ports]
-        finally:
-            await broker.stop()
-
-    return asyncio.run(run())
+async def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) -> list[bool]:
+    """Run a broker on the second port; return which of the ports answer."""
+    store = SMALL.replace(store_host=SMALL.store_host._replace(port=ports[1]))
+    broker = Broker(folder, config, store)
+    await broker.start()
+    try:
+        return [await answers(port) for port in ports]
+    finally:
+        await broker.stop()
 
 
 @pytest.mark.parametrize("vip", [True, False])
-def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
-    assert listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+async def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
+    assert await listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
 
 
-def test_a_vip_port_in_use_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_vip_port_in_use_is_only_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     low, high = free_ports()
     with socket.socket() as taken:
         taken.bind((HOST, low))
-        assert listening(tmp_path, (low, high), BrokerConfig()) == [False, True]
+        assert await listening(tmp_path, (low, high), BrokerConfig()) == [False, True]
     assert "vip_channel=false" in caplog.text and str(low) in caplog.text

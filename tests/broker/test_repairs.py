@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.broker.brokers import Talk, running
+import pytest_asyncio
+from tests.broker.brokers import Talk, talking
 from tests.broker.brokers import records as decoded
 from tests.stores import field_position, flip, log_file, overwrite, records, truncate
 
@@ -54,11 +55,13 @@ async def fill(talk: Talk) -> None:
         await talk.send(topic, b"%04d" % number, e=queue_id, i=keys)
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     folder = tmp_path_factory.mktemp("repairs")
     for name, sealed in (("plain", False), ("sealed", True)):
-        running(fill, folder / name, store=CONFIG.replace(property_crc=sealed))
+        store = CONFIG.replace(property_crc=sealed)
+        async with talking(folder / name, store=store) as talk:
+            await fill(talk)
     return Stores(folder / "plain", folder / "sealed")
 
 
@@ -298,7 +301,7 @@ def follow(command: str, root: Path, damaged: Path, target: Path) -> Path:
 
 async def delivered(talk: Talk) -> dict[tuple[str, int], list[Record]]:
     """Return what consumers get from all queues, with a new message at the end of each."""
-    found = {}
+    found: dict[tuple[str, int], list[Record]] = {}
     for topic, queue_id in QUEUES:
         await talk.send(topic, b"new", e=queue_id)
         got: list[Record] = []
@@ -311,13 +314,9 @@ async def delivered(talk: Talk) -> dict[tuple[str, int], list[Record]]:
     return found
 
 
-def check_delivery(root: Path, name: str, command: str, hit: set[int]) -> None:
-    found: dict[tuple[str, int], list[Record]] = {}
-
-    async def consume(talk: Talk) -> None:
-        found.update(await delivered(talk))
-
-    running(consume, root, store=CONFIG)
+async def check_delivery(root: Path, name: str, command: str, hit: set[int]) -> None:
+    async with talking(root, store=CONFIG) as talk:
+        found = await delivered(talk)
     all_bodies = []
     for place, (key, got) in enumerate(found.items()):
         assert [record.queue_offset for record in got] == list(range(len(got)))
@@ -334,7 +333,7 @@ def check_delivery(root: Path, name: str, command: str, hit: set[int]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_advised_command_repairs_the_store(
+async def test_the_advised_command_repairs_the_store(
     name: str, stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, damage, _ = CASES[name]
@@ -365,4 +364,4 @@ def test_the_advised_command_repairs_the_store(
             root = follow(command, root, damaged, tmp_path / f"saved-{number}")
         capsys.readouterr()
         assert main(["fsck", str(root)]) == 0, capsys.readouterr().out
-        check_delivery(root, name, command, CASES[name].hits(good))
+        await check_delivery(root, name, command, CASES[name].hits(good))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -49,80 +48,68 @@ def check(root: Path, *topics: str, sealed: bool = True) -> None:
         assert check_store(view, SEALED.delay_levels).ok
 
 
-def test_checksums_of_delayed_retried_and_dead_messages(tmp_path: Path) -> None:
-    async def test() -> None:
-        tries: list[int] = []
+async def test_checksums_of_delayed_retried_and_dead_messages(tmp_path: Path) -> None:
+    tries: list[int] = []
 
-        def listener(message: Received) -> None:
-            tries.append(message.reconsume_times)
-            raise ValueError("never")
+    def listener(message: Received) -> None:
+        tries.append(message.reconsume_times)
+        raise ValueError("never")
 
-        async with asyncio.timeout(30), Broker.running(tmp_path, store=SEALED) as broker:
-            async with Producer(broker.namesrv) as producer:
-                await producer.send(Message("T", b"late", keys=("k",), delay_level=2))
-            wanted = {"T": "*"}
-            async with PushConsumer(
-                broker.namesrv, "G", listener, wanted, start=FIRST, max_retries=1
-            ):
-                await until(lambda: broker.store.max_offset("%DLQ%G", 0))
-        assert tries == [0, 1]
-
-    asyncio.run(test())
+    async with Broker.running(tmp_path, store=SEALED) as broker:
+        async with Producer(broker.namesrv) as producer:
+            await producer.send(Message("T", b"late", keys=("k",), delay_level=2))
+        wanted = {"T": "*"}
+        async with PushConsumer(broker.namesrv, "G", listener, wanted, start=FIRST, max_retries=1):
+            await until(lambda: broker.store.max_offset("%DLQ%G", 0))
+    assert tries == [0, 1]
     check(tmp_path, "SCHEDULE_TOPIC_XXXX", "T", "%RETRY%G", "%DLQ%G")
 
 
-def test_checksums_of_transactional_messages(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            asyncio.timeout(30),
-            Broker.running(tmp_path, store=SEALED) as broker,
-            Producer(broker.namesrv) as producer,
-        ):
-            await producer.send_in_transaction(Message("T", b"half"), lambda _: Outcome.COMMIT)
-            await until(lambda: any(broker.store.max_offset("T", n) for n in range(4)))
-
-    asyncio.run(test())
+async def test_checksums_of_transactional_messages(tmp_path: Path) -> None:
+    async with (
+        Broker.running(tmp_path, store=SEALED) as broker,
+        Producer(broker.namesrv) as producer,
+    ):
+        await producer.send_in_transaction(Message("T", b"half"), lambda _: Outcome.COMMIT)
+        await until(lambda: any(broker.store.max_offset("T", n) for n in range(4)))
     check(tmp_path, "RMQ_SYS_TRANS_HALF_TOPIC", "T")
 
 
-def test_checksums_of_redelivered_pops(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(tmp_path, store=SEALED) as broker:
-            async with Producer(broker.namesrv) as producer:
-                await producer.send(Message("T", b"popped"))
-            async with SimpleConsumer(broker.namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
-                tries = 0
-                while tries < 2:
-                    for message in await consumer.receive(invisible_s=1):
-                        assert message.body == b"popped"
-                        tries += 1
-
-    asyncio.run(test())
+async def test_checksums_of_redelivered_pops(tmp_path: Path) -> None:
+    async with Broker.running(tmp_path, store=SEALED) as broker:
+        async with Producer(broker.namesrv) as producer:
+            await producer.send(Message("T", b"popped"))
+        async with SimpleConsumer(broker.namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
+            tries = 0
+            while tries < 2:
+                for message in await consumer.receive(invisible_s=1):
+                    assert message.body == b"popped"
+                    tries += 1
     check(tmp_path, "T", "%RETRY%G_T")
 
 
-@pytest.mark.parametrize("sealed", [True, False])
-def test_checksums_of_properties_that_consumers_forward(tmp_path: Path, sealed: bool) -> None:
-    async def test(sealing: bool) -> None:
-        store = SEALED if sealing else SOON
-        async with (
-            asyncio.timeout(30),
-            Broker.running(tmp_path, store=store) as broker,
-            Producer(broker.namesrv) as producer,
-            PullConsumer(broker.namesrv) as consumer,
-        ):
-            if sealing:
-                await producer.send(Message("T", b"first", properties={"a": "b"}))
-                await until(lambda: any(broker.store.max_offset("T", n) for n in range(4)))
-            queues = await consumer.queues("T")
-            (got,) = [m for q in queues async for m in consumer.read(q)][:1]
-            given = {"__CRC32#": "0123456789", **got.properties}
-            await producer.send(Message("U", b"on", properties=given))
-            await producer.send_batch([Message("V", b"on", properties=given)] * 2)
+async def forward(broker: Broker) -> None:
+    """Send the properties of the first message again, with a wrong checksum among them."""
+    async with Producer(broker.namesrv) as producer, PullConsumer(broker.namesrv) as consumer:
+        queues = await consumer.queues("T")
+        (got,) = [m for q in queues async for m in consumer.read(q)][:1]
+        given = {"__CRC32#": "0123456789", **got.properties}
+        await producer.send(Message("U", b"on", properties=given))
+        await producer.send_batch([Message("V", b"on", properties=given)] * 2)
 
-    asyncio.run(test(True))
+
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_checksums_of_properties_that_consumers_forward(tmp_path: Path, sealed: bool) -> None:
+    async with (
+        Broker.running(tmp_path, store=SEALED) as broker,
+        Producer(broker.namesrv) as producer,
+    ):
+        await producer.send(Message("T", b"first", properties={"a": "b"}))
+        await until(lambda: any(broker.store.max_offset("T", n) for n in range(4)))
+        await forward(broker)
     if not sealed:
-        asyncio.run(test(False))
+        async with Broker.running(tmp_path, store=SOON) as broker:
+            await forward(broker)
     check(tmp_path, "T", "U", "V", sealed=sealed)
 
 

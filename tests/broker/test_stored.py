@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, talking
 from tests.crash.files_check import readable
 
 from firetrail.broker.broker import Broker
@@ -25,43 +25,37 @@ def spoil_body(root: Path, topic: str) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_record_of_a_pop_is_skipped(
+async def test_a_damaged_record_of_a_pop_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def pop() -> None:
-        async with Broker.running(tmp_path, store=SMALL) as broker:
-            async with Producer(broker.namesrv) as producer:
-                await producer.send(Message("T1", b"popped"))
-            first = ConsumeFromWhere.FIRST_OFFSET
-            async with SimpleConsumer(broker.namesrv, "G", {"T1": "*"}, start=first) as consumer:
-                while not await consumer.receive(invisible_s=60):
-                    pass
-            async with Producer(broker.namesrv) as producer:  # the last record is always checked
-                await producer.send(Message("T2", b"last"))
-
-    async def serves(talk: Talk) -> None:
-        assert (await talk.send("T1", b"next")).code == 0
-
-    asyncio.run(pop())
+    async with Broker.running(tmp_path, store=SMALL) as broker:
+        async with Producer(broker.namesrv) as producer:
+            await producer.send(Message("T1", b"popped"))
+        first = ConsumeFromWhere.FIRST_OFFSET
+        async with SimpleConsumer(broker.namesrv, "G", {"T1": "*"}, start=first) as consumer:
+            while not await consumer.receive(invisible_s=60):
+                pass
+        async with Producer(broker.namesrv) as producer:  # the last record is always checked
+            await producer.send(Message("T2", b"last"))
     spoil_body(tmp_path, "rmq_sys_REVIVE_LOG")
-    running(serves, tmp_path)
+    async with talking(tmp_path) as talk:
+        assert (await talk.send("T1", b"next")).code == 0
     assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and skipped" in caplog.text
 
 
-def test_a_damaged_delayed_message_is_skipped(
+async def test_a_damaged_delayed_message_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The messages after it are delivered."""
-
-    async def send() -> None:
-        async with (
-            Broker.running(tmp_path, store=SMALL) as broker,
-            Producer(broker.namesrv) as producer,
-        ):
-            for body in (b"to be damaged", b"good"):
-                await producer.send(Message("T1", body, delay_level=18))
-
-    async def delivered(talk: Talk) -> None:
+    async with (
+        Broker.running(tmp_path, store=SMALL) as broker,
+        Producer(broker.namesrv) as producer,
+    ):
+        for body in (b"to be damaged", b"good"):
+            await producer.send(Message("T1", body, delay_level=18))
+    spoil_body(tmp_path, "SCHEDULE")
+    levels = DelayLevels.parse(" ".join(["0s"] * 18))
+    async with talking(tmp_path, store=SMALL.replace(delay_levels=levels)) as talk:
         bodies: list[bytes] = []
         while not bodies:
             await asyncio.sleep(0.01)
@@ -69,9 +63,4 @@ def test_a_damaged_delayed_message_is_skipped(
             for queue_id in store.queues("T1"):
                 bodies += [record.body for record in store.read("T1", queue_id)]
         assert bodies == [b"good"]
-
-    asyncio.run(send())
-    spoil_body(tmp_path, "SCHEDULE")
-    levels = DelayLevels.parse(" ".join(["0s"] * 18))
-    running(delivered, tmp_path, store=SMALL.replace(delay_levels=levels))
     assert "a delayed message is damaged and not delivered" in caplog.text

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -55,34 +55,30 @@ async def join(talk: Talk, *names: str) -> list[RemotingClient]:
 @pytest.mark.parametrize(
     ("strategy", "shares"), [("AVG", [[0, 1], [2, 3]]), ("AVG_BY_CIRCLE", [[0, 2], [1, 3]])]
 )
-def test_queues_are_shared_by_strategy_for_pulls(strategy: str, shares: list[list[int]]) -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("T1")
-        clients = await join(talk, "a", "b")
-        assert [ids(await ask(talk, name, strategy=strategy)) for name in "ab"] == shares
-        assert await ask(talk, "stranger", strategy=strategy) == []
-        for client in clients:
-            await client.close()
-
-    running(test)
-
-
-def test_unknown_groups_and_strategies_get_no_assignment() -> None:
-    async def test(talk: Talk) -> None:
-        assert await ask(talk, "a", "NONE") is None
-        await talk.send("T1")
-        assert await ask(talk, "a") is None  # no such group
-        (client,) = await join(talk, "a")
-        assert await ask(talk, "a", strategy="MINE") is None
-        everything = await ask(talk, "a", message_model=MessageModel.BROADCASTING)
-        assert ids(everything) == [0, 1, 2, 3]
+async def test_queues_are_shared_by_strategy_for_pulls(
+    talk: Talk, strategy: str, shares: list[list[int]]
+) -> None:
+    await talk.send("T1")
+    clients = await join(talk, "a", "b")
+    assert [ids(await ask(talk, name, strategy=strategy)) for name in "ab"] == shares
+    assert await ask(talk, "stranger", strategy=strategy) == []
+    for client in clients:
         await client.close()
 
-    running(test)
+
+async def test_unknown_groups_and_strategies_get_no_assignment(talk: Talk) -> None:
+    assert await ask(talk, "a", "NONE") is None
+    await talk.send("T1")
+    assert await ask(talk, "a") is None  # no such group
+    (client,) = await join(talk, "a")
+    assert await ask(talk, "a", strategy="MINE") is None
+    everything = await ask(talk, "a", message_model=MessageModel.BROADCASTING)
+    assert ids(everything) == [0, 1, 2, 3]
+    await client.close()
 
 
-def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
-    async def test(talk: Talk) -> None:
+async def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await talk.send("T1")
         clients = await join(talk, "a", "b", "c")
         assert await set_mode(talk, 0) == 0
@@ -97,43 +93,35 @@ def test_pops_share_queues_as_the_mode_says(tmp_path: Path) -> None:
         assert refused == ResponseCode.NO_PERMISSION
         for client in clients + more:
             await client.close()
-
-    async def after(talk: Talk) -> None:
+    assert '"popShareQueueNum":9' in (tmp_path / "config" / "messageRequestMode.json").read_text()
+    async with talking(tmp_path) as talk:
         (client,) = await join(talk, "a")
         assigned = await ask(talk, "a")
         assert assigned is not None
         assert {mode for _, mode in assigned} == {RequestMode.POP}
         await client.close()
 
-    running(test, tmp_path)
-    assert '"popShareQueueNum":9' in (tmp_path / "config" / "messageRequestMode.json").read_text()
-    running(after, tmp_path)
 
-
-def test_brokers_of_a_cluster_return_the_same_assignment() -> None:
+async def test_brokers_of_a_cluster_return_the_same_assignment(talk: Talk) -> None:
     """Each learns the queues of the others from the shared name server."""
-
-    async def test(talk: Talk) -> None:
-        config = BrokerConfig(name="broker-b", namesrv=talk.broker.namesrv)
-        topic = TopicConfig("T1", 2, 2)
-        talk.broker.topics.put([topic])
-        async with Broker.running(config=config, store=SMALL) as other:
-            other.topics.put([topic])
-            both = (talk, Talk(other, talk.client))
-            while len((await both[1].broker._parts.registration.route("T1")).queue_datas) < 2:
-                both[1].broker._parts.registration._routes.clear()
-                await asyncio.sleep(0.01)
-            for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
-                for each in both:
-                    for member in ("a", "b"):
-                        await each.beat("CG", member, {"T1": "*"}, clients[member])
-                    body = QueryAssignmentBody("T1", "CG", name, "AVG").encode(standard=True)
-                    answer = await each.ask(RequestCode.QUERY_ASSIGNMENT, body)
-                    found = AssignmentBody.decode(answer.content).message_queue_assignments
-                    assert found is not None
-                    assert [mine.message_queue.broker_name for mine in found] == share
-        for client in clients.values():
-            await client.close()
-
     clients = {"a": RemotingClient(), "b": RemotingClient()}
-    running(test)
+    config = BrokerConfig(name="broker-b", namesrv=talk.broker.namesrv)
+    topic = TopicConfig("T1", 2, 2)
+    talk.broker.topics.put([topic])
+    async with Broker.running(config=config, store=SMALL) as other:
+        other.topics.put([topic])
+        both = (talk, Talk(other, talk.client))
+        while len((await both[1].broker._parts.registration.route("T1")).queue_datas) < 2:
+            both[1].broker._parts.registration._routes.clear()
+            await asyncio.sleep(0.01)
+        for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
+            for each in both:
+                for member in ("a", "b"):
+                    await each.beat("CG", member, {"T1": "*"}, clients[member])
+                body = QueryAssignmentBody("T1", "CG", name, "AVG").encode(standard=True)
+                answer = await each.ask(RequestCode.QUERY_ASSIGNMENT, body)
+                found = AssignmentBody.decode(answer.content).message_queue_assignments
+                assert found is not None
+                assert [mine.message_queue.broker_name for mine in found] == share
+    for client in clients.values():
+        await client.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.admin.config import CHANGEABLE
 from firetrail.broker.broker import Broker
@@ -30,102 +30,79 @@ async def shown(talk: Talk) -> dict[str, str]:
     return {key: entry.text for key, entry in parse_properties(answer.content.decode()).items()}
 
 
-def with_conf(test: Callable[[Talk], Awaitable[None]], folder: Path, conf: Path) -> None:
-    """Run a test with a broker that was started with a file."""
-
-    async def run() -> None:
-        loaded = load_entries(parse_properties(conf.read_text()))
-        store = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
-        broker = Broker(folder / "store", loaded.broker, store, conf=conf)
-        client = RemotingClient()
-        await broker.start()
-        try:
-            await test(Talk(broker, client))
-        finally:
-            await client.close()
-            await broker.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def configured(folder: Path, conf: Path) -> AsyncIterator[Talk]:
+    """Talk to a broker that was started with a file."""
+    loaded = load_entries(parse_properties(conf.read_text()))
+    store = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+    broker = Broker(folder / "store", loaded.broker, store, conf=conf)
+    client = RemotingClient()
+    await broker.start()
+    try:
+        yield Talk(broker, client)
+    finally:
+        await client.close()
+        await broker.stop()
 
 
 class TestEffect:
-    def test_auto_creation_of_topics_can_be_switched_off(self) -> None:
-        async def test(talk: Talk) -> None:
-            assert (await talk.send("A")).code == 0
-            assert await change(talk, "autoCreateTopicEnable=false\n") == (0, "")
-            assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
-            assert (await talk.send("A")).code == 0
-            await change(talk, "autoCreateTopicEnable=true\ndefaultTopicQueueNums=2")
-            assert (await talk.send("B")).code == 0
-            topic = talk.broker.topics.get("B")
-            assert topic is not None and topic.write_queue_nums == 2
+    async def test_auto_creation_of_topics_can_be_switched_off(self, talk: Talk) -> None:
+        assert (await talk.send("A")).code == 0
+        assert await change(talk, "autoCreateTopicEnable=false\n") == (0, "")
+        assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await talk.send("A")).code == 0
+        await change(talk, "autoCreateTopicEnable=true\ndefaultTopicQueueNums=2")
+        assert (await talk.send("B")).code == 0
+        topic = talk.broker.topics.get("B")
+        assert topic is not None and topic.write_queue_nums == 2
 
-        running(test)
-
-    def test_auto_creation_of_topics_can_be_switched_on(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_auto_creation_of_topics_can_be_switched_on(self) -> None:
+        async with talking(config=BrokerConfig(auto_create_topics=False)) as talk:
             assert (await talk.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
             await change(talk, "autoCreateTopicEnable=true")
             assert (await talk.send("B")).code == 0
 
-        running(test, config=BrokerConfig(auto_create_topics=False))
+    async def test_auto_creation_of_groups_can_be_switched_off(self, talk: Talk) -> None:
+        await talk.send("T1")
+        await change(talk, "autoCreateSubscriptionGroup=false")
+        assert (await talk.pull("T1")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-    def test_auto_creation_of_groups_can_be_switched_off(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            await change(talk, "autoCreateSubscriptionGroup=false")
-            assert (await talk.pull("T1")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    async def test_the_maximum_message_size_can_be_changed(self, talk: Talk) -> None:
+        await change(talk, "maxMessageSize=1000")
+        too_long = await talk.send("T1", bytes(1001))
+        assert too_long.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await talk.send("T1", bytes(1000))).code == 0
+        await change(talk, "maxMessageSize=2000")
+        assert (await talk.send("T1", bytes(2000))).code == 0
 
-        running(test)
+    async def test_the_permission_of_the_broker_can_be_changed(self, talk: Talk) -> None:
+        await talk.send("T1")
+        await change(talk, "brokerPermission=2")
+        assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION
+        offered = talk.broker.topics.offered().topic_config_table
+        assert offered["T1"].perm == 2 and offered["TBW102"].perm == 2
+        await change(talk, "brokerPermission=6")
+        assert talk.broker.topics.offered() == talk.broker.topics.content()
 
-    def test_the_maximum_message_size_can_be_changed(self) -> None:
-        async def test(talk: Talk) -> None:
-            await change(talk, "maxMessageSize=1000")
-            too_long = await talk.send("T1", bytes(1001))
-            assert too_long.code == ResponseCode.MESSAGE_ILLEGAL
-            assert (await talk.send("T1", bytes(1000))).code == 0
-            await change(talk, "maxMessageSize=2000")
-            assert (await talk.send("T1", bytes(2000))).code == 0
+    async def test_retention_can_be_changed(self, talk: Talk) -> None:
+        assert await change(talk, "fileReservedTime=7\ndeleteWhen=04;16") == (0, "")
+        config = talk.broker.store.config
+        assert (config.file_reserved_hours, config.delete_when) == (7, (4, 16))
+        assert SMALL.file_reserved_hours == 72
+        now = await shown(talk)
+        assert (now["fileReservedTime"], now["deleteWhen"]) == ("7", "04;16")
+        answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
+        assert '"counter":1' in answer.fields["version"]
 
-        running(test)
-
-    def test_the_permission_of_the_broker_can_be_changed(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1")
-            await change(talk, "brokerPermission=2")
-            assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION
-            offered = talk.broker.topics.offered().topic_config_table
-            assert offered["T1"].perm == 2 and offered["TBW102"].perm == 2
-            await change(talk, "brokerPermission=6")
-            assert talk.broker.topics.offered() == talk.broker.topics.content()
-
-        running(test)
-
-    def test_retention_can_be_changed(self) -> None:
-        async def test(talk: Talk) -> None:
-            assert await change(talk, "fileReservedTime=7\ndeleteWhen=04;16") == (0, "")
-            config = talk.broker.store.config
-            assert (config.file_reserved_hours, config.delete_when) == (7, (4, 16))
-            assert SMALL.file_reserved_hours == 72
-            now = await shown(talk)
-            assert (now["fileReservedTime"], now["deleteWhen"]) == ("7", "04;16")
-            answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
-            assert '"counter":1' in answer.fields["version"]
-
-        running(test)
-
-    def test_a_configuration_that_was_read_before_stays_as_it_was(self) -> None:
-        async def test(talk: Talk) -> None:
-            broker, store = talk.broker.config, talk.broker.store.config
-            text = "defaultTopicQueueNums=2\nmaxMessageSize=1000\nflushIntervalCommitLog=7"
-            assert await change(talk, text) == (0, "")
-            assert broker.default_topic_queues != 2
-            assert store.max_message_size != 1000 and store.flush_interval_ms != 7
-            assert talk.broker.config == broker.replace(default_topic_queues=2)
-            changes = {"max_message_size": 1000, "flush_interval_ms": 7}
-            assert talk.broker.store.config == store.replace(**changes)
-
-        running(test)
+    async def test_a_configuration_that_was_read_before_stays_as_it_was(self, talk: Talk) -> None:
+        broker, store = talk.broker.config, talk.broker.store.config
+        text = "defaultTopicQueueNums=2\nmaxMessageSize=1000\nflushIntervalCommitLog=7"
+        assert await change(talk, text) == (0, "")
+        assert broker.default_topic_queues != 2
+        assert store.max_message_size != 1000 and store.flush_interval_ms != 7
+        assert talk.broker.config == broker.replace(default_topic_queues=2)
+        changes = {"max_message_size": 1000, "flush_interval_ms": 7}
+        assert talk.broker.store.config == store.replace(**changes)
 
 
 class TestRefusals:
@@ -142,16 +119,13 @@ class TestRefusals:
             (EXPLOIT, 16, "cannot be changed"),
         ],
     )
-    def test_refused_changes_name_the_reason_and_change_nothing(
-        self, text: str, code: int, said: str
+    async def test_refused_changes_name_the_reason_and_change_nothing(
+        self, talk: Talk, text: str, code: int, said: str
     ) -> None:
-        async def test(talk: Talk) -> None:
-            before = await shown(talk)
-            found, remark = await change(talk, f"fileReservedTime=1\n{text}")
-            assert found == code and said in remark, remark
-            assert await shown(talk) == before
-
-        running(test)
+        before = await shown(talk)
+        found, remark = await change(talk, f"fileReservedTime=1\n{text}")
+        assert found == code and said in remark, remark
+        assert await shown(talk) == before
 
     def test_every_changeable_key_is_listed(self) -> None:
         assert {"maxMessageSize", "autoCreateTopicEnable", "transactionCheckMax"} <= set(CHANGEABLE)
@@ -160,30 +134,26 @@ class TestRefusals:
 class TestFile:
     TEXT = "# ours\nbrokerName = broker-x\nlong_polling=true\nlistenPort=0\n"
 
-    def test_a_change_keeps_the_other_lines_of_the_file(self, tmp_path: Path) -> None:
+    async def test_a_change_keeps_the_other_lines_of_the_file(self, tmp_path: Path) -> None:
         conf = tmp_path / "broker.conf"
         conf.write_text(self.TEXT)
 
-        async def test(talk: Talk) -> None:
+        async with configured(tmp_path, conf) as talk:
             assert (await change(talk, "longPollingEnable=false\nfileReservedTime=5"))[0] == 0
             await change(talk, "fileReservedTime=6")
-
-        with_conf(test, tmp_path, conf)
         assert conf.read_text() == (
             "# ours\nbrokerName = broker-x\nlistenPort=0\n"
             "longPollingEnable=false\nfileReservedTime=6\n"
         )
         assert load_entries(parse_properties(conf.read_text())).broker.long_polling is False
 
-    def test_a_file_that_cannot_be_written_prevents_the_change(self, tmp_path: Path) -> None:
+    async def test_a_file_that_cannot_be_written_prevents_the_change(self, tmp_path: Path) -> None:
         conf = tmp_path / "gone" / "broker.conf"
         conf.parent.mkdir()
         conf.write_text(self.TEXT)
 
-        async def test(talk: Talk) -> None:
+        async with configured(tmp_path, conf) as talk:
             conf.unlink()
             code, remark = await change(talk, "longPollingEnable=false")
             assert code == ResponseCode.SYSTEM_ERROR and "no setting was changed" in remark
             assert talk.broker.config.long_polling
-
-        with_conf(test, tmp_path, conf)

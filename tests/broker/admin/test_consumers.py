@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, running
+from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, talking
 from tests.broker.pops import pop
 
 from firetrail.broker.config import BrokerConfig
@@ -33,19 +33,16 @@ class TestResets:
         table = ResetOffsets.decode(answer.content).offset_table
         return {queue.queue_id: offset for queue, offset in table.items()}
 
-    def test_offsets_are_reset_to_a_time(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await commit(talk, 2)
-            assert (await self.reset(talk))[0] == 0
-            assert talk.broker.offsets.get("CG", "T1", 0) == 0
-            assert (await self.reset(talk, timestamp=-1))[0] == 3
-            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 3
-            await commit(talk, 1)
-            assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 1
-            assert await self.reset(talk, queueId=0, offset=2) == {0: 2}
-
-        running(test)
+    async def test_offsets_are_reset_to_a_time(self, talk: Talk) -> None:
+        await sent(talk, 3)
+        await commit(talk, 2)
+        assert (await self.reset(talk))[0] == 0
+        assert talk.broker.offsets.get("CG", "T1", 0) == 0
+        assert (await self.reset(talk, timestamp=-1))[0] == 3
+        assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 3
+        await commit(talk, 1)
+        assert (await self.reset(talk, timestamp=-1, isForce=False))[0] == 1
+        assert await self.reset(talk, queueId=0, offset=2) == {0: 2}
 
     @pytest.mark.parametrize(
         ("changes", "code", "remark"),
@@ -60,28 +57,27 @@ class TestResets:
             ),
         ],
     )
-    def test_invalid_resets_are_refused(
-        self, changes: dict[str, Any], code: int, remark: str
+    async def test_invalid_resets_are_refused(
+        self, talk: Talk, changes: dict[str, Any], code: int, remark: str
     ) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await commit(talk, 2)
-            fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
-            answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
-            assert answer.code == code
-            assert remark in (answer.remark or "")
-            assert talk.broker.offsets.get("CG", "T1", 0) == 2
-            assert not talk.broker.offsets.of_group("none")
+        await sent(talk, 3)
+        await commit(talk, 2)
+        fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
+        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
+        assert answer.code == code
+        assert remark in (answer.remark or "")
+        assert talk.broker.offsets.get("CG", "T1", 0) == 2
+        assert not talk.broker.offsets.of_group("none")
 
-        running(test)
-
-    def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
+    async def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
         told: list[RemotingCommand] = []
 
         def take(connection: Connection, request: RemotingCommand) -> None:
             told.append(request)
 
-        async def test(talk: Talk) -> None:
+        pushed = BrokerConfig(server_side_reset=False)
+        handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
+        async with talking(config=pushed, client_handlers=handlers) as talk:
             await sent(talk, 1)
             await talk.beat("CG", "java", {"T1": "*"})
             await self.reset(talk)
@@ -98,17 +94,15 @@ class TestResets:
             assert ResetOffsetList.decode(flat).offset_table[0].topic == "T1"
             await other.close()
 
-        pushed = BrokerConfig(server_side_reset=False)
-        handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
-        running(test, config=pushed, client_handlers=handlers)
-
-    def test_the_next_pull_announces_a_reset(self) -> None:
+    async def test_the_next_pull_announces_a_reset(self) -> None:
         """As in RocketMQ 5.3, nothing is pushed to consumers, however often offsets are reset."""
 
         def take(connection: Connection, request: RemotingCommand) -> None:
             pytest.fail("the consumer was told")
 
-        async def test(talk: Talk) -> None:
+        async with talking(
+            client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
+        ) as talk:
             await sent(talk, 3)
             await talk.beat("CG", "c1", {"T1": "*"})
             await commit(talk, 3)
@@ -126,110 +120,89 @@ class TestResets:
             await talk.pull("T1", 3, sysFlag=flags, commitOffset=3)
             assert talk.broker.offsets.get("CG", "T1", 0) == 3
 
-        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
+    async def test_a_waiting_pull_announces_a_reset_at_once(self, talk: Talk) -> None:
+        await sent(talk, 1)
+        await talk.beat("CG", "c1", {"T1": "*"})
+        waits = asyncio.create_task(
+            talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
+        )
+        while not talk.broker._parts.state.long_polling._held:
+            await asyncio.sleep(0.01)
+        await self.reset(talk)
+        assert (await waits).fields["nextBeginOffset"] == "0"
 
-    def test_a_waiting_pull_announces_a_reset_at_once(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 1)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            waits = asyncio.create_task(
-                talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-            )
-            while not talk.broker._parts.state.long_polling._held:
-                await asyncio.sleep(0.01)
-            await self.reset(talk)
-            assert (await waits).fields["nextBeginOffset"] == "0"
-
-        running(test)
-
-    def test_a_consumer_that_has_prefetched_all_messages_skips_them(self) -> None:
+    async def test_a_consumer_that_has_prefetched_all_messages_skips_them(self, talk: Talk) -> None:
         """It waits at the end of the queue, which is the new offset, with nothing consumed."""
+        await sent(talk, 3)
+        await talk.beat("CG", "c1", {"T1": "*"})
+        waits = asyncio.create_task(
+            talk.pull("T1", 3, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
+        )
+        while not talk.broker._parts.state.long_polling._held:
+            await asyncio.sleep(0.01)
+        await commit(talk, 0)
+        await self.reset(talk, timestamp=-1)
+        answer = await waits
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
+        assert talk.broker.offsets.get("CG", "T1", 0) == 3
 
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            waits = asyncio.create_task(
-                talk.pull("T1", 3, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-            )
-            while not talk.broker._parts.state.long_polling._held:
-                await asyncio.sleep(0.01)
-            await commit(talk, 0)
-            await self.reset(talk, timestamp=-1)
-            answer = await asyncio.wait_for(waits, 30)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
-            assert talk.broker.offsets.get("CG", "T1", 0) == 3
+    async def test_a_pull_from_the_new_offset_is_told(self, talk: Talk) -> None:
+        await sent(talk, 3)
+        await talk.beat("CG", "c1", {"T1": "*"})
+        await self.reset(talk, timestamp=-1)
+        await commit(talk, 0)  # the client holds messages 0 to 2 and does not know of the reset
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
+        answer = await talk.pull("T1", 3, sysFlag=flags, commitOffset=0)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.fields["nextBeginOffset"] == "3"
+        assert talk.broker.offsets.get("CG", "T1", 0) == 3
+        await commit(talk, 3)
+        assert (await talk.pull("T1", 3)).code == ResponseCode.PULL_NOT_FOUND
 
-        running(test)
+    async def test_a_waiting_pop_gets_messages_from_the_new_offset(self, talk: Talk) -> None:
+        await sent(talk, 1)
+        await talk.beat("CG", "c1", {"T1": "*"})
+        await commit(talk, 1)
+        waits = asyncio.create_task(pop(talk, pollTime=600_000))
+        while not talk.broker._parts.state.long_polling._held:
+            await asyncio.sleep(0.01)
+        await self.reset(talk)
+        assert [message.body for message in await waits] == [b"0"]
 
-    def test_a_pull_from_the_new_offset_is_told(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 3)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            await self.reset(talk, timestamp=-1)
-            await commit(talk, 0)  # the client holds messages 0 to 2 and does not know of the reset
-            flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT)
-            answer = await talk.pull("T1", 3, sysFlag=flags, commitOffset=0)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert answer.fields["nextBeginOffset"] == "3"
-            assert talk.broker.offsets.get("CG", "T1", 0) == 3
-            await commit(talk, 3)
-            assert (await talk.pull("T1", 3)).code == ResponseCode.PULL_NOT_FOUND
-
-        running(test)
-
-    def test_a_waiting_pop_gets_messages_from_the_new_offset(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 1)
-            await talk.beat("CG", "c1", {"T1": "*"})
-            await commit(talk, 1)
-            waits = asyncio.create_task(pop(talk, pollTime=600_000))
-            while not talk.broker._parts.state.long_polling._held:
-                await asyncio.sleep(0.01)
-            await self.reset(talk)
-            assert [message.body for message in await waits] == [b"0"]
-
-        running(test)
-
-    def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
+    async def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
         told = asyncio.Event()
 
         def take(connection: Connection, request: RemotingCommand) -> None:
             told.set()
 
-        async def test(talk: Talk) -> None:
+        async with talking(
+            client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
+        ) as talk:
             await sent(talk, 1)
             await talk.beat("CG", "c1", message_model=MessageModel.BROADCASTING)
             await self.reset(talk)
             await told.wait()
 
-        running(test, client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take})
-
-    def test_offsets_are_cloned_to_another_group(self) -> None:
-        async def test(talk: Talk) -> None:
-            await sent(talk, 2)
-            await commit(talk, 2)
-            await talk.beat("G2", "c2")
-            await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
-            assert talk.broker.offsets.get("G2", "T1", 0) == 2
-
-        running(test)
-
-
-def test_offsets_are_not_cloned_to_a_missing_group() -> None:
-    async def test(talk: Talk) -> None:
+    async def test_offsets_are_cloned_to_another_group(self, talk: Talk) -> None:
         await sent(talk, 2)
         await commit(talk, 2)
-        fields = {"srcGroup": "CG", "destGroup": "G2"}
-        answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
-        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert answer.remark == "Group G2 does not exist"
-        assert not talk.broker.offsets.of_group("G2")
-
-    running(test)
+        await talk.beat("G2", "c2")
+        await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
+        assert talk.broker.offsets.get("G2", "T1", 0) == 2
 
 
-def test_requests_are_forwarded_to_a_consumer() -> None:
+async def test_offsets_are_not_cloned_to_a_missing_group(talk: Talk) -> None:
+    await sent(talk, 2)
+    await commit(talk, 2)
+    fields = {"srcGroup": "CG", "destGroup": "G2"}
+    answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert answer.remark == "Group G2 does not exist"
+    assert not talk.broker.offsets.of_group("G2")
+
+
+async def test_requests_are_forwarded_to_a_consumer() -> None:
     def info(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=ConsumerRunningInfo({"PROP": "x"}).encode())
 
@@ -237,7 +210,11 @@ def test_requests_are_forwarded_to_a_consumer() -> None:
         assert [record.body for record in records(request.content)] == [b"0"]
         return request.answer(body=DirectlyConsumed("CR_SUCCESS").encode())
 
-    async def test(talk: Talk) -> None:
+    handlers = {
+        RequestCode.GET_CONSUMER_RUNNING_INFO: info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
+    }
+    async with talking(client_handlers=handlers) as talk:
         (answer,) = await sent(talk, 1)
         who = {"consumerGroup": "CG", "clientId": "c1"}
         offline = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
@@ -250,17 +227,11 @@ def test_requests_are_forwarded_to_a_consumer() -> None:
         )
         assert DirectlyConsumed.decode(done.content).consume_result == "CR_SUCCESS"
 
-    handlers = {
-        RequestCode.GET_CONSUMER_RUNNING_INFO: info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
-    }
-    running(test, client_handlers=handlers)
-
 
 @pytest.mark.parametrize(
     "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
 )
-def test_a_consumer_that_leaves_instead_of_answering(
+async def test_a_consumer_that_leaves_instead_of_answering(
     code: RequestCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[RemotingCommand] = []
@@ -269,7 +240,7 @@ def test_a_consumer_that_leaves_instead_of_answering(
         asked.append(request)
         connection.abort()
 
-    async def test(talk: Talk) -> None:
+    async with talking() as talk:
         (stored,) = await sent(talk, 1)
         consumer = RemotingClient({code: leave})
         await talk.beat("CG", "c1", client=consumer)
@@ -281,6 +252,4 @@ def test_a_consumer_that_leaves_instead_of_answering(
         assert asked[0].fields["consumerGroup"] == "CG"
         assert not asked[0].fields.keys() & secrets
         await consumer.close()
-
-    running(test)
     assert "Traceback" not in caplog.text

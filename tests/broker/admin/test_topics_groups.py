@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
@@ -56,8 +56,8 @@ async def sent(talk: Talk, count: int) -> list[RemotingCommand]:
 
 
 class TestTopics:
-    def test_topics_are_created_changed_and_deleted(self, tmp_path: Path) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_topics_are_created_changed_and_deleted(self, tmp_path: Path) -> None:
+        async with talking(tmp_path) as talk:
             assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC)).code == 0
             assert '"T1"' in (tmp_path / "config" / "topics.json").read_text()
             answer = await talk.ask(RequestCode.GET_TOPIC_CONFIG, topic="T1")
@@ -71,33 +71,25 @@ class TestTopics:
             assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T1")).code == 0
             assert (await talk.send("T1", c="none")).code == ResponseCode.TOPIC_NOT_EXIST
 
-        running(test, tmp_path)
-
     @pytest.mark.parametrize(
         "changes", [{"topic": "a/b"}, {"topic": "TBW102"}, {"perm": 9}, {"readQueueNums": -1}]
     )
-    def test_invalid_topics_are_refused(self, changes: dict[str, Any]) -> None:
-        async def test(talk: Talk) -> None:
-            before = talk.broker.topics.names()
-            answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(TOPIC | changes))
-            assert answer.code != 0 and answer.remark
-            assert talk.broker.topics.names() == before
-            removal = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102")
-            assert removal.code == ResponseCode.INVALID_PARAMETER
+    async def test_invalid_topics_are_refused(self, talk: Talk, changes: dict[str, Any]) -> None:
+        before = talk.broker.topics.names()
+        answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(TOPIC | changes))
+        assert answer.code != 0 and answer.remark
+        assert talk.broker.topics.names() == before
+        removal = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102")
+        assert removal.code == ResponseCode.INVALID_PARAMETER
 
-        running(test)
-
-    def test_system_topics_are_listed(self) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-            names = TopicList.decode(answer.content).topic_list
-            assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} <= set(names)
-
-        running(test)
+    async def test_system_topics_are_listed(self, talk: Talk) -> None:
+        answer = await talk.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        names = TopicList.decode(answer.content).topic_list
+        assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} <= set(names)
 
 
-def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
-    async def test(talk: Talk) -> None:
+async def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         body = SubscriptionGroupConfig("G1", retry_max_times=3).encode()
         await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
         bare_list = b"[" + SubscriptionGroupConfig("G2").encode() + b"]"
@@ -115,84 +107,67 @@ def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
         left = ConsumerOffsets.decode((await talk.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).content)
         assert left.offset_table == {}
 
-    running(test, tmp_path)
+
+async def test_stats_of_topics_and_groups(talk: Talk) -> None:
+    await sent(talk, 3)
+    await commit(talk, 1)
+    queue = MessageQueue("T1", "broker-a", 0)
+    stats = await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T1")
+    table = TopicStats.decode(stats.content).offset_table
+    assert len(table) == 4
+    assert (table[queue].min_offset, table[queue].max_offset) == (0, 3)
+    assert table[queue].last_update_timestamp == talk.broker.store.store_time("T1", 0, 2)
+    progress = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG")
+    wrapper = ConsumeStats.decode(progress.content).offset_table[queue]
+    assert (wrapper.broker_offset, wrapper.consumer_offset) == (3, 1)
+    spans = await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T1", group="CG")
+    span = TimeSpans.decode(spans.content).consume_time_span_set[0]
+    assert span.min_time_stamp <= span.consume_time_stamp <= span.max_time_stamp
+    groups = await talk.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T1")
+    assert GroupList.decode(groups.content).group_list == ["CG"]
+    topics = await talk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG")
+    assert TopicList.decode(topics.content).topic_list == ["T1"]
 
 
-def test_stats_of_topics_and_groups() -> None:
-    async def test(talk: Talk) -> None:
-        await sent(talk, 3)
-        await commit(talk, 1)
-        queue = MessageQueue("T1", "broker-a", 0)
-        stats = await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T1")
-        table = TopicStats.decode(stats.content).offset_table
-        assert len(table) == 4
-        assert (table[queue].min_offset, table[queue].max_offset) == (0, 3)
-        assert table[queue].last_update_timestamp == talk.broker.store.store_time("T1", 0, 2)
-        progress = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG")
-        wrapper = ConsumeStats.decode(progress.content).offset_table[queue]
-        assert (wrapper.broker_offset, wrapper.consumer_offset) == (3, 1)
-        spans = await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T1", group="CG")
-        span = TimeSpans.decode(spans.content).consume_time_span_set[0]
-        assert span.min_time_stamp <= span.consume_time_stamp <= span.max_time_stamp
-        groups = await talk.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T1")
-        assert GroupList.decode(groups.content).group_list == ["CG"]
-        topics = await talk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG")
-        assert TopicList.decode(topics.content).topic_list == ["T1"]
-
-    running(test)
+async def test_connected_clients_are_listed(talk: Talk) -> None:
+    nobody = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+    assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
+    await talk.beat("CG", "c1", {"T1": "A"})
+    await talk.beat(producer="PG", client_id="p1")
+    answer = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+    body = ConsumerConnection.decode(answer.content)
+    assert [c.client_id for c in body.connection_set] == ["c1"]
+    assert body.subscription_table["T1"].sub_string == "A"
+    answer = await talk.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="PG")
+    assert ProducerConnection.decode(answer.content).connection_set[0].language == "JAVA"
 
 
-def test_connected_clients_are_listed() -> None:
-    async def test(talk: Talk) -> None:
-        nobody = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
-        assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
-        await talk.beat("CG", "c1", {"T1": "A"})
-        await talk.beat(producer="PG", client_id="p1")
-        answer = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
-        body = ConsumerConnection.decode(answer.content)
-        assert [c.client_id for c in body.connection_set] == ["c1"]
-        assert body.subscription_table["T1"].sub_string == "A"
-        answer = await talk.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="PG")
-        assert ProducerConnection.decode(answer.content).connection_set[0].language == "JAVA"
-
-    running(test)
-
-
-def test_runtime_info_and_settings_are_returned() -> None:
-    async def test(talk: Talk) -> None:
-        await sent(talk, 2)
-        table = KVTable.decode((await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).content).table
-        assert table["msgPutTotalTodayNow"] == "2"
-        assert int(table["commitLogMaxOffset"]) > 0
-        assert len(table["putTps"].split()) == 3
-        answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
-        lines = answer.content.decode().splitlines()
-        assert "brokerName=broker-a" in lines
-        assert "mappedFileSizeCommitLog=8388608" in lines
-        assert f"listenPort={talk.broker.address.rpartition(':')[2]}" in lines
-        change = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x\n")
-        assert change.code == ResponseCode.NO_PERMISSION
-
-    running(test)
+async def test_runtime_info_and_settings_are_returned(talk: Talk) -> None:
+    await sent(talk, 2)
+    table = KVTable.decode((await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).content).table
+    assert table["msgPutTotalTodayNow"] == "2"
+    assert int(table["commitLogMaxOffset"]) > 0
+    assert len(table["putTps"].split()) == 3
+    answer = await talk.ask(RequestCode.GET_BROKER_CONFIG)
+    lines = answer.content.decode().splitlines()
+    assert "brokerName=broker-a" in lines
+    assert "mappedFileSizeCommitLog=8388608" in lines
+    assert f"listenPort={talk.broker.address.rpartition(':')[2]}" in lines
+    change = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x\n")
+    assert change.code == ResponseCode.NO_PERMISSION
 
 
-def test_a_broadcast_group_that_is_online_has_no_backlog() -> None:
-    async def test(talk: Talk) -> None:
-        await sent(talk, 3)
-        broadcast = MessageModel.BROADCASTING
-        await talk.beat("CG", "c1", {"T1": "*"}, message_model=broadcast)
-        for topic in (None, "T1"):
-            fields = {"consumerGroup": "CG", "topic": topic}
-            answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
-            assert ConsumeStats.decode(answer.content).offset_table == {}
-
-    running(test)
+async def test_a_broadcast_group_that_is_online_has_no_backlog(talk: Talk) -> None:
+    await sent(talk, 3)
+    broadcast = MessageModel.BROADCASTING
+    await talk.beat("CG", "c1", {"T1": "*"}, message_model=broadcast)
+    for topic in (None, "T1"):
+        fields = {"consumerGroup": "CG", "topic": topic}
+        answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
+        assert ConsumeStats.decode(answer.content).offset_table == {}
 
 
-def test_an_unknown_code_is_refused() -> None:
-    async def test(talk: Talk) -> None:
-        answer = await talk.ask(9999)
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert answer.remark == " request type 9999 not supported"
-
-    running(test)
+async def test_an_unknown_code_is_refused(talk: Talk) -> None:
+    answer = await talk.ask(9999)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark == " request type 9999 not supported"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -84,21 +84,18 @@ class Parts:
         self.store.close()
 
 
-def on(folder: Path, test: Callable[[Parts], None]) -> None:
-    """Run a test on the store in a folder, and stop it cleanly."""
-
-    async def run() -> None:
-        parts = Parts(folder)
-        try:
-            test(parts)
-        finally:
-            await parts.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Parts]:
+    """Open the store in a folder, and stop it cleanly."""
+    parts = Parts(folder)
+    try:
+        yield parts
+    finally:
+        await parts.stop()
 
 
-def test_a_checkpoint_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
-    def test(parts: Parts) -> None:
+async def test_a_checkpoint_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(3)
         long = parts.pop(0, invisible_ms=5000)
         parts.pop(1, 2)
@@ -113,11 +110,9 @@ def test_a_checkpoint_is_revived_when_it_is_due_and_not_before(tmp_path: Path) -
         assert parts.points.find(long.key) is None
         assert parts.points.earliest() is None
 
-    on(tmp_path, test)
 
-
-def test_records_have_the_format_of_rocketmq(tmp_path: Path) -> None:
-    def test(parts: Parts) -> None:
+async def test_records_have_the_format_of_rocketmq(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(6)
         point = parts.pop(2, 3, 5)
         parts.points.ack(point, [3])
@@ -132,45 +127,37 @@ def test_records_have_the_format_of_rocketmq(tmp_path: Path) -> None:
         ]
         assert {record.properties["TIMER_DELIVER_MS"] for record in notes} == {"1000000"}
 
-    on(tmp_path, test)
 
-
-def test_acknowledged_messages_are_not_redelivered(tmp_path: Path) -> None:
-    def before(parts: Parts) -> None:
+async def test_acknowledged_messages_are_not_redelivered(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(3)
         point = parts.pop(0, 1, 2)
         parts.points.ack(point, [0, 2, 99])
         assert parts.points.ack(point, [0]) is None
         parts.pop(2, queue=1)
-
-    def after(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         parts.now += 1000
         assert sorted(record.body for record in parts.revive()) == [b"1", b"2"]
 
-    on(tmp_path, before)
-    on(tmp_path, after)
 
-
-def test_open_checkpoints_survive_a_kill(tmp_path: Path) -> None:
+async def test_open_checkpoints_survive_a_kill(tmp_path: Path) -> None:
     """The files are copied from a running store, and no offset was ever saved."""
     killed = tmp_path / "killed"
 
-    def before(parts: Parts) -> None:
+    async with opened(tmp_path / "store") as parts:
         parts.put(2)
         first, _ = parts.pop(0), parts.pop(1)
         parts.points.ack(first, [0])
         parts.store.flush()
         crash_image(tmp_path / "store", killed)
         shutil.rmtree(killed / "config", ignore_errors=True)
-
-    def after(parts: Parts) -> None:
+    async with opened(killed) as parts:
         assert not parts.store.recovery.clean
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"1"]
-
-    on(tmp_path / "store", before)
-    on(killed, after)
-    on(killed, revived_once)
+    async with opened(killed) as parts:
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"1"]
 
 
 def revived_once(parts: Parts) -> None:
@@ -178,8 +165,8 @@ def revived_once(parts: Parts) -> None:
     assert [record.body for record in parts.revive()] == [b"1"]
 
 
-def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> None:
-    def test(parts: Parts) -> None:
+async def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(3)
         first, second = parts.pop(0), parts.pop(1)
         parts.points.ack(second, [1])
@@ -189,9 +176,8 @@ def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> None:
         parts.pop(2)
         parts.points.save_progress()
         assert parts.offsets.get(GROUP, NAME, 3) == 3  # the next record is needed
-
-    on(tmp_path, test)
-    on(tmp_path, lambda parts: check_open(parts, 4))
+    async with opened(tmp_path) as parts:
+        check_open(parts, 4)
 
 
 def check_open(parts: Parts, place: int) -> None:
@@ -200,8 +186,8 @@ def check_open(parts: Parts, place: int) -> None:
     assert (point.revive_offset, point.open) == (place, {2})
 
 
-def test_checkpoints_of_deleted_topics_and_groups_are_dropped(tmp_path: Path) -> None:
-    def test(parts: Parts) -> None:
+async def test_checkpoints_of_deleted_topics_and_groups_are_dropped(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(1)
         parts.pop(0)
         parts.groups.remove("G")
@@ -209,63 +195,51 @@ def test_checkpoints_of_deleted_topics_and_groups_are_dropped(tmp_path: Path) ->
         assert parts.revive() == []
         assert parts.points.earliest() is None
 
-    on(tmp_path, test)
 
-
-def test_records_that_cannot_be_decoded_are_skipped(
+async def test_records_that_cannot_be_decoded_are_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def before(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(1)
         parts.pop(0, queue=0)
         parts.store.put(Message(NAME, b"{", tags="ck"))
         parts.store.put(Message(NAME, b'{"t":"T"}', tags="ack"))
         parts.store.put(Message(NAME, b"", tags="news"))
-
-    def after(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"0"]
-
-    on(tmp_path, before)
-    on(tmp_path, after)
     place = f"{NAME} queue 0 offset 1"
     text = "this record of a pop or an acknowledgement cannot be decoded and is skipped"
     assert f"{place}: {text}: CheckpointBody" in caplog.text
     assert f"{NAME} queue 0 offset 2: {text}: AckBody has no c" in caplog.text
 
 
-def test_the_heap_of_revive_times_is_bounded(
+async def test_the_heap_of_revive_times_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "CLOSED_MAX", 10)
 
-    def test(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(1)
         for _ in range(100):
             parts.now += 1
             parts.points.ack(parts.pop(0, invisible_ms=60_000), [0])
         assert len(parts.points._times) <= 11
 
-    on(tmp_path, test)
 
-
-def test_records_of_older_java_brokers_are_read(tmp_path: Path) -> None:
-    def before(parts: Parts) -> None:
+async def test_records_of_older_java_brokers_are_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(3)
         note = {"t": "T", "c": "G", "q": 0, "so": 0, "pt": 5, "it": 10, "n": 2, "bm": 0, "rt": 15}
         parts.store.put(Message(NAME, json.dumps(note).encode(), tags="ck", queue_id=7))
-
-    def after(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         assert [record.body for record in parts.revive()] == [b"0", b"1"]
 
-    on(tmp_path, before)
-    on(tmp_path, after)
 
-
-def test_a_damaged_message_does_not_block_others(
+async def test_a_damaged_message_does_not_block_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def test(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         for body in (b"damaged", b"good"):
             parts.store.put(Message("T", body))
         assert parts.store.wait_dispatched()
@@ -277,13 +251,11 @@ def test_a_damaged_message_does_not_block_others(
             file.write(b"D")
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"good"]
-
-    on(tmp_path, test)
     assert "a popped message of group G is damaged and not redelivered" in caplog.text
 
 
-def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -> None:
-    def running(parts: Parts) -> None:
+async def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(2)
         parts.pop(0, invisible_ms=5000)
         assert parts.revive() == []
@@ -296,14 +268,10 @@ def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -> None
         assert [record.body for record in parts.revive()] == [b"1", b"0"]
         parts.now += 900_000
         parts.pop(0)
-
-    def over_a_restart(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         assert len(parts.revive()) == 2
         parts.now += 1000
         assert len(parts.revive()) == 3
-
-    on(tmp_path, running)
-    on(tmp_path, over_a_restart)
 
 
 def saved(parts: Parts) -> None:
@@ -312,10 +280,9 @@ def saved(parts: Parts) -> None:
     parts.offsets.saver._write(parts.offsets._saved_content())
 
 
-def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
+async def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
     """The log has them, so a group does not receive acknowledged messages again."""
-
-    def first(parts: Parts) -> None:
+    async with opened(tmp_path / "store") as parts:
         parts.put(9)
         parts.offsets.commit("G", "T", 0, 2)
         parts.pop(0, 1)
@@ -325,19 +292,14 @@ def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
         parts.pop(5)
         assert parts.store.wait_dispatched()
         crash_image(tmp_path / "store", tmp_path / "killed")
-
-    def after(parts: Parts) -> None:
+    async with opened(tmp_path / "killed") as parts:
         assert parts.offsets.get("G", "T", 0) == 6
-
-    on(tmp_path / "store", first)
-    on(tmp_path / "killed", after)
 
 
 @pytest.mark.parametrize("by_java", [False, True])
-def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) -> None:
+async def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) -> None:
     """The saved offsets include the earlier pops."""
-
-    def first(parts: Parts) -> None:
+    async with opened(tmp_path / "store") as parts:
         parts.put(9)
         if by_java:
             saved(parts)
@@ -347,13 +309,9 @@ def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bool) ->
             saved(parts)
         assert parts.store.wait_dispatched()
         crash_image(tmp_path / "store", tmp_path / "killed")
-
-    def after(parts: Parts) -> None:
-        assert parts.offsets.get("G", "T", 0) == 1
-
-    on(tmp_path / "store", first)
     if by_java:  # Java keeps unknown members, except the checksum
         path = tmp_path / "killed" / "config" / "consumerOffset.json"
         table = config_json.loads(path.read_bytes())["offsetTable"]
         path.write_text(config_json.dumps({"offsetTable": table | {"T@G": {0: 1}}}))
-    on(tmp_path / "killed", after)
+    async with opened(tmp_path / "killed") as parts:
+        assert parts.offsets.get("G", "T", 0) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 from tests.broker.pops import Popped, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.format import config_json
@@ -30,172 +30,138 @@ async def offset(talk: Talk) -> str:
     return (await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"]
 
 
-def test_a_queue_is_closed_until_all_messages_are_acknowledged() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", *(b"%d" % n for n in range(5)))
-        first, second = await take(talk, maxMsgNums=2)
-        assert first.receipt.revive_queue == 999
-        assert await take(talk) == []
-        await ack(talk, second)
-        assert await take(talk) == []
-        assert await offset(talk) == "0"
-        await ack(talk, first)
-        assert await offset(talk) == "2"
-        assert bodies(await take(talk)) == [b"2", b"3", b"4"]
-        assert bodies(await take(talk, consumerGroup="OTHER", maxMsgNums=1)) == [b"0"]
-
-    running(test)
+async def test_a_queue_is_closed_until_all_messages_are_acknowledged(talk: Talk) -> None:
+    await fill(talk, "T1", *(b"%d" % n for n in range(5)))
+    first, second = await take(talk, maxMsgNums=2)
+    assert first.receipt.revive_queue == 999
+    assert await take(talk) == []
+    await ack(talk, second)
+    assert await take(talk) == []
+    assert await offset(talk) == "0"
+    await ack(talk, first)
+    assert await offset(talk) == "2"
+    assert bodies(await take(talk)) == [b"2", b"3", b"4"]
+    assert bodies(await take(talk, consumerGroup="OTHER", maxMsgNums=1)) == [b"0"]
 
 
-def test_unacknowledged_messages_are_redelivered_in_order() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1", b"2")
-        first, second, _ = await take(talk, invisibleTime=100)
-        await ack(talk, first)
-        answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
-        assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
-        assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
-        assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
-        assert await take(talk) == []
-        assert await offset(talk) == "1"
-
-    running(test)
+async def test_unacknowledged_messages_are_redelivered_in_order(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1", b"2")
+    first, second, _ = await take(talk, invisibleTime=100)
+    await ack(talk, first)
+    answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
+    assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
+    assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
+    assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
+    assert await take(talk) == []
+    assert await offset(talk) == "1"
 
 
-def test_an_acknowledgement_wakes_waiting_pops() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        (first,) = await take(talk, maxMsgNums=1)
-        waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=10_000))
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "bornTime": 0, "order": True}
-        notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=10_000, **fields))
-        await asyncio.sleep(0.05)
-        assert not waiting.done() and not notice.done()
-        batch = BatchAck("CG", "T1", 0, 0, 999, first.receipt.pop_time, 60_000, "AQ==")
-        body = BatchAckBody("broker-a", [batch]).encode(standard=True)
-        assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
-        assert bodies(popped(await waiting)) == [b"1"]
-        notice.cancel()
-
-    running(test)
+async def test_an_acknowledgement_wakes_waiting_pops(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    (first,) = await take(talk, maxMsgNums=1)
+    waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=10_000))
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "bornTime": 0, "order": True}
+    notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=10_000, **fields))
+    await asyncio.sleep(0.05)
+    assert not waiting.done() and not notice.done()
+    batch = BatchAck("CG", "T1", 0, 0, 999, first.receipt.pop_time, 60_000, "AQ==")
+    body = BatchAckBody("broker-a", [batch]).encode(standard=True)
+    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
+    assert bodies(popped(await waiting)) == [b"1"]
+    notice.cancel()
 
 
-def test_the_invisible_time_can_be_extended_and_shortened() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0")
-        (message,) = await take(talk, invisibleTime=200)
-        answer = await change(talk, message, 60_000)
-        assert answer.fields["reviveQid"] == "999"
-        assert answer.fields["popTime"] == str(message.receipt.pop_time)
-        assert (await ask_pop(talk, **ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
-        assert (await change(talk, message, 10)).code == 0
-        assert bodies(popped(await ask_pop(talk, **ORDERED, pollTime=10_000))) == [b"0"]
-        assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
-
-    running(test)
+async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
+    await fill(talk, "T1", b"0")
+    (message,) = await take(talk, invisibleTime=200)
+    answer = await change(talk, message, 60_000)
+    assert answer.fields["reviveQid"] == "999"
+    assert answer.fields["popTime"] == str(message.receipt.pop_time)
+    assert (await ask_pop(talk, **ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
+    assert (await change(talk, message, 10)).code == 0
+    assert bodies(popped(await ask_pop(talk, **ORDERED, pollTime=10_000))) == [b"0"]
+    assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
 
 
-def test_the_same_attempt_gets_the_same_answer() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        assert bodies(await take(talk, attemptId="a", maxMsgNums=1)) == [b"0"]
-        again = await ask_pop(talk, **ORDERED, attemptId="a", maxMsgNums=1)
-        assert bodies(popped(again)) == [b"0"]
-        assert again.fields["orderCountInfo"] == "0 0 0"
-        assert await take(talk, attemptId="b") == []
-
-    running(test)
+async def test_the_same_attempt_gets_the_same_answer(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    assert bodies(await take(talk, attemptId="a", maxMsgNums=1)) == [b"0"]
+    again = await ask_pop(talk, **ORDERED, attemptId="a", maxMsgNums=1)
+    assert bodies(popped(again)) == [b"0"]
+    assert again.fields["orderCountInfo"] == "0 0 0"
+    assert await take(talk, attemptId="b") == []
 
 
-def test_messages_that_were_not_popped_cannot_be_acknowledged() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        (message,) = await take(talk, maxMsgNums=1)
-        assert (await ack(talk, message, offset=1)).code == ResponseCode.MESSAGE_ILLEGAL
-        assert await offset(talk) == "0"
-
-    running(test)
+async def test_messages_that_were_not_popped_cannot_be_acknowledged(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    (message,) = await take(talk, maxMsgNums=1)
+    assert (await ack(talk, message, offset=1)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert await offset(talk) == "0"
 
 
-def test_a_pop_after_a_reset_begins_at_the_new_offset() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1", b"2")
-        (message,) = await take(talk, maxMsgNums=1)
-        talk.broker.offsets.commit("CG", "T1", 0, 2)
-        assert bodies(await take(talk)) == [b"2"]
-        talk.broker.offsets.commit("CG", "T1", 0, 0)
-        await ack(talk, message)
-        assert await offset(talk) == "0"
-
-    running(test)
+async def test_a_pop_after_a_reset_begins_at_the_new_offset(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1", b"2")
+    (message,) = await take(talk, maxMsgNums=1)
+    talk.broker.offsets.commit("CG", "T1", 0, 2)
+    assert bodies(await take(talk)) == [b"2"]
+    talk.broker.offsets.commit("CG", "T1", 0, 0)
+    await ack(talk, message)
+    assert await offset(talk) == "0"
 
 
-def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> None:
-    async def before(talk: Talk) -> None:
+async def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await fill(talk, "T1", b"0", b"1", b"2")
         _, second, third = await take(talk)
         assert (await ack(talk, third)).code == 0
         assert (await ack(talk, second)).code == 0
-
-    async def after(talk: Talk) -> None:
-        assert await take(talk) == []
-        assert bodies(await take(talk, consumerGroup="OTHER")) == [b"0", b"1", b"2"]
-
-    running(before, tmp_path)
     path = tmp_path / "config" / "consumerOrderInfo.json"
     info = config_json.loads(path.read_bytes())["table"]["T1@CG"][0]
     assert (info["o"], info["cm"], info["i"]) == ([0, 1, 2], 0b110, 60_000)
-    running(after, tmp_path)
+    async with talking(tmp_path) as talk:
+        assert await take(talk) == []
+        assert bodies(await take(talk, consumerGroup="OTHER")) == [b"0", b"1", b"2"]
 
 
-def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        first, _ = await take(talk, invisibleTime=300)
-        assert (await change(talk, first, 1)).code == 0
-        answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
-        assert bodies(popped(answer)) == [b"0", b"1"]
-
-    running(test, within_s=8)
+async def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    first, _ = await take(talk, invisibleTime=300)
+    assert (await change(talk, first, 1)).code == 0
+    answer = await ask_pop(talk, **ORDERED, pollTime=600_000)
+    assert bodies(popped(answer)) == [b"0", b"1"]
 
 
-def test_acknowledged_pops_leave_no_timers(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_acknowledged_pops_leave_no_timers(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk
 ) -> None:
     """Many pops per second, each with a timer of an hour, would fill the memory."""
     planned: list[asyncio.TimerHandle] = []
 
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", *(b"%d" % n for n in range(20)))
-        loop = asyncio.get_running_loop()
-        call_later = loop.call_later
+    await fill(talk, "T1", *(b"%d" % n for n in range(20)))
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
 
-        def note(delay: float, *what: Any, **how: Any) -> asyncio.TimerHandle:
-            handle = call_later(delay, *what, **how)
-            if delay > 1000:
-                planned.append(handle)
-            return handle
+    def note(delay: float, *what: Any, **how: Any) -> asyncio.TimerHandle:
+        handle = call_later(delay, *what, **how)
+        if delay > 1000:
+            planned.append(handle)
+        return handle
 
-        monkeypatch.setattr(loop, "call_later", note)
-        for _ in range(20):
-            (message,) = await take(talk, maxMsgNums=1, invisibleTime=3_600_000)
-            assert (await ack(talk, message)).code == 0
-        assert len(planned) == 20
-        assert all(handle.cancelled() for handle in planned)
-
-    running(test)
+    monkeypatch.setattr(loop, "call_later", note)
+    for _ in range(20):
+        (message,) = await take(talk, maxMsgNums=1, invisibleTime=3_600_000)
+        assert (await ack(talk, message)).code == 0
+    assert len(planned) == 20
+    assert all(handle.cancelled() for handle in planned)
 
 
-def test_a_clock_that_is_set_back_does_not_close_a_queue_for_long(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_clock_that_is_set_back_does_not_close_a_queue_for_long(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk
 ) -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0")
-        assert bodies(await take(talk)) == [b"0"]
-        orders = talk.broker._parts.orders
-        yesterday = orders._now_ms() - 86_400_000
-        for later, found in ((0, []), (59_999, []), (60_000, [b"0"])):
-            monkeypatch.setattr(orders, "_now_ms", lambda: yesterday + later)  # noqa: B023
-            assert bodies(await take(talk)) == found
-
-    running(test)
+    await fill(talk, "T1", b"0")
+    assert bodies(await take(talk)) == [b"0"]
+    orders = talk.broker._parts.orders
+    yesterday = orders._now_ms() - 86_400_000
+    for later, found in ((0, []), (59_999, []), (60_000, [b"0"])):
+        monkeypatch.setattr(orders, "_now_ms", lambda: yesterday + later)  # noqa: B023
+        assert bodies(await take(talk)) == found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, records, running
+from tests.broker.brokers import SMALL, Talk, records, talking
 from tests.broker.pops import ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.pop.pop import PopProcessor
@@ -21,144 +21,122 @@ from firetrail.store.config import FlushMode
 LONG = 10_000
 
 
-def test_popped_messages_are_invisible_to_others() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1", b"2")
-        await fill(talk, "T1", b"3", e=2)
-        first = await pop(talk, maxMsgNums=2)
-        rest = await pop(talk)
-        assert sorted(message.body for message in first + rest) == [b"0", b"1", b"2", b"3"]
-        nothing = await ask_pop(talk)
-        assert nothing.code == ResponseCode.POLLING_TIMEOUT
-        assert nothing.fields["restNum"] == "0"
-        other = await pop(talk, consumerGroup="OTHER")
-        assert len(other) == 4
-
-    running(test)
+async def test_popped_messages_are_invisible_to_others(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1", b"2")
+    await fill(talk, "T1", b"3", e=2)
+    first = await pop(talk, maxMsgNums=2)
+    rest = await pop(talk)
+    assert sorted(message.body for message in first + rest) == [b"0", b"1", b"2", b"3"]
+    nothing = await ask_pop(talk)
+    assert nothing.code == ResponseCode.POLLING_TIMEOUT
+    assert nothing.fields["restNum"] == "0"
+    other = await pop(talk, consumerGroup="OTHER")
+    assert len(other) == 4
 
 
-def test_a_pop_may_name_one_queue() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0")
-        await fill(talk, "T1", b"3", e=3)
-        assert [message.body for message in await pop(talk, queueId=3)] == [b"3"]
-        assert [message.body for message in await pop(talk, queueId=0)] == [b"0"]
-
-    running(test)
+async def test_a_pop_may_name_one_queue(talk: Talk) -> None:
+    await fill(talk, "T1", b"0")
+    await fill(talk, "T1", b"3", e=3)
+    assert [message.body for message in await pop(talk, queueId=3)] == [b"3"]
+    assert [message.body for message in await pop(talk, queueId=0)] == [b"0"]
 
 
-def test_unacknowledged_messages_are_redelivered() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        kept, done = await pop(talk, invisibleTime=50)
-        assert (await ack(talk, done)).code == 0
-        (again,) = popped(await ask_pop(talk, pollTime=LONG, invisibleTime=50))
-        assert (again.body, again.record.topic) == (kept.body, "T1")
-        assert again.record.reconsume_times == 1
-        assert again.record.properties["RETRY_TOPIC"] == "T1"
-        assert again.record.properties["ORIGIN_GROUP"] == "CG"
-        assert again.record.properties["1ST_POP_TIME"] == str(kept.receipt.pop_time)
-        (once_more,) = popped(await ask_pop(talk, pollTime=LONG))
-        assert once_more.record.reconsume_times == 2
-        assert (await ack(talk, once_more)).code == 0
-        assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
-
-    running(test)
+async def test_unacknowledged_messages_are_redelivered(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    kept, done = await pop(talk, invisibleTime=50)
+    assert (await ack(talk, done)).code == 0
+    (again,) = popped(await ask_pop(talk, pollTime=LONG, invisibleTime=50))
+    assert (again.body, again.record.topic) == (kept.body, "T1")
+    assert again.record.reconsume_times == 1
+    assert again.record.properties["RETRY_TOPIC"] == "T1"
+    assert again.record.properties["ORIGIN_GROUP"] == "CG"
+    assert again.record.properties["1ST_POP_TIME"] == str(kept.receipt.pop_time)
+    (once_more,) = popped(await ask_pop(talk, pollTime=LONG))
+    assert once_more.record.reconsume_times == 2
+    assert (await ack(talk, once_more)).code == 0
+    assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
 
 
-def test_the_invisible_time_can_be_extended_and_shortened() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        first, second = await pop(talk, invisibleTime=300)
-        answer = await change(talk, first, 60_000)
-        assert answer.fields["invisibleTime"] == "60000"
-        assert (await change(talk, second, 1)).code == 0
-        (again,) = popped(await ask_pop(talk, pollTime=LONG))
-        assert again.body == b"1"
-        late = await change(talk, first, 1)
-        assert late.code == ResponseCode.NO_MESSAGE  # that receipt was exchanged for another
-        assert (await ask_pop(talk, pollTime=500)).code == ResponseCode.POLLING_TIMEOUT
-        receipt = first.receipt._replace(
-            start=first.receipt.offset, pop_time=int(answer.fields["popTime"])
-        )
-        assert (await change(talk, first._replace(receipt=receipt), 1)).code == 0
-        (back,) = popped(await ask_pop(talk, pollTime=LONG))
-        assert back.body == b"0"
-
-    running(test)
+async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    first, second = await pop(talk, invisibleTime=300)
+    answer = await change(talk, first, 60_000)
+    assert answer.fields["invisibleTime"] == "60000"
+    assert (await change(talk, second, 1)).code == 0
+    (again,) = popped(await ask_pop(talk, pollTime=LONG))
+    assert again.body == b"1"
+    late = await change(talk, first, 1)
+    assert late.code == ResponseCode.NO_MESSAGE  # that receipt was exchanged for another
+    assert (await ask_pop(talk, pollTime=500)).code == ResponseCode.POLLING_TIMEOUT
+    receipt = first.receipt._replace(
+        start=first.receipt.offset, pop_time=int(answer.fields["popTime"])
+    )
+    assert (await change(talk, first._replace(receipt=receipt), 1)).code == 0
+    (back,) = popped(await ask_pop(talk, pollTime=LONG))
+    assert back.body == b"0"
 
 
-def test_a_batch_acknowledges_several_messages() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", *(b"%d" % n for n in range(5)))
-        found = await pop(talk, invisibleTime=200)
-        receipt = found[0].receipt
-        bits = BatchAck.bits_of(receipt.start, [m.receipt.offset for m in found if m.body != b"3"])
-        batch = BatchAck(
-            "CG",
-            "T1",
-            receipt.start,
-            receipt.queue_id,
-            receipt.revive_queue,
-            receipt.pop_time,
-            receipt.invisible_ms,
-            bits,
-        )
-        body = BatchAckBody("broker-a", [batch]).encode(standard=True)
-        assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
-        (again,) = popped(await ask_pop(talk, pollTime=LONG))
-        assert again.body == b"3"
-        empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, b"{}")
-        assert empty.code == ResponseCode.NO_MESSAGE
-
-    running(test)
+async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
+    await fill(talk, "T1", *(b"%d" % n for n in range(5)))
+    found = await pop(talk, invisibleTime=200)
+    receipt = found[0].receipt
+    bits = BatchAck.bits_of(receipt.start, [m.receipt.offset for m in found if m.body != b"3"])
+    batch = BatchAck(
+        "CG",
+        "T1",
+        receipt.start,
+        receipt.queue_id,
+        receipt.revive_queue,
+        receipt.pop_time,
+        receipt.invisible_ms,
+        bits,
+    )
+    body = BatchAckBody("broker-a", [batch]).encode(standard=True)
+    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
+    (again,) = popped(await ask_pop(talk, pollTime=LONG))
+    assert again.body == b"3"
+    empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, b"{}")
+    assert empty.code == ResponseCode.NO_MESSAGE
 
 
 class TestAfterARestart:
     @pytest.mark.parametrize("flush", list(FlushMode))
-    def test_only_unacknowledged_messages_are_redelivered(
+    async def test_only_unacknowledged_messages_are_redelivered(
         self, tmp_path: Path, flush: FlushMode
     ) -> None:
-        async def before(talk: Talk) -> None:
+        config = SMALL.replace(flush=flush)
+        async with talking(tmp_path, store=config) as talk:
             await fill(talk, "T1", b"open", b"done")
             unanswered, done = await pop(talk, invisibleTime=300)
             assert (await ack(talk, done)).code == 0
             assert unanswered.body == b"open"
-
-        async def after(talk: Talk) -> None:
+        async with talking(tmp_path, store=config) as talk:
             (again,) = popped(await ask_pop(talk, pollTime=LONG))
             assert (again.body, again.record.reconsume_times) == (b"open", 1)
             assert (await ask_pop(talk, pollTime=300)).code == ResponseCode.POLLING_TIMEOUT
 
-        config = SMALL.replace(flush=flush)
-        running(before, tmp_path, store=config)
-        running(after, tmp_path, store=config)
-
 
 class TestWaiting:
-    def test_a_message_wakes_one_pop(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"0")
-            await pop(talk)
-            waiting = [asyncio.create_task(ask_pop(talk, pollTime=LONG)) for _ in range(3)]
-            await asyncio.sleep(0.05)
-            where = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
-            assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "3"
-            await talk.send("T1", b"news", e=3)
-            done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            (answer,) = [task.result() for task in done]
-            assert [message.body for message in popped(answer)] == [b"news"]
-            await talk.send("T1", b"more", e=1)
-            done, others = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-            assert len(others) == 1
-            await talk.send("T1", b"last")
-            await asyncio.gather(*others)
-            assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "0"
+    async def test_a_message_wakes_one_pop(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        await pop(talk)
+        waiting = [asyncio.create_task(ask_pop(talk, pollTime=LONG)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        where = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
+        assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "3"
+        await talk.send("T1", b"news", e=3)
+        done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        (answer,) = [task.result() for task in done]
+        assert [message.body for message in popped(answer)] == [b"news"]
+        await talk.send("T1", b"more", e=1)
+        done, others = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        assert len(others) == 1
+        await talk.send("T1", b"last")
+        await asyncio.gather(*others)
+        assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "0"
 
-        running(test)
-
-    def test_a_waiting_pop_is_answered_with_sync_flush(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_a_waiting_pop_is_answered_with_sync_flush(self) -> None:
+        async with talking(store=SMALL.replace(flush=FlushMode.SYNC)) as talk:
             await talk.send("T1", b"0")
             first = await ask_pop(talk, pollTime=LONG)
             assert len(popped(first)) == 1
@@ -168,161 +146,128 @@ class TestWaiting:
             (message,) = popped(await waiting)
             assert (await ack(talk, message)).code == 0
 
-        running(test, store=SMALL.replace(flush=FlushMode.SYNC))
+    async def test_only_matching_messages_wake_a_pop(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"a", b"a", i="TAGS\x01A\x02")
+        waiting = asyncio.create_task(ask_pop(talk, pollTime=LONG, exp="B"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await talk.send("T1", b"a", i="TAGS\x01A\x02")
+        await talk.send("T1", b"b", i="TAGS\x01B\x02")
+        assert [message.body for message in popped(await waiting)] == [b"b"]
 
-    def test_only_matching_messages_wake_a_pop(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"a", b"a", i="TAGS\x01A\x02")
-            waiting = asyncio.create_task(ask_pop(talk, pollTime=LONG, exp="B"))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            await talk.send("T1", b"a", i="TAGS\x01A\x02")
-            await talk.send("T1", b"b", i="TAGS\x01B\x02")
-            assert [message.body for message in popped(await waiting)] == [b"b"]
+    async def test_a_disconnected_consumer_takes_no_messages(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        await pop(talk)
+        other = RemotingClient()
+        leaving = asyncio.create_task(ask_pop(Talk(talk.broker, other), pollTime=LONG))
+        await asyncio.sleep(0.05)
+        await other.close()
+        with pytest.raises(ConnectionError):
+            await leaving
+        await asyncio.sleep(0.05)
+        await fill(talk, "T1", b"1")
+        assert [message.body for message in await pop(talk)] == [b"1"]
 
-        running(test)
-
-    def test_a_disconnected_consumer_takes_no_messages(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"0")
-            await pop(talk)
-            other = RemotingClient()
-            leaving = asyncio.create_task(ask_pop(Talk(talk.broker, other), pollTime=LONG))
-            await asyncio.sleep(0.05)
-            await other.close()
-            with pytest.raises(ConnectionError):
-                await leaving
-            await asyncio.sleep(0.05)
-            await fill(talk, "T1", b"1")
-            assert [message.body for message in await pop(talk)] == [b"1"]
-
-        running(test)
-
-    def test_a_notification_does_not_take_messages(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"0")
-            await pop(talk)
-            fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "bornTime": 0}
-            nothing = await talk.ask(RequestCode.NOTIFICATION, pollTime=20, **fields)
-            assert nothing.fields["hasMsg"] == "false"
-            waiting = asyncio.create_task(
-                talk.ask(RequestCode.NOTIFICATION, pollTime=LONG, **fields)
-            )
-            await asyncio.sleep(0.05)
-            await talk.send("T1", b"news")
-            assert (await waiting).fields["hasMsg"] == "true"
-            assert [message.body for message in await pop(talk)] == [b"news"]
-
-        running(test)
+    async def test_a_notification_does_not_take_messages(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        await pop(talk)
+        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "bornTime": 0}
+        nothing = await talk.ask(RequestCode.NOTIFICATION, pollTime=20, **fields)
+        assert nothing.fields["hasMsg"] == "false"
+        waiting = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=LONG, **fields))
+        await asyncio.sleep(0.05)
+        await talk.send("T1", b"news")
+        assert (await waiting).fields["hasMsg"] == "true"
+        assert [message.body for message in await pop(talk)] == [b"news"]
 
 
-def test_pops_filter_by_sql92() -> None:
-    async def test(talk: Talk) -> None:
-        for n in range(5):
-            await fill(talk, "T1", b"%d" % n, i=f"n\x01{n}\x02")
-        found = await pop(talk, exp="n > 2", expType="SQL92")
-        assert [message.body for message in found] == [b"3", b"4"]
-        assert (
-            await ask_pop(talk)
-        ).code == ResponseCode.POLLING_TIMEOUT  # they are skipped for good
-        wrong = await ask_pop(talk, exp="n >", expType="SQL92")
-        assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-
-    running(test)
+async def test_pops_filter_by_sql92(talk: Talk) -> None:
+    for n in range(5):
+        await fill(talk, "T1", b"%d" % n, i=f"n\x01{n}\x02")
+    found = await pop(talk, exp="n > 2", expType="SQL92")
+    assert [message.body for message in found] == [b"3", b"4"]
+    assert (await ask_pop(talk)).code == ResponseCode.POLLING_TIMEOUT  # they are skipped for good
+    wrong = await ask_pop(talk, exp="n >", expType="SQL92")
+    assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_the_init_mode_decides_where_a_new_group_begins() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", *(b"%d" % n for n in range(10)))
-        assert len(await pop(talk, initMode=0)) == 10
-        recent = await pop(talk, initMode=1, consumerGroup="NEW")
-        assert len(recent) == 10  # the queue still has its first message
-
-    running(test)
+async def test_the_init_mode_decides_where_a_new_group_begins(talk: Talk) -> None:
+    await fill(talk, "T1", *(b"%d" % n for n in range(10)))
+    assert len(await pop(talk, initMode=0)) == 10
+    recent = await pop(talk, initMode=1, consumerGroup="NEW")
+    assert len(recent) == 10  # the queue still has its first message
 
 
-def test_peek_takes_nothing() -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "maxMsgNums": 8}
-        answer = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
-        assert [record.body for record in records(answer.content)] == [b"0", b"1"]
-        assert answer.fields["restNum"] == "2"
-        assert len(await pop(talk)) == 2
-        nothing = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
-        assert nothing.code == ResponseCode.PULL_NOT_FOUND
-
-    running(test)
+async def test_peek_takes_nothing(talk: Talk) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "maxMsgNums": 8}
+    answer = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
+    assert [record.body for record in records(answer.content)] == [b"0", b"1"]
+    assert answer.fields["restNum"] == "2"
+    assert len(await pop(talk)) == 2
+    nothing = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
+    assert nothing.code == ResponseCode.PULL_NOT_FOUND
 
 
 class TestRefusals:
-    def test_invalid_pops_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"0")
-            cases = [
-                ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
-                ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
-                ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
-                ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
-                ({"invisibleTime": 0}, ResponseCode.INVALID_PARAMETER),
-                ({"consumerGroup": "a/b"}, ResponseCode.SYSTEM_ERROR),
-            ]
-            for fields, code in cases:
-                assert (await ask_pop(talk, **fields)).code == code
-            talk.broker.topics.put([TopicConfig("W", perm=2)])
-            assert (await ask_pop(talk, "W")).code == ResponseCode.NO_PERMISSION
-            talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
-            assert (await ask_pop(talk)).code == ResponseCode.NO_PERMISSION
+    async def test_invalid_pops_are_refused(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        cases = [
+            ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+            ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+            ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+            ({"invisibleTime": 0}, ResponseCode.INVALID_PARAMETER),
+            ({"consumerGroup": "a/b"}, ResponseCode.SYSTEM_ERROR),
+        ]
+        for fields, code in cases:
+            assert (await ask_pop(talk, **fields)).code == code
+        talk.broker.topics.put([TopicConfig("W", perm=2)])
+        assert (await ask_pop(talk, "W")).code == ResponseCode.NO_PERMISSION
+        talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
+        assert (await ask_pop(talk)).code == ResponseCode.NO_PERMISSION
 
-        running(test)
+    async def test_invalid_acknowledgements_are_refused(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        (message,) = await pop(talk)
+        cases = [
+            ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"offset": 7}, ResponseCode.NO_MESSAGE),
+            ({"extraInfo": "1 2 3"}, ResponseCode.MESSAGE_ILLEGAL),
+        ]
+        for fields, code in cases:
+            assert (await ack(talk, message, **fields)).code == code
+        assert (await ack(talk, message)).code == 0
+        assert (await ack(talk, message)).code == 0
+        assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
 
-    def test_invalid_acknowledgements_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            await fill(talk, "T1", b"0")
-            (message,) = await pop(talk)
-            cases = [
-                ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
-                ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL),
-                ({"offset": 7}, ResponseCode.NO_MESSAGE),
-                ({"extraInfo": "1 2 3"}, ResponseCode.MESSAGE_ILLEGAL),
-            ]
-            for fields, code in cases:
-                assert (await ack(talk, message, **fields)).code == code
-            assert (await ack(talk, message)).code == 0
-            assert (await ack(talk, message)).code == 0
-            assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
-
-        running(test)
-
-    def test_clients_cannot_send_to_the_revive_topic(self) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.send(talk.broker.topics.revive, b"{}")
-            assert answer.code == ResponseCode.NO_PERMISSION
-            answer = await talk.send("rmq_sys_wheel_timer", b"{}")
-            assert "is forbidden" in (answer.remark or "")
-
-        running(test)
+    async def test_clients_cannot_send_to_the_revive_topic(self, talk: Talk) -> None:
+        answer = await talk.send(talk.broker.topics.revive, b"{}")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        answer = await talk.send("rmq_sys_wheel_timer", b"{}")
+        assert "is forbidden" in (answer.remark or "")
 
 
 @pytest.mark.parametrize("room", [20, 100, 400])
-def test_a_message_that_cannot_be_redelivered_does_not_block_others(room: int) -> None:
+async def test_a_message_that_cannot_be_redelivered_does_not_block_others(
+    talk: Talk, room: int
+) -> None:
     """Its properties leave no room for those that a redelivery adds."""
-
-    async def test(talk: Talk) -> None:
-        added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
-        taken = len("K\x01\x02" + added)
-        full = f"K\x01{'v' * (32_767 - taken - room)}\x02"
-        await fill(talk, "T1", b"full", i=full)
-        assert len(await pop(talk, invisibleTime=20)) == 1
-        await fill(talk, "T1", b"other")
-        assert len(await pop(talk, invisibleTime=20)) == 1
-        (again,) = await pop(talk, pollTime=LONG)
-        assert again.body == b"other"
-
-    running(test)
+    added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+    taken = len("K\x01\x02" + added)
+    full = f"K\x01{'v' * (32_767 - taken - room)}\x02"
+    await fill(talk, "T1", b"full", i=full)
+    assert len(await pop(talk, invisibleTime=20)) == 1
+    await fill(talk, "T1", b"other")
+    assert len(await pop(talk, invisibleTime=20)) == 1
+    (again,) = await pop(talk, pollTime=LONG)
+    assert again.body == b"other"
 
 
-def test_equal_waiting_pops_read_the_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_equal_waiting_pops_read_the_queue_once(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk
+) -> None:
     looks = 0
     take = PopProcessor._take
 
@@ -331,30 +276,26 @@ def test_equal_waiting_pops_read_the_queue_once(monkeypatch: pytest.MonkeyPatch)
         looks += 1
         return take(self, *what)
 
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0")
-        assert len(await pop(talk)) == 1
-        monkeypatch.setattr(PopProcessor, "_take", counted)
-        waiting = [
-            asyncio.ensure_future(ask_pop(talk, pollTime=LONG, maxMsgNums=1)) for _ in range(100)
-        ]
-        for n in range(100):
-            await fill(talk, "T1", b"%d" % n, e=n % 4)
-        found = [message for answer in waiting for message in popped(await answer)]
-        assert sorted(int(message.body) for message in found) == list(range(100))
-        assert looks <= 400
-
-    running(test)
+    await fill(talk, "T1", b"0")
+    assert len(await pop(talk)) == 1
+    monkeypatch.setattr(PopProcessor, "_take", counted)
+    waiting = [
+        asyncio.ensure_future(ask_pop(talk, pollTime=LONG, maxMsgNums=1)) for _ in range(100)
+    ]
+    for n in range(100):
+        await fill(talk, "T1", b"%d" % n, e=n % 4)
+    found = [message for answer in waiting for message in popped(await answer)]
+    assert sorted(int(message.body) for message in found) == list(range(100))
+    assert looks <= 400
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_receipts_may_have_the_further_fields_of_the_grpc_proxy(ordered: bool) -> None:
-    async def test(talk: Talk) -> None:
-        await fill(talk, "T1", b"0", b"1")
-        first, second = await pop(talk, order=ordered)
-        assert (first.receipt.revive_queue == ORDERED) is ordered
-        done = await ack(talk, first, extraInfo=f"{first.receipt.encode()} 3608")
-        longer = await change(talk, second, 60_000, extraInfo=f"{second.receipt.encode()} 0 3608")
-        assert (done.code, longer.code) == (0, 0)
-
-    running(test)
+async def test_receipts_may_have_the_further_fields_of_the_grpc_proxy(
+    talk: Talk, ordered: bool
+) -> None:
+    await fill(talk, "T1", b"0", b"1")
+    first, second = await pop(talk, order=ordered)
+    assert (first.receipt.revive_queue == ORDERED) is ordered
+    done = await ack(talk, first, extraInfo=f"{first.receipt.encode()} 3608")
+    longer = await change(talk, second, 60_000, extraInfo=f"{second.receipt.encode()} 0 3608")
+    assert (done.code, longer.code) == (0, 0)

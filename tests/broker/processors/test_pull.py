@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, running
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -34,25 +34,22 @@ def place(answer: RemotingCommand) -> tuple[int, int, int]:
     )
 
 
-def test_messages_are_sent_as_they_are_stored() -> None:
-    async def test(talk: Talk) -> None:
-        await send(talk, "A", "B", "A")
-        answer = await talk.pull("T1")
-        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
-        assert [record.body for record in records(answer.content)] == [b"0", b"1", b"2"]
-        assert place(answer) == (3, 0, 3)
-        assert answer.fields["suggestWhichBrokerId"] == "0"
-        assert len(records((await talk.pull("T1", maxMsgNums=2)).content)) == 2
-        assert [record.body for record in records((await talk.pull("T1", 2)).content)] == [b"2"]
-
-    running(test)
+async def test_messages_are_sent_as_they_are_stored(talk: Talk) -> None:
+    await send(talk, "A", "B", "A")
+    answer = await talk.pull("T1")
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
+    assert [record.body for record in records(answer.content)] == [b"0", b"1", b"2"]
+    assert place(answer) == (3, 0, 3)
+    assert answer.fields["suggestWhichBrokerId"] == "0"
+    assert len(records((await talk.pull("T1", maxMsgNums=2)).content)) == 2
+    assert [record.body for record in records((await talk.pull("T1", 2)).content)] == [b"2"]
 
 
 class TestLightQueues:
     LIGHT = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
 
-    def test_a_light_queue_is_pulled_like_a_topic(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_a_light_queue_is_pulled_like_a_topic(self) -> None:
+        async with talking(store=SMALL.replace(light_queues=True)) as talk:
             waiting = asyncio.create_task(talk.pull("%LMQ%a", 0, sysFlag=WAITING))
             assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
             assert [record.body for record in records((await waiting).content)] == [b"1"]
@@ -65,50 +62,39 @@ class TestLightQueues:
             assert (await talk.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
             assert "%LMQ%a" in talk.broker.store.topics()
 
-        running(test, store=SMALL.replace(light_queues=True))
-
-    def test_light_queues_need_the_setting(self) -> None:
-        async def test(talk: Talk) -> None:
-            assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
-            answer = await talk.pull("%LMQ%a")
-            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-
-        running(test)
+    async def test_light_queues_need_the_setting(self, talk: Talk) -> None:
+        assert (await talk.send("T1", b"1", i=self.LIGHT)).code == 0
+        answer = await talk.pull("%LMQ%a")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 class TestFilters:
-    def test_pulls_filter_by_tags(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A", "B", "C", "A")
-            answer = await talk.pull("T1", subscription="A || C")
-            assert [record.tags for record in records(answer.content)] == ["A", "C", "A"]
-            nothing = await talk.pull("T1", subscription="D")
-            assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-            assert place(nothing) == (4, 0, 4)
+    async def test_pulls_filter_by_tags(self, talk: Talk) -> None:
+        await send(talk, "A", "B", "C", "A")
+        answer = await talk.pull("T1", subscription="A || C")
+        assert [record.tags for record in records(answer.content)] == ["A", "C", "A"]
+        nothing = await talk.pull("T1", subscription="D")
+        assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert place(nothing) == (4, 0, 4)
 
-        running(test)
+    async def test_pulls_filter_by_properties(self, talk: Talk) -> None:
+        for n in range(5):
+            await talk.send("T1", b"%d" % n, i=f"n\x01{n}\x02")
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
+        answer = await talk.pull("T1", subscription="n > 1 AND n <> 3", expressionType="SQL92")
+        assert [record.body for record in records(answer.content)] == [b"2", b"4"]
+        assert place(answer) == (5, 0, 5)
+        nothing = await talk.pull("T1", subscription="n > 9", expressionType="SQL92")
+        assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        wrong = await talk.pull("T1", subscription="n >", expressionType="SQL92")
+        assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
-    def test_pulls_filter_by_properties(self) -> None:
-        async def test(talk: Talk) -> None:
-            for n in range(5):
-                await talk.send("T1", b"%d" % n, i=f"n\x01{n}\x02")
-            await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            answer = await talk.pull("T1", subscription="n > 1 AND n <> 3", expressionType="SQL92")
-            assert [record.body for record in records(answer.content)] == [b"2", b"4"]
-            assert place(answer) == (5, 0, 5)
-            nothing = await talk.pull("T1", subscription="n > 9", expressionType="SQL92")
-            assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-            wrong = await talk.pull("T1", subscription="n >", expressionType="SQL92")
-            assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-
-        running(test)
-
-    def test_one_pull_examines_a_limited_number_of_messages(
+    async def test_one_pull_examines_a_limited_number_of_messages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The limit holds for any requested count, because other requests are waiting."""
-
-        async def test(talk: Talk) -> None:
+        monkeypatch.setattr("firetrail.broker.filter.selection.SCANNED_MAX", 20)
+        async with talking() as talk:
             for _ in range(100):
                 await talk.send("T1", bytes(10_000))
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -117,23 +103,17 @@ class TestFilters:
             assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             assert int(nothing.fields["nextBeginOffset"]) < 100
 
-        monkeypatch.setattr("firetrail.broker.filter.selection.SCANNED_MAX", 20)
-        running(test)
-
-    def test_the_subscription_of_the_heartbeat_is_used(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A", "B")
-            unknown = await talk.pull("T1", sysFlag=0)
-            assert unknown.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-            await talk.beat("CG", subscriptions={"T1": "B"})
-            answer = await talk.pull("T1", sysFlag=0, subscription="")
-            assert [record.tags for record in records(answer.content)] == ["B"]
-            other = await talk.pull("BenchmarkTest", sysFlag=0)
-            assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-            newer = await talk.pull("T1", sysFlag=0, subVersion=9)
-            assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-
-        running(test)
+    async def test_the_subscription_of_the_heartbeat_is_used(self, talk: Talk) -> None:
+        await send(talk, "A", "B")
+        unknown = await talk.pull("T1", sysFlag=0)
+        assert unknown.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await talk.beat("CG", subscriptions={"T1": "B"})
+        answer = await talk.pull("T1", sysFlag=0, subscription="")
+        assert [record.tags for record in records(answer.content)] == ["B"]
+        other = await talk.pull("BenchmarkTest", sysFlag=0)
+        assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        newer = await talk.pull("T1", sysFlag=0, subVersion=9)
+        assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
 class TestOffsetsOutside:
@@ -145,154 +125,114 @@ class TestOffsetsOutside:
             (-1, ResponseCode.PULL_OFFSET_MOVED, 0),
         ],
     )
-    def test_offsets_outside_a_queue_are_corrected(
-        self, offset: int, code: int, goes_on_at: int
+    async def test_offsets_outside_a_queue_are_corrected(
+        self, talk: Talk, offset: int, code: int, goes_on_at: int
     ) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A", "A")
-            answer = await talk.pull("T1", offset)
-            assert (answer.code, place(answer)) == (code, (goes_on_at, 0, 2))
+        await send(talk, "A", "A")
+        answer = await talk.pull("T1", offset)
+        assert (answer.code, place(answer)) == (code, (goes_on_at, 0, 2))
 
-        running(test)
-
-    def test_offsets_in_an_empty_queue_are_corrected(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            first = await talk.pull("T1", 0, queueId=1)
-            assert (first.code, place(first)) == (ResponseCode.PULL_NOT_FOUND, (0, 0, 0))
-            later = await talk.pull("T1", 7, queueId=1)
-            assert (later.code, place(later)) == (ResponseCode.PULL_OFFSET_MOVED, (0, 0, 0))
-
-        running(test)
+    async def test_offsets_in_an_empty_queue_are_corrected(self, talk: Talk) -> None:
+        await send(talk, "A")
+        first = await talk.pull("T1", 0, queueId=1)
+        assert (first.code, place(first)) == (ResponseCode.PULL_NOT_FOUND, (0, 0, 0))
+        later = await talk.pull("T1", 7, queueId=1)
+        assert (later.code, place(later)) == (ResponseCode.PULL_OFFSET_MOVED, (0, 0, 0))
 
 
 class TestRefusals:
-    def test_invalid_topics_groups_and_queues_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            assert (await talk.pull("T2")).code == ResponseCode.TOPIC_NOT_EXIST
-            assert (await talk.pull("T1", queueId=4)).code == ResponseCode.SYSTEM_ERROR
-            assert (await talk.pull("T1", queueId=-1)).code == ResponseCode.SYSTEM_ERROR
-            assert (await talk.pull("T1", consumerGroup="a/b")).code == ResponseCode.SYSTEM_ERROR
-            talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
-            assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION
+    async def test_invalid_topics_groups_and_queues_are_refused(self, talk: Talk) -> None:
+        await send(talk, "A")
+        assert (await talk.pull("T2")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await talk.pull("T1", queueId=4)).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.pull("T1", queueId=-1)).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.pull("T1", consumerGroup="a/b")).code == ResponseCode.SYSTEM_ERROR
+        talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
+        assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION
 
-        running(test)
+    async def test_pulls_without_permission_are_refused(self, talk: Talk) -> None:
+        talk.broker.topics.put([TopicConfig("W", perm=2)])
+        assert (await talk.pull("W")).code == ResponseCode.NO_PERMISSION
 
-    def test_pulls_without_permission_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            talk.broker.topics.put([TopicConfig("W", perm=2)])
-            assert (await talk.pull("W")).code == ResponseCode.NO_PERMISSION
-
-        running(test)
-
-    def test_unknown_groups_are_refused_without_auto_creation(self) -> None:
-        async def forbidden(talk: Talk) -> None:
+    async def test_unknown_groups_are_refused_without_auto_creation(self) -> None:
+        async with talking(config=BrokerConfig(auto_create_groups=False)) as talk:
             answer = await talk.pull("BenchmarkTest")
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-        running(forbidden, config=BrokerConfig(auto_create_groups=False))
-
 
 class TestWaiting:
-    def test_a_message_wakes_a_pull(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING))
-            await asyncio.sleep(0.05)
-            assert not pull.done()
-            await talk.send("T1", b"news")
-            answer = await pull
-            assert [record.body for record in records(answer.content)] == [b"news"]
-            assert place(answer) == (2, 0, 2)
+    async def test_a_message_wakes_a_pull(self, talk: Talk) -> None:
+        await send(talk, "A")
+        pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING))
+        await asyncio.sleep(0.05)
+        assert not pull.done()
+        await talk.send("T1", b"news")
+        answer = await pull
+        assert [record.body for record in records(answer.content)] == [b"news"]
+        assert place(answer) == (2, 0, 2)
 
-        running(test)
+    async def test_a_message_wakes_a_pull_of_an_empty_queue(self, talk: Talk) -> None:
+        await send(talk, "A")
+        pull = asyncio.create_task(talk.pull("T1", 0, queueId=3, sysFlag=WAITING))
+        await asyncio.sleep(0.05)
+        await talk.send("T1", b"news", e=3)
+        assert [record.body for record in records((await pull).content)] == [b"news"]
 
-    def test_a_message_wakes_a_pull_of_an_empty_queue(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            pull = asyncio.create_task(talk.pull("T1", 0, queueId=3, sysFlag=WAITING))
-            await asyncio.sleep(0.05)
-            await talk.send("T1", b"news", e=3)
-            assert [record.body for record in records((await pull).content)] == [b"news"]
-
-        running(test)
-
-    def test_only_matching_messages_wake_a_pull(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, subscription="B"))
-            await asyncio.sleep(0.02)
-            await send(talk, "A", "A")
-            await asyncio.sleep(0.05)
-            assert not pull.done()
-            await send(talk, "B")
-            answer = await pull
-            assert [record.tags for record in records(answer.content)] == ["B"]
-            assert place(answer) == (4, 0, 4)
-
-        running(test)
-
-    def test_a_waiting_pull_is_answered_when_its_time_is_over(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            answer = await talk.pull("T1", 1, sysFlag=WAITING, suspendTimeoutMillis=30)
-            assert (answer.code, place(answer)) == (ResponseCode.PULL_NOT_FOUND, (1, 0, 1))
-
-        running(test)
-
-    def test_a_timeout_moves_past_messages_that_do_not_match(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            waiting = talk.pull(
-                "T1", 1, sysFlag=WAITING, subscription="B", suspendTimeoutMillis=300
-            )
-            pull = asyncio.create_task(waiting)
-            await asyncio.sleep(0.02)
-            await send(talk, "A", "A")
-            answer = await pull
-            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-            assert place(answer) == (3, 0, 3)
-
-        running(test)
-
-    def test_waiting_pulls_of_closed_connections_are_dropped(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            other = RemotingClient()
-            leaving = Talk(talk.broker, other)
-            pull = asyncio.create_task(leaving.pull("T1", 1, sysFlag=WAITING))
-            await asyncio.sleep(0.05)
-            assert not pull.done()
-            await other.close()
-            with pytest.raises(ConnectionError):
-                await pull
-            assert (await talk.send("T1")).code == 0
-
-        running(test)
-
-    def test_many_pulls_wait_at_once(self) -> None:
-        async def test(talk: Talk) -> None:
-            await send(talk, "A")
-            pulls = [
-                asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, consumerGroup=f"G{n}"))
-                for n in range(100)
-            ]
-            await asyncio.sleep(0.05)
-            await talk.send("T1", b"news")
-            answers = await asyncio.gather(*pulls)
-            assert {len(records(answer.content)) for answer in answers} == {1}
-
-        running(test)
-
-
-def test_a_pull_commits_the_offset_that_it_carries() -> None:
-    async def test(talk: Talk) -> None:
+    async def test_only_matching_messages_wake_a_pull(self, talk: Talk) -> None:
+        await send(talk, "A")
+        pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, subscription="B"))
+        await asyncio.sleep(0.02)
         await send(talk, "A", "A")
-        await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)
-        answer = await talk.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
-        )
-        assert answer.fields["offset"] == "1"
+        await asyncio.sleep(0.05)
+        assert not pull.done()
+        await send(talk, "B")
+        answer = await pull
+        assert [record.tags for record in records(answer.content)] == ["B"]
+        assert place(answer) == (4, 0, 4)
 
-    running(test)
+    async def test_a_waiting_pull_is_answered_when_its_time_is_over(self, talk: Talk) -> None:
+        await send(talk, "A")
+        answer = await talk.pull("T1", 1, sysFlag=WAITING, suspendTimeoutMillis=30)
+        assert (answer.code, place(answer)) == (ResponseCode.PULL_NOT_FOUND, (1, 0, 1))
+
+    async def test_a_timeout_moves_past_messages_that_do_not_match(self, talk: Talk) -> None:
+        await send(talk, "A")
+        waiting = talk.pull("T1", 1, sysFlag=WAITING, subscription="B", suspendTimeoutMillis=300)
+        pull = asyncio.create_task(waiting)
+        await asyncio.sleep(0.02)
+        await send(talk, "A", "A")
+        answer = await pull
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert place(answer) == (3, 0, 3)
+
+    async def test_waiting_pulls_of_closed_connections_are_dropped(self, talk: Talk) -> None:
+        await send(talk, "A")
+        other = RemotingClient()
+        leaving = Talk(talk.broker, other)
+        pull = asyncio.create_task(leaving.pull("T1", 1, sysFlag=WAITING))
+        await asyncio.sleep(0.05)
+        assert not pull.done()
+        await other.close()
+        with pytest.raises(ConnectionError):
+            await pull
+        assert (await talk.send("T1")).code == 0
+
+    async def test_many_pulls_wait_at_once(self, talk: Talk) -> None:
+        await send(talk, "A")
+        pulls = [
+            asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, consumerGroup=f"G{n}"))
+            for n in range(100)
+        ]
+        await asyncio.sleep(0.05)
+        await talk.send("T1", b"news")
+        answers = await asyncio.gather(*pulls)
+        assert {len(records(answer.content)) for answer in answers} == {1}
+
+
+async def test_a_pull_commits_the_offset_that_it_carries(talk: Talk) -> None:
+    await send(talk, "A", "A")
+    await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)
+    answer = await talk.ask(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
+    )
+    assert answer.fields["offset"] == "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.brokers import Talk, records, running
+from tests.broker.brokers import Talk, records
 
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -27,74 +27,61 @@ async def by_key(talk: Talk, key: str, **changes: object) -> tuple[int, list[byt
     return answer.code, [record.body for record in records(answer.content)]
 
 
-def test_messages_are_found_by_key() -> None:
-    async def test(talk: Talk) -> None:
-        await three(talk)
-        assert await by_key(talk, "k0") == (0, [b"0", b"2"])
-        assert await by_key(talk, "U1", _UNIQUE_KEY_QUERY="true") == (0, [b"1"])
-        assert await by_key(talk, "k9") == (ResponseCode.QUERY_NOT_FOUND, [])
-        assert await by_key(talk, "k0", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, [])
-        assert await by_key(talk, "k0", topic="T9") == (ResponseCode.TOPIC_NOT_EXIST, [])
-
-    running(test)
+async def test_messages_are_found_by_key(talk: Talk) -> None:
+    await three(talk)
+    assert await by_key(talk, "k0") == (0, [b"0", b"2"])
+    assert await by_key(talk, "U1", _UNIQUE_KEY_QUERY="true") == (0, [b"1"])
+    assert await by_key(talk, "k9") == (ResponseCode.QUERY_NOT_FOUND, [])
+    assert await by_key(talk, "k0", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, [])
+    assert await by_key(talk, "k0", topic="T9") == (ResponseCode.TOPIC_NOT_EXIST, [])
 
 
-def test_messages_are_found_by_position() -> None:
-    async def test(talk: Talk) -> None:
-        places = await three(talk)
-        answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=places[1])
-        assert [record.body for record in records(answer.content)] == [b"1"]
-        for wrong in (places[1] + 1, 1 << 40, -1):
-            answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-
-    running(test)
+async def test_messages_are_found_by_position(talk: Talk) -> None:
+    places = await three(talk)
+    answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=places[1])
+    assert [record.body for record in records(answer.content)] == [b"1"]
+    for wrong in (places[1] + 1, 1 << 40, -1):
+        answer = await talk.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_ends_and_store_times_of_a_queue() -> None:
-    async def test(talk: Talk) -> None:
-        await three(talk)
+async def test_ends_and_store_times_of_a_queue(talk: Talk) -> None:
+    await three(talk)
 
-        async def ask(code: int, **fields: object) -> dict[str, str]:
-            return dict((await talk.ask(code, **{"topic": "T1", "queueId": 0} | fields)).fields)
+    async def ask(code: int, **fields: object) -> dict[str, str]:
+        return dict((await talk.ask(code, **{"topic": "T1", "queueId": 0} | fields)).fields)
 
-        assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
-        assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
-        assert await ask(RequestCode.GET_MAX_OFFSET, queueId=1) == {"offset": "0"}
-        first = talk.broker.store.store_time("T1", 0, 0)
-        assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
-        nothing = await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queueId=1)
-        assert nothing == {"timestamp": "-1"}
-
-    running(test)
+    assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
+    assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
+    assert await ask(RequestCode.GET_MAX_OFFSET, queueId=1) == {"offset": "0"}
+    first = talk.broker.store.store_time("T1", 0, 0)
+    assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
+    nothing = await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queueId=1)
+    assert nothing == {"timestamp": "-1"}
 
 
 @pytest.mark.parametrize("boundary", [None, "LOWER", "lower", "UPPER", "upper"])
-def test_offsets_are_found_by_time(boundary: str | None) -> None:
+async def test_offsets_are_found_by_time(talk: Talk, boundary: str | None) -> None:
     """A Java broker 5.3.3 answers so. Without a boundary, 4.9 takes the nearest message."""
+    times = []
+    for number in range(3):
+        await talk.send("T1")
+        await talk.pull_until("T1", number + 1)
+        time = talk.broker.store.store_time("T1", 0, number)
+        assert time is not None
+        times.append(time)
+        await asyncio.sleep(0.01)  # the next message is at least some ms later
 
-    async def test(talk: Talk) -> None:
-        times = []
-        for number in range(3):
-            await talk.send("T1")
-            await talk.pull_until("T1", number + 1)
-            time = talk.broker.store.store_time("T1", 0, number)
-            assert time is not None
-            times.append(time)
-            await asyncio.sleep(0.01)  # the next message is at least some ms later
+    async def offset(time: int, **changes: object) -> str:
+        fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}
+        answer = await talk.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields | changes)
+        return answer.fields["offset"]
 
-        async def offset(time: int, **changes: object) -> str:
-            fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}
-            answer = await talk.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields | changes)
-            return answer.fields["offset"]
-
-        lower = boundary is None or boundary.lower() == "lower"
-        assert [await offset(time) for time in (0, times[0] - 1, *times)] == [*"00012"]
-        between, beyond = times[0] + 1, times[2] + 1
-        assert await offset(between) == ("1" if lower else "0")
-        assert await offset(beyond) == ("3" if lower else "2")
-        assert await offset(2**62) == ("3" if lower else "2")
-        assert await offset(2**62, queueId=1) == "0"
-        assert await offset(2**62, topic="T9") == "0"
-
-    running(test)
+    lower = boundary is None or boundary.lower() == "lower"
+    assert [await offset(time) for time in (0, times[0] - 1, *times)] == [*"00012"]
+    between, beyond = times[0] + 1, times[2] + 1
+    assert await offset(between) == ("1" if lower else "0")
+    assert await offset(beyond) == ("3" if lower else "2")
+    assert await offset(2**62) == ("3" if lower else "2")
+    assert await offset(2**62, queueId=1) == "0"
+    assert await offset(2**62, topic="T9") == "0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -13,14 +13,14 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 TO_P1 = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01p1\x02MSG_TYPE\x01reply\x02"
 
 
-def test_a_reply_is_pushed_and_stored() -> None:
+async def test_a_reply_is_pushed_and_stored() -> None:
     pushed: list[RemotingCommand] = []
 
     def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         pushed.append(request)
         return request.answer()
 
-    async def test(talk: Talk) -> None:
+    async with talking(client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take}) as talk:
         await talk.beat(producer="PG", client_id="p1")
         answer = await talk.send(TOPIC, b"re", i=TO_P1, **REPLY)
         assert answer.code == 0
@@ -32,14 +32,9 @@ def test_a_reply_is_pushed_and_stored() -> None:
         assert push.fields["storeHost"] == talk.broker.address
         assert [record.body for record in talk.broker.store.read(TOPIC)] == [b"re"]
 
-    running(test, client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
 
-
-def test_a_reply_without_a_waiting_producer_is_refused() -> None:
-    async def test(talk: Talk) -> None:
-        gone = await talk.send(TOPIC, i=TO_P1, **REPLY)
-        assert gone.code == ResponseCode.SYSTEM_ERROR and "p1" in (gone.remark or "")
-        aimless = await talk.send(TOPIC, i="", **REPLY)
-        assert "REPLY_TO_CLIENT" in (aimless.remark or "")
-
-    running(test)
+async def test_a_reply_without_a_waiting_producer_is_refused(talk: Talk) -> None:
+    gone = await talk.send(TOPIC, i=TO_P1, **REPLY)
+    assert gone.code == ResponseCode.SYSTEM_ERROR and "p1" in (gone.remark or "")
+    aimless = await talk.send(TOPIC, i="", **REPLY)
+    assert "REPLY_TO_CLIENT" in (aimless.remark or "")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
@@ -33,158 +33,120 @@ TIMER_REFUSED = "accurate timer message is not enabled, timerWheelEnable is fals
 """The answer of Java 5.3.3 without its timer wheel."""
 
 
-def test_sent_messages_are_stored() -> None:
-    async def test(talk: Talk) -> None:
-        answer = await talk.send("T1", b"body", e=2, h=7)
-        assert answer.code == ResponseCode.SUCCESS
-        assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("2", "0")
-        place = decode_message_id(answer.fields["msgId"])
-        assert str(place.host) == talk.broker.address
-        record = talk.broker.store.at(place.physical_offset)
-        assert record is not None
-        assert (record.topic, record.queue_id, record.body) == ("T1", 2, b"body")
-        assert (record.flag, record.born_time) == (7, 1_700_000_000_000)
-        assert record.born_host.ip == "127.0.0.1"
-        # The property WAIT is not stored; the properties of the broker are.
-        assert record.properties == {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "U1", **ADDED}
-
-    running(test)
+async def test_sent_messages_are_stored(talk: Talk) -> None:
+    answer = await talk.send("T1", b"body", e=2, h=7)
+    assert answer.code == ResponseCode.SUCCESS
+    assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("2", "0")
+    place = decode_message_id(answer.fields["msgId"])
+    assert str(place.host) == talk.broker.address
+    record = talk.broker.store.at(place.physical_offset)
+    assert record is not None
+    assert (record.topic, record.queue_id, record.body) == ("T1", 2, b"body")
+    assert (record.flag, record.born_time) == (7, 1_700_000_000_000)
+    assert record.born_host.ip == "127.0.0.1"
+    # The property WAIT is not stored; the properties of the broker are.
+    assert record.properties == {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "U1", **ADDED}
 
 
-def test_headers_of_the_first_version_are_accepted() -> None:
-    async def test(talk: Talk) -> None:
-        fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
-        named = {V1[name]: value for name, value in fields.items()}
-        answer = await talk.ask(RequestCode.SEND_MESSAGE, b"x", **named)
-        assert (answer.code, answer.fields["queueId"]) == (0, "1")
-
-    running(test)
+async def test_headers_of_the_first_version_are_accepted(talk: Talk) -> None:
+    fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
+    named = {V1[name]: value for name, value in fields.items()}
+    answer = await talk.ask(RequestCode.SEND_MESSAGE, b"x", **named)
+    assert (answer.code, answer.fields["queueId"]) == (0, "1")
 
 
 @pytest.mark.parametrize("flush", FlushMode)
-def test_concurrent_sends_are_all_stored(flush: FlushMode) -> None:
-    async def test(talk: Talk) -> None:
+async def test_concurrent_sends_are_all_stored(flush: FlushMode) -> None:
+    async with talking(store=SMALL.replace(flush=flush)) as talk:
         answers = await asyncio.gather(*(talk.send("T1", b"%d" % n) for n in range(100)))
         assert {answer.code for answer in answers} == {0}
         assert sorted(int(answer.fields["queueOffset"]) for answer in answers) == list(range(100))
 
-    running(test, store=SMALL.replace(flush=flush))
-
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_a_batch_is_stored_as_single_messages(code: int) -> None:
-    async def test(talk: Talk) -> None:
-        items = [BatchItem(0, b"body %d" % n, b"TAGS\x01A\x02") for n in range(3)]
-        answer = await talk.send("T1", encode_batch(items), code=code, m="1", i="")
-        assert answer.code == 0
-        ids = answer.fields["msgId"].split(",")
-        found = [talk.broker.store.by_id(message_id) for message_id in ids]
-        assert [record.body for record in found if record] == [b"body 0", b"body 1", b"body 2"]
-        assert [record.queue_offset for record in found if record] == [0, 1, 2]
-
-    running(test)
+async def test_a_batch_is_stored_as_single_messages(talk: Talk, code: int) -> None:
+    items = [BatchItem(0, b"body %d" % n, b"TAGS\x01A\x02") for n in range(3)]
+    answer = await talk.send("T1", encode_batch(items), code=code, m="1", i="")
+    assert answer.code == 0
+    ids = answer.fields["msgId"].split(",")
+    found = [talk.broker.store.by_id(message_id) for message_id in ids]
+    assert [record.body for record in found if record] == [b"body 0", b"body 1", b"body 2"]
+    assert [record.queue_offset for record in found if record] == [0, 1, 2]
 
 
 class TestTopics:
-    def test_the_first_message_creates_its_topic(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.send("T1", d=3)
-            topic = talk.broker.topics.require("T1")
-            assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
-            route = await talk.client.request(
-                talk.broker.namesrv,
-                RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}),
-            )
-            assert route.code == 0
-            assert talk.broker.address in route.content.decode()
+    async def test_the_first_message_creates_its_topic(self, talk: Talk) -> None:
+        await talk.send("T1", d=3)
+        topic = talk.broker.topics.require("T1")
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
+        route = await talk.client.request(
+            talk.broker.namesrv,
+            RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}),
+        )
+        assert route.code == 0
+        assert talk.broker.address in route.content.decode()
 
-        running(test)
-
-    def test_unknown_topics_are_refused_without_auto_creation(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_unknown_topics_are_refused_without_auto_creation(self) -> None:
+        async with talking(config=BrokerConfig(auto_create_topics=False)) as talk:
             assert (await talk.send("T1")).code == ResponseCode.TOPIC_NOT_EXIST
 
-        running(test, config=BrokerConfig(auto_create_topics=False))
-
     @pytest.mark.parametrize("name", ["", "../x", "a" * 128, "ümlaut"])
-    def test_invalid_topic_names_are_refused(self, name: str) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.send(name)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "topic" in (answer.remark or "")
+    async def test_invalid_topic_names_are_refused(self, talk: Talk, name: str) -> None:
+        answer = await talk.send(name)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "topic" in (answer.remark or "")
 
-        running(test)
+    async def test_sends_to_internal_topics_are_refused(self, talk: Talk) -> None:
+        for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
+            assert (await talk.send(name)).code == ResponseCode.NO_PERMISSION
 
-    def test_sends_to_internal_topics_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
-                assert (await talk.send(name)).code == ResponseCode.NO_PERMISSION
-
-        running(test)
-
-    def test_topics_survive_a_restart(self, tmp_path: Path) -> None:
-        async def send(talk: Talk) -> None:
+    async def test_topics_survive_a_restart(self, tmp_path: Path) -> None:
+        async with talking(tmp_path) as talk:
             await talk.send("T1", d=2)
-
-        async def look(talk: Talk) -> None:
+        async with talking(tmp_path) as talk:
             assert talk.broker.topics.require("T1").write_queue_nums == 2
             assert (await talk.send("T1")).fields["queueOffset"] == "1"
-
-        running(send, tmp_path)
-        running(look, tmp_path)
         assert '"topicName":"T1"' in (tmp_path / "config" / "topics.json").read_text()
 
 
 class TestQueues:
-    def test_a_negative_queue_id_picks_any_queue(self) -> None:
-        async def test(talk: Talk) -> None:
-            answers = [await talk.send("T1", e=-1) for _ in range(40)]
-            assert {answer.fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
+    async def test_a_negative_queue_id_picks_any_queue(self, talk: Talk) -> None:
+        answers = [await talk.send("T1", e=-1) for _ in range(40)]
+        assert {answer.fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
 
-        running(test)
-
-    def test_a_missing_queue_is_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            answer = await talk.send("T1", e=4)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "queueId[4]" in (answer.remark or "")
-
-        running(test)
+    async def test_a_missing_queue_is_refused(self, talk: Talk) -> None:
+        answer = await talk.send("T1", e=4)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "queueId[4]" in (answer.remark or "")
 
 
 class TestRefusals:
-    def test_a_body_that_is_too_long_is_refused(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_a_body_that_is_too_long_is_refused(self) -> None:
+        async with talking(store=SMALL.replace(max_message_size=1000)) as talk:
             answer = await talk.send("T1", b"x" * 2000)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             assert "2000 bytes" in (answer.remark or "")
 
-        running(test, store=SMALL.replace(max_message_size=1000))
+    async def test_missing_and_invalid_fields_are_refused(self, talk: Talk) -> None:
+        assert (await talk.send("T1", d="x")).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.send("T1", g=None)).code == ResponseCode.SYSTEM_ERROR
 
-    def test_missing_and_invalid_fields_are_refused(self) -> None:
-        async def test(talk: Talk) -> None:
-            assert (await talk.send("T1", d="x")).code == ResponseCode.SYSTEM_ERROR
-            assert (await talk.send("T1", g=None)).code == ResponseCode.SYSTEM_ERROR
-
-        running(test)
-
-    def test_a_message_that_was_retried_too_often_becomes_a_dead_letter(self) -> None:
-        async def test(talk: Talk) -> None:
-            await talk.beat("CG")
-            again = await talk.send("%RETRY%CG", j=16)
-            dead = await talk.send("%RETRY%CG", j=17)
-            assert (again.code, dead.code) == (0, 0)
-            place = decode_message_id(dead.fields["msgId"]).physical_offset
-            record = talk.broker.store.at(place)
-            assert record is not None and record.topic == "%DLQ%CG"
-
-        running(test)
+    async def test_a_message_that_was_retried_too_often_becomes_a_dead_letter(
+        self, talk: Talk
+    ) -> None:
+        await talk.beat("CG")
+        again = await talk.send("%RETRY%CG", j=16)
+        dead = await talk.send("%RETRY%CG", j=17)
+        assert (again.code, dead.code) == (0, 0)
+        place = decode_message_id(dead.fields["msgId"]).physical_offset
+        record = talk.broker.store.at(place)
+        assert record is not None and record.topic == "%DLQ%CG"
 
 
-def test_region_and_trace_are_those_of_the_broker() -> None:
+async def test_region_and_trace_are_those_of_the_broker() -> None:
     """A message that was stored before has them already, such as one that was sent back."""
-
-    async def test(talk: Talk) -> None:
+    told = {"MSG_REGION": "eu", "TRACE_ON": "false"}
+    async with talking(config=BrokerConfig(region="eu", trace_on=False)) as talk:
         before = "MSG_REGION\x01Old\x02K\x01v\x02TRACE_ON\x01true\x02CLUSTER\x01Old\x02"
         answer = await talk.send("T1", i=before)
         assert {name: answer.fields[name] for name in ("MSG_REGION", "TRACE_ON")} == told
@@ -194,37 +156,29 @@ def test_region_and_trace_are_those_of_the_broker() -> None:
         added = "MSG_REGION\x01eu\x02TRACE_ON\x01false\x02CLUSTER\x01DefaultCluster\x02"
         assert raw == [f"K\x01v\x02{added}", f"K\x01v\x02{added}", added]
 
-    told = {"MSG_REGION": "eu", "TRACE_ON": "false"}
-    running(test, config=BrokerConfig(region="eu", trace_on=False))
-
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_time_of_delivery_is_refused(name: str, batch: bool) -> None:
-    async def test(talk: Talk) -> None:
-        body = encode_batch([BatchItem(0, b"0", b"")]) if batch else b"0"
-        answer = await talk.send("T1", body, i=f"{name}\x015\x02", m=batch)
-        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, TIMER_REFUSED)
-        assert talk.broker.store.log_range == (0, 0)
-
-    running(test)
+async def test_a_time_of_delivery_is_refused(talk: Talk, name: str, batch: bool) -> None:
+    body = encode_batch([BatchItem(0, b"0", b"")]) if batch else b"0"
+    answer = await talk.send("T1", body, i=f"{name}\x015\x02", m=batch)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, TIMER_REFUSED)
+    assert talk.broker.store.log_range == (0, 0)
 
 
 @pytest.mark.parametrize(
     "properties",
     ["TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", "TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x015\x02"],
 )
-def test_delay_levels_and_delivered_timer_messages_are_accepted(properties: str) -> None:
+async def test_delay_levels_and_delivered_timer_messages_are_accepted(
+    talk: Talk, properties: str
+) -> None:
     """A delay level takes precedence over the time, and delivered messages may be sent again."""
-
-    async def test(talk: Talk) -> None:
-        assert (await talk.send("T1", i=properties)).code == ResponseCode.SUCCESS
-
-    running(test)
+    assert (await talk.send("T1", i=properties)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ"])
-def test_sends_to_topics_with_unsupported_attributes_are_refused(
+async def test_sends_to_topics_with_unsupported_attributes_are_refused(
     attribute: str, tmp_path: Path
 ) -> None:
     name, _, value = attribute.partition("=")
@@ -233,10 +187,8 @@ def test_sends_to_topics_with_unsupported_attributes_are_refused(
     table = {"topicConfigTable": {"C1": topic | {"writeQueueNums": 1}}}
     (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
 
-    async def test(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         answer = await talk.send("C1")
         assert answer.code == ResponseCode.NO_PERMISSION
         assert f"it has {attribute}, which Firetrail does not support" in (answer.remark or "")
         assert (await talk.send("T1")).code == ResponseCode.SUCCESS
-
-    running(test, tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.format.delay import DelayLevels
 from firetrail.format.ids import decode_message_id
@@ -30,8 +30,8 @@ async def back(talk: Talk, offset: int, delay_level: int = 0, **fields: object) 
     return answer.code
 
 
-def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
-    async def test(talk: Talk) -> None:
+async def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
+    async with talking(store=QUICK) as talk:
         offset = await sent(talk)
         assert await back(talk, offset) == 0
         (first,) = await talk.pull_until("%RETRY%CG", 1)
@@ -46,14 +46,12 @@ def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
         assert second.properties["RETRY_TOPIC"] == "T1"
         assert second.properties["ORIGIN_MESSAGE_ID"] == properties["ORIGIN_MESSAGE_ID"]
 
-    running(test, store=QUICK)
-
 
 @pytest.mark.parametrize(("level", "fields"), [(-1, {}), (0, {"maxReconsumeTimes": 0})])
-def test_a_message_sent_back_too_often_becomes_a_dead_letter(
+async def test_a_message_sent_back_too_often_becomes_a_dead_letter(
     level: int, fields: dict[str, object]
 ) -> None:
-    async def test(talk: Talk) -> None:
+    async with talking(store=QUICK) as talk:
         offset = await sent(talk)
         assert await back(talk, offset, level, **fields) == 0
         (dead,) = await talk.pull_until("%DLQ%CG", 1)
@@ -61,16 +59,11 @@ def test_a_message_sent_back_too_often_becomes_a_dead_letter(
         assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T1"
         assert "DELAY" not in dead.properties
 
-    running(test, store=QUICK)
 
-
-def test_unknown_messages_and_groups_cannot_be_sent_back() -> None:
-    async def test(talk: Talk) -> None:
-        offset = await sent(talk)
-        assert await back(talk, offset + 1) == ResponseCode.SYSTEM_ERROR
-        answer = await talk.ask(
-            RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="nobody", delayLevel=0
-        )
-        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-
-    running(test)
+async def test_unknown_messages_and_groups_cannot_be_sent_back(talk: Talk) -> None:
+    offset = await sent(talk)
+    assert await back(talk, offset + 1) == ResponseCode.SYSTEM_ERROR
+    answer = await talk.ask(
+        RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="nobody", delayLevel=0
+    )
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import (
@@ -42,75 +42,60 @@ class Notices:
         self.groups.append(request.fields["consumerGroup"])
 
 
-def test_a_heartbeat_registers_a_consumer() -> None:
-    async def test(talk: Talk) -> None:
-        nobody = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
-        assert nobody.code == ResponseCode.SYSTEM_ERROR
-        assert (await talk.beat("CG", "c1")).code == 0
-        assert await ids(talk) == ["c1"]
-        assert talk.broker.topics.require("%RETRY%CG").read_queue_nums == 1
-
-    running(test)
+async def test_a_heartbeat_registers_a_consumer(talk: Talk) -> None:
+    nobody = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+    assert nobody.code == ResponseCode.SYSTEM_ERROR
+    assert (await talk.beat("CG", "c1")).code == 0
+    assert await ids(talk) == ["c1"]
+    assert talk.broker.topics.require("%RETRY%CG").read_queue_nums == 1
 
 
-def test_a_heartbeat_as_the_cpp_client_writes_it() -> None:
-    async def test(talk: Talk) -> None:
-        assert (await talk.ask(RequestCode.HEART_BEAT, CPP_HEARTBEAT)).code == 0
-        assert await ids(talk) == ["10.0.0.1@7"]
-        subscription = talk.broker.clients.subscription("CG", "T1")
-        assert subscription is not None
-        assert (subscription.sub_string, subscription.sub_version) == ("*", 1600000000000)
-        assert [c.client_id for c in talk.broker.clients.producers_of("PG")] == ["10.0.0.1@7"]
-
-    running(test)
+async def test_a_heartbeat_as_the_cpp_client_writes_it(talk: Talk) -> None:
+    assert (await talk.ask(RequestCode.HEART_BEAT, CPP_HEARTBEAT)).code == 0
+    assert await ids(talk) == ["10.0.0.1@7"]
+    subscription = talk.broker.clients.subscription("CG", "T1")
+    assert subscription is not None
+    assert (subscription.sub_string, subscription.sub_version) == ("*", 1600000000000)
+    assert [c.client_id for c in talk.broker.clients.producers_of("PG")] == ["10.0.0.1@7"]
 
 
-def test_invalid_heartbeats_are_refused() -> None:
-    async def test(talk: Talk) -> None:
-        for body in (b"", b"{", b"[]", b'{"clientID":5}', b"[" * 100_000):
-            assert (await talk.ask(RequestCode.HEART_BEAT, body)).code == ResponseCode.SYSTEM_ERROR
-        assert (await talk.beat("no/group")).code == ResponseCode.SYSTEM_ERROR
-        assert (await talk.beat(producer="no/group")).code == ResponseCode.SYSTEM_ERROR
-
-    running(test)
+async def test_invalid_heartbeats_are_refused(talk: Talk) -> None:
+    for body in (b"", b"{", b"[]", b'{"clientID":5}', b"[" * 100_000):
+        assert (await talk.ask(RequestCode.HEART_BEAT, body)).code == ResponseCode.SYSTEM_ERROR
+    assert (await talk.beat("no/group")).code == ResponseCode.SYSTEM_ERROR
+    assert (await talk.beat(producer="no/group")).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_members_are_notified_when_others_join_and_leave() -> None:
-    async def test(talk: Talk) -> None:
-        first, second = Notices(), Notices()
-        await talk.beat("CG", "c1", client=first.client)
-        await talk.beat("CG", "c2", client=second.client)
-        assert sorted(await ids(talk)) == ["c1", "c2"]
-        await talk.beat("CG", "c2", client=second.client)  # nothing new
-        await asyncio.sleep(0.02)
-        assert (first.groups, second.groups) == (["CG", "CG"], ["CG"])
-        await second.client.close()
-        await asyncio.sleep(0.05)
-        assert await ids(talk) == ["c1"]
-        assert first.groups == ["CG", "CG", "CG"]
-        await talk.beat("CG", "c1", {"T1": "A"}, client=first.client)
-        await asyncio.sleep(0.02)
-        assert len(first.groups) == 4  # its subscription has changed
-        await first.client.close()
-
-    running(test)
+async def test_members_are_notified_when_others_join_and_leave(talk: Talk) -> None:
+    first, second = Notices(), Notices()
+    await talk.beat("CG", "c1", client=first.client)
+    await talk.beat("CG", "c2", client=second.client)
+    assert sorted(await ids(talk)) == ["c1", "c2"]
+    await talk.beat("CG", "c2", client=second.client)  # nothing new
+    await asyncio.sleep(0.02)
+    assert (first.groups, second.groups) == (["CG", "CG"], ["CG"])
+    await second.client.close()
+    await asyncio.sleep(0.05)
+    assert await ids(talk) == ["c1"]
+    assert first.groups == ["CG", "CG", "CG"]
+    await talk.beat("CG", "c1", {"T1": "A"}, client=first.client)
+    await asyncio.sleep(0.02)
+    assert len(first.groups) == 4  # its subscription has changed
+    await first.client.close()
 
 
-def test_a_client_that_unregisters_is_removed() -> None:
-    async def test(talk: Talk) -> None:
-        await talk.beat("CG", "c1")
-        await talk.beat(producer="PG")
-        gone = {"clientID": "c1", "consumerGroup": "CG", "producerGroup": "PG"}
-        assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
-        assert await ids(talk) == []
-        assert not list(talk.broker.clients.producers_of("PG"))
-        assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
-
-    running(test)
+async def test_a_client_that_unregisters_is_removed(talk: Talk) -> None:
+    await talk.beat("CG", "c1")
+    await talk.beat(producer="PG")
+    gone = {"clientID": "c1", "consumerGroup": "CG", "producerGroup": "PG"}
+    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+    assert await ids(talk) == []
+    assert not list(talk.broker.clients.producers_of("PG"))
+    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
 
 
-def test_a_client_without_heartbeats_is_removed() -> None:
-    async def test(talk: Talk) -> None:
+async def test_a_client_without_heartbeats_is_removed() -> None:
+    async with talking(config=BrokerConfig(client_expiry_ms=100)) as talk:
         silent = RemotingClient()
         await talk.beat("CG", "c1", client=silent)
         await asyncio.sleep(0.15)
@@ -120,33 +105,26 @@ def test_a_client_without_heartbeats_is_removed() -> None:
         assert await ids(talk) == ["c2"]
         await silent.close()
 
-    running(test, config=BrokerConfig(client_expiry_ms=100))
+
+async def test_two_connections_with_one_client_id_count_once(talk: Talk) -> None:
+    other = RemotingClient()
+    await talk.beat("CG", "same")
+    await talk.beat("CG", "same", client=other)
+    assert await ids(talk) == ["same"]
+    await other.close()
+    await asyncio.sleep(0.05)
+    assert await ids(talk) == ["same"]
 
 
-def test_two_connections_with_one_client_id_count_once() -> None:
-    async def test(talk: Talk) -> None:
-        other = RemotingClient()
-        await talk.beat("CG", "same")
-        await talk.beat("CG", "same", client=other)
-        assert await ids(talk) == ["same"]
-        await other.close()
-        await asyncio.sleep(0.05)
-        assert await ids(talk) == ["same"]
-
-    running(test)
+async def check(talk: Talk, text: str, kind: str) -> int:
+    body = CheckClientBody("c1", "CG", SubscriptionData("T1", text, kind))
+    return (await talk.ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())).code
 
 
-def test_a_filter_is_checked_before_it_is_used() -> None:
-    async def check(talk: Talk, text: str, kind: str) -> int:
-        body = CheckClientBody("c1", "CG", SubscriptionData("T1", text, kind))
-        return (await talk.ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())).code
-
-    async def test(talk: Talk) -> None:
-        assert await check(talk, "a > 1", "SQL92") == 0
-        assert await check(talk, "A || B", "TAG") == 0
-        assert await check(talk, "a >", "SQL92") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-
-    running(test)
+async def test_a_filter_is_checked_before_it_is_used(talk: Talk) -> None:
+    assert await check(talk, "a > 1", "SQL92") == 0
+    assert await check(talk, "A || B", "TAG") == 0
+    assert await check(talk, "a >", "SQL92") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 class TestLocks:
@@ -156,15 +134,12 @@ class TestLocks:
         body = LockBody("CG", client_id, list(queues)).encode()
         return LockedBody.decode((await talk.ask(RequestCode.LOCK_BATCH_MQ, body)).content).locked
 
-    def test_a_queue_is_locked_by_one_client(self) -> None:
-        async def test(talk: Talk) -> None:
-            first, second, third = self.QUEUES
-            assert await self.lock(talk, "c1", first, second) == [first, second]
-            assert await self.lock(talk, "c2", second, third) == [third]
-            assert await self.lock(talk, "c1", second) == [second]
-            body = LockBody("CG", "c1", [second, third]).encode()
-            assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
-            assert await self.lock(talk, "c2", first, second) == [second]
-            assert await self.lock(talk, "c1", third) == []  # only the owner can unlock it
-
-        running(test)
+    async def test_a_queue_is_locked_by_one_client(self, talk: Talk) -> None:
+        first, second, third = self.QUEUES
+        assert await self.lock(talk, "c1", first, second) == [first, second]
+        assert await self.lock(talk, "c2", second, third) == [third]
+        assert await self.lock(talk, "c1", second) == [second]
+        body = LockBody("CG", "c1", [second, third]).encode()
+        assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
+        assert await self.lock(talk, "c2", first, second) == [second]
+        assert await self.lock(talk, "c1", third) == []  # only the owner can unlock it

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import talking
 from tests.broker.halves import (
     COMMIT,
     IMPATIENT,
@@ -30,13 +30,17 @@ from firetrail.store.lifecycle.retention import HOUR_MS
 class TestProducersThatAreAway:
     """Only checks that were sent are counted."""
 
-    def test_half_messages_wait_for_a_producer(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_half_messages_wait_for_a_producer(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         asked: list[RemotingCommand] = []
 
         def take(connection: Connection, request: RemotingCommand) -> None:
             asked.append(request)
 
-        async def test(talk: Talk) -> None:
+        async with talking(
+            config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take}
+        ) as talk:
             await begin(talk)
             await asyncio.sleep(0.01)
             for _ in range(20):
@@ -48,15 +52,13 @@ class TestProducersThatAreAway:
             await talk.broker.check_transactions()
             await until(lambda: asked)
             assert decode_message(asked[0].content).properties["TRANSACTION_CHECK_TIMES"] == "1"
-
-        running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
         warning = "producer group PG has 1 open transactions, but no connected producer to ask"
         assert caplog.text.count(warning) == 1
 
-    def test_half_messages_wait_as_long_as_the_log_is_kept(
+    async def test_half_messages_wait_as_long_as_the_log_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test(talk: Talk) -> None:
+        async with talking() as talk:
             await begin(talk)
             transactions = talk.broker._parts.transactions
             begun = transactions._now_ms()
@@ -68,14 +70,12 @@ class TestProducersThatAreAway:
                 assert stored(talk, CHECKED_OFTEN_TOPIC) == given_up
             (record,) = talk.broker.store.read(CHECKED_OFTEN_TOPIC)
             assert f"moved to {CHECKED_OFTEN_TOPIC} as message {record.message_id}" in caplog.text
-
-        running(test)
         assert "is given up after 72 hours without a producer to ask" in caplog.text
 
-    def test_deleted_half_messages_get_no_end_mark(
+    async def test_deleted_half_messages_get_no_end_mark(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test(talk: Talk) -> None:
+        async with talking(config=IMPATIENT) as talk:
             await begin(talk)
             end_of_log = talk.broker.store.log_range[1]
             monkeypatch.setattr(
@@ -83,20 +83,16 @@ class TestProducersThatAreAway:
             )
             for _ in range(2):
                 await talk.broker.check_transactions()
-
-        running(test, config=IMPATIENT)
         assert caplog.text.count("1 half messages of producer group PG were deleted with old") == 1
 
     @pytest.mark.parametrize("is_killed", [False, True])
-    def test_waiting_half_messages_are_moved_to_the_end(
+    async def test_waiting_half_messages_are_moved_to_the_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
     ) -> None:
         """A half message far back is stored again as the same transaction, uncounted."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 2)
-        kept: list[RemotingCommand] = []
-
-        async def before(talk: Talk) -> None:
-            kept.append(await begin(talk))
+        async with talking(tmp_path, config=IMPATIENT) as talk:
+            first = await begin(talk)
             for number in range(2, 5):
                 properties = PROPERTIES.replace("U1", f"U{number}")
                 half = await talk.send("T1", b"other", e=2, f=4, i=properties)
@@ -114,23 +110,19 @@ class TestProducersThatAreAway:
             *_, copy = talk.broker.store.read(HALF_TOPIC)
             assert (copy.queue_offset, copy.body) == (4, b"body")
             assert copy.properties["TRANSACTION_CHECK_TIMES"] == "0"
-
-        async def after(talk: Talk) -> None:
+        async with talking(tmp_path) as talk:
             for _ in range(2):
-                assert await end(talk, kept[0], COMMIT) == 0
+                assert await end(talk, first, COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
             assert talk.broker._parts.transactions._open == {}
 
-        running(before, tmp_path, config=IMPATIENT)
-        running(after, tmp_path)
-
-    def test_copies_of_many_waiting_half_messages_are_bounded(
+    async def test_copies_of_many_waiting_half_messages_are_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Copies follow each other, which must not cause further copies."""
         monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 6)
 
-        async def test(talk: Talk) -> None:
+        async with talking(config=IMPATIENT) as talk:
             for number in range(12):
                 properties = PROPERTIES.replace("U1", f"U{number}")
                 await talk.send("T1", b"open", e=2, f=4, i=properties)
@@ -146,8 +138,6 @@ class TestProducersThatAreAway:
                 await talk.broker.check_transactions()
             assert transactions._next == 32 + copies
             assert len(transactions._open) <= 2 * 12  # by the first offset and the last
-
-        running(test, config=IMPATIENT)
 
 
 def _nothing(offset: int) -> Message:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -35,7 +35,7 @@ async def route(talk: Talk, topic: str) -> RemotingCommand:
     return await talk.client.request(talk.broker.namesrv, command)
 
 
-def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch, talk: Talk) -> None:
     """Registering all topics for each new one would take longer and longer."""
     told: list[list[str]] = []
     register = NameServer.register_local
@@ -44,39 +44,30 @@ def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         told.append(list(topics.topic_config_table))
         register(self, topics=topics, **others)
 
-    async def test(talk: Talk) -> None:
-        monkeypatch.setattr(NameServer, "register_local", note)
-        await talk.send("T1")
-        await talk.send("T2")
-        assert told == [["T1"], ["T2"]]
-        found = TopicRouteData.decode((await route(talk, "T1")).content)
-        assert found.queue_datas[0].write_queue_nums == 4
-
-    running(test)
+    monkeypatch.setattr(NameServer, "register_local", note)
+    await talk.send("T1")
+    await talk.send("T2")
+    assert told == [["T1"], ["T2"]]
+    found = TopicRouteData.decode((await route(talk, "T1")).content)
+    assert found.queue_datas[0].write_queue_nums == 4
 
 
-def test_a_topic_is_deleted_while_another_is_created() -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("OLD")
-        talk.broker.topics.remove("OLD")
-        talk.broker.topics.put([TopicConfig("NEW", 2, 2, 6)])
-        assert (await route(talk, "NEW")).code == 0
-        assert (await route(talk, "OLD")).code == ResponseCode.TOPIC_NOT_EXIST
-
-    running(test)
+async def test_a_topic_is_deleted_while_another_is_created(talk: Talk) -> None:
+    await talk.send("OLD")
+    talk.broker.topics.remove("OLD")
+    talk.broker.topics.put([TopicConfig("NEW", 2, 2, 6)])
+    assert (await route(talk, "NEW")).code == 0
+    assert (await route(talk, "OLD")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_change_reaches_the_route() -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("T1")
-        talk.broker.topics.put([TopicConfig("T1", 8, 8, 4)])
-        (queues,) = TopicRouteData.decode((await route(talk, "T1")).content).queue_datas
-        assert (queues.read_queue_nums, queues.perm) == (8, 4)
-
-    running(test)
+async def test_a_change_reaches_the_route(talk: Talk) -> None:
+    await talk.send("T1")
+    talk.broker.topics.put([TopicConfig("T1", 8, 8, 4)])
+    (queues,) = TopicRouteData.decode((await route(talk, "T1")).content).queue_datas
+    assert (queues.read_queue_nums, queues.perm) == (8, 4)
 
 
-def test_an_absent_name_server_does_not_delay_registration_with_others(
+async def test_an_absent_name_server_does_not_delay_registration_with_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -86,17 +77,14 @@ def test_an_absent_name_server_does_not_delay_registration_with_others(
         now += 3
         raise TimeoutError
 
-    async def test() -> None:
-        config = Live(BrokerConfig(namesrv="127.0.0.1:1"))
-        registering = RegistrationService(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
-        assert await registering._register_all() == 0
-        assert now == 3
-
     monkeypatch.setattr(RemotingClient, "ask", absent)
     clock = SimpleNamespace(monotonic=lambda: now)
     system = SimpleNamespace(clock=clock)
     monkeypatch.setattr("firetrail.broker.services.registration.SYSTEM", system)
-    asyncio.run(test())
+    config = Live(BrokerConfig(namesrv="127.0.0.1:1"))
+    registering = RegistrationService(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
+    assert await registering._register_all() == 0
+    assert now == 3
 
 
 async def known(client: RemotingClient, namesrv: str, topic: str) -> RemotingCommand:
@@ -110,73 +98,66 @@ async def known(client: RemotingClient, namesrv: str, topic: str) -> RemotingCom
         await asyncio.sleep(0.05)
 
 
-def test_a_restarted_name_server_knows_topics_soon(
+async def test_a_restarted_name_server_knows_topics_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topics are known long before the next registration, which is an hour away."""
-
-    async def test() -> None:
-        first = NameServer(NameServerConfig(listen_port=0))
-        port = await first.start()
-        namesrv = f"127.0.0.1:{port}"
-        config = BrokerConfig(namesrv=namesrv, register_interval_ms=3_600_000)
-        free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
-        broker, client = Broker(tmp_path, config, free), RemotingClient()
-        await broker.start()
-        try:
-            broker.topics.put([TopicConfig("T1", 2, 2, 6)])
-            await known(client, namesrv, "T1")
-            await first.stop()
-            while not broker._parts.registration._absent:
-                await asyncio.sleep(0.01)
-            second = NameServer(NameServerConfig(listen_port=port))
-            await second.start()
-            await known(client, namesrv, "T1")
-            await second.stop()
-        finally:
-            await client.close()
-            await broker.stop()
-
     monkeypatch.setattr("firetrail.broker.services.registration.RETRY_S", 0.05)
-    asyncio.run(asyncio.wait_for(test(), 20))
+    first = NameServer(NameServerConfig(listen_port=0))
+    port = await first.start()
+    namesrv = f"127.0.0.1:{port}"
+    config = BrokerConfig(namesrv=namesrv, register_interval_ms=3_600_000)
+    free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+    broker, client = Broker(tmp_path, config, free), RemotingClient()
+    await broker.start()
+    try:
+        broker.topics.put([TopicConfig("T1", 2, 2, 6)])
+        await known(client, namesrv, "T1")
+        await first.stop()
+        while not broker._parts.registration._absent:
+            await asyncio.sleep(0.01)
+        second = NameServer(NameServerConfig(listen_port=port))
+        await second.start()
+        await known(client, namesrv, "T1")
+        await second.stop()
+    finally:
+        await client.close()
+        await broker.stop()
 
 
-def test_two_brokers_with_one_name_get_a_remark(
+async def test_two_brokers_with_one_name_get_a_remark(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        server, client = NameServer(NameServerConfig(listen_port=0)), RemotingClient()
-        namesrv = f"127.0.0.1:{await server.start()}"
-        config = BrokerConfig(namesrv=namesrv, register_interval_ms=100)
-        free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
-        one, other = (Broker(tmp_path / name, config, free) for name in ("one", "other"))
-        try:
-            await one.start()
-            await other.start()
-            rivals = (
-                f"{one.address} and at {other.address}",
-                f"{other.address} and at {one.address}",
-            )
-            while not all(
-                f"name server {namesrv}: broker broker-a with id 0 is at {pair}" in caplog.text
-                for pair in rivals
-            ):
-                await asyncio.sleep(0.02)
-            await other.stop()
-            route = await known(client, namesrv, "TBW102")
-            assert one.address in route.content.decode()
-            good_news = f"name server {namesrv}: the broker is registered again"
-            while good_news not in caplog.text:
-                await asyncio.sleep(0.02)
-            levels = {r.levelname for r in caplog.records if r.getMessage() == good_news}
-            assert levels == {"INFO"}
-        finally:
-            await client.close()
-            await one.stop()
-            await server.stop()
-
     caplog.set_level(logging.INFO)
-    asyncio.run(asyncio.wait_for(test(), 20))
+    server, client = NameServer(NameServerConfig(listen_port=0)), RemotingClient()
+    namesrv = f"127.0.0.1:{await server.start()}"
+    config = BrokerConfig(namesrv=namesrv, register_interval_ms=100)
+    free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
+    one, other = (Broker(tmp_path / name, config, free) for name in ("one", "other"))
+    try:
+        await one.start()
+        await other.start()
+        rivals = (
+            f"{one.address} and at {other.address}",
+            f"{other.address} and at {one.address}",
+        )
+        while not all(
+            f"name server {namesrv}: broker broker-a with id 0 is at {pair}" in caplog.text
+            for pair in rivals
+        ):
+            await asyncio.sleep(0.02)
+        await other.stop()
+        route = await known(client, namesrv, "TBW102")
+        assert one.address in route.content.decode()
+        good_news = f"name server {namesrv}: the broker is registered again"
+        while good_news not in caplog.text:
+            await asyncio.sleep(0.02)
+        levels = {r.levelname for r in caplog.records if r.getMessage() == good_news}
+        assert levels == {"INFO"}
+    finally:
+        await client.close()
+        await one.stop()
+        await server.stop()
 
 
 class _Namesrv:
@@ -220,121 +201,103 @@ class _Namesrv:
         return (await self.client.request(self.address, command)).code
 
 
-def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
+async def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            for n in range(5):
-                assert (await talk.send(f"T{n}")).code == 0
-                assert await namesrv.route(f"T{n}") == 0
-            assert namesrv.told == [[f"T{n}"] for n in range(5)]
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        for n in range(5):
+            assert (await talk.send(f"T{n}")).code == 0
+            assert await namesrv.route(f"T{n}") == 0
+        assert namesrv.told == [[f"T{n}"] for n in range(5)]
 
 
-def test_topics_that_wait_together_are_registered_together(
+async def test_topics_that_wait_together_are_registered_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
 
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            namesrv.opens.clear()
-            sends = [asyncio.create_task(talk.send(f"T{n}")) for n in range(20)]
-            while not all(talk.broker.topics.get(f"T{n}") for n in range(20)):
-                await asyncio.sleep(0.01)
-            assert (await talk.send("T0")).code == 0  # only the first send waits
-            assert not any(task.done() for task in sends)
-            namesrv.opens.set()
-            assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
-            assert [await namesrv.route(f"T{n}") for n in range(20)] == [0] * 20
-            assert len(namesrv.told) <= 2
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        namesrv.opens.clear()
+        sends = [asyncio.create_task(talk.send(f"T{n}")) for n in range(20)]
+        while not all(talk.broker.topics.get(f"T{n}") for n in range(20)):
+            await asyncio.sleep(0.01)
+        assert (await talk.send("T0")).code == 0  # only the first send waits
+        assert not any(task.done() for task in sends)
+        namesrv.opens.set()
+        assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
+        assert [await namesrv.route(f"T{n}") for n in range(20)] == [0] * 20
+        assert len(namesrv.told) <= 2
 
 
-def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
+async def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 0.05)
 
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            namesrv.opens.clear()
-            assert (await talk.send("T1")).code == 0
-            assert await namesrv.route("T1") == ResponseCode.TOPIC_NOT_EXIST
-            namesrv.opens.set()
-            await known(namesrv.client, namesrv.address, "T1")
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        namesrv.opens.clear()
+        assert (await talk.send("T1")).code == 0
+        assert await namesrv.route("T1") == ResponseCode.TOPIC_NOT_EXIST
+        namesrv.opens.set()
+        await known(namesrv.client, namesrv.address, "T1")
 
 
-def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
+async def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.RETRY_S", 0.05)
 
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            ask, lost = RemotingClient.ask, []
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        ask, lost = RemotingClient.ask, []
 
-            async def lose(
-                self: RemotingClient, address: str, command: RemotingCommand, *others: Any
-            ) -> RemotingCommand:
-                if command.code == RequestCode.REGISTER_BROKER and not lost:
-                    lost.append(command)
-                    raise TimeoutError
-                return await ask(self, address, command, *others)
+        async def lose(
+            self: RemotingClient, address: str, command: RemotingCommand, *others: Any
+        ) -> RemotingCommand:
+            if command.code == RequestCode.REGISTER_BROKER and not lost:
+                lost.append(command)
+                raise TimeoutError
+            return await ask(self, address, command, *others)
 
-            monkeypatch.setattr(RemotingClient, "ask", lose)
-            await talk.send("T1")
-            await talk.send("T2")
-            await known(namesrv.client, namesrv.address, "T1")
-            await known(namesrv.client, namesrv.address, "T2")
-            assert len(lost) == 1
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+        monkeypatch.setattr(RemotingClient, "ask", lose)
+        await talk.send("T1")
+        await talk.send("T2")
+        await known(namesrv.client, namesrv.address, "T1")
+        await known(namesrv.client, namesrv.address, "T2")
+        assert len(lost) == 1
 
 
-def test_a_created_topic_is_answered_when_it_has_a_route(
+async def test_a_created_topic_is_answered_when_it_has_a_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
 
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            namesrv.opens.clear()
-            fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
-            fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
-            creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields))
-            while not namesrv.told:
-                await asyncio.sleep(0.01)
-            await talk.broker.topics.saved()
-            await asyncio.wait([creation], timeout=0.2)
-            assert not creation.done()
-            namesrv.opens.set()
-            assert (await creation).code == 0
-            assert await namesrv.route("T1") == 0
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        namesrv.opens.clear()
+        fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
+        creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields))
+        while not namesrv.told:
+            await asyncio.sleep(0.01)
+        await talk.broker.topics.saved()
+        await asyncio.wait([creation], timeout=0.2)
+        assert not creation.done()
+        namesrv.opens.set()
+        assert (await creation).code == 0
+        assert await namesrv.route("T1") == 0
 
 
-def test_a_topic_that_is_deleted_before_its_registration_gets_no_route(
+async def test_a_topic_that_is_deleted_before_its_registration_gets_no_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        namesrv = _Namesrv(tmp_path, monkeypatch)
-        async with namesrv as talk:
-            talk.broker.topics.put([TopicConfig("GONE", 2, 2, 6)])
-            talk.broker.topics.remove("GONE")
-            assert (await talk.send("T1")).code == 0
-            assert await namesrv.route("T1") == 0
-            assert await namesrv.route("GONE") == ResponseCode.TOPIC_NOT_EXIST
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    namesrv = _Namesrv(tmp_path, monkeypatch)
+    async with namesrv as talk:
+        talk.broker.topics.put([TopicConfig("GONE", 2, 2, 6)])
+        talk.broker.topics.remove("GONE")
+        assert (await talk.send("T1")).code == 0
+        assert await namesrv.route("T1") == 0
+        assert await namesrv.route("GONE") == ResponseCode.TOPIC_NOT_EXIST

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services import repeat
@@ -19,8 +19,8 @@ SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
 LATE = "DELAY\x012\x02"
 
 
-def test_a_message_is_delivered_when_it_is_due() -> None:
-    async def test(talk: Talk) -> None:
+async def test_a_message_is_delivered_when_it_is_due() -> None:
+    async with talking(store=SOON) as talk:
         answer = await talk.send("T1", b"body", e=3, i="DELAY\x011\x02TAGS\x01A\x02")
         assert answer.fields["queueId"] == "3"
         (record,) = await talk.pull_until("T1", 1, queueId=3)
@@ -31,80 +31,62 @@ def test_a_message_is_delivered_when_it_is_due() -> None:
         by_tag = await talk.pull("T1", 0, queueId=3, subscription="A")
         assert by_tag.content  # the queue has the hash of its tag, not a time
 
-    running(test, store=SOON)
 
-
-def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
+async def test_a_broker_that_syncs_every_put_delivers_by_itself() -> None:
     """There is no other put whose sync would include the delivered message."""
-
-    async def test(talk: Talk) -> None:
+    config = BrokerConfig(offsets_interval_ms=3_600_000, delay_interval_ms=3_600_000)
+    async with talking(config=config, store=SOON.replace(flush=FlushMode.SYNC)) as talk:
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [record.body for record in await talk.pull_until("T1", 1)] == [b"body"]
 
-    config = BrokerConfig(offsets_interval_ms=3_600_000, delay_interval_ms=3_600_000)
-    running(test, config=config, store=SOON.replace(flush=FlushMode.SYNC))
 
-
-def test_messages_are_not_delivered_early(tmp_path: Path) -> None:
-    async def send(talk: Talk) -> None:
+async def test_messages_are_not_delivered_early(tmp_path: Path) -> None:
+    async with talking(tmp_path, store=SOON) as talk:
         await talk.send("T1", b"late", i=LATE)
         await talk.send("T1", b"soon", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"soon"]
-
-    async def after(talk: Talk) -> None:
-        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"soon", b"late"]
-
-    running(send, tmp_path, store=SOON)
     offsets = config_json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
     assert offsets["offsetTable"] == {1: 1, 2: 0}
     # With a shorter delay level the message is overdue.
-    running(after, tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s")))
+    async with talking(
+        tmp_path, store=SOON.replace(delay_levels=DelayLevels.parse("0s 0s"))
+    ) as talk:
+        assert [r.body for r in await talk.pull_until("T1", 2)] == [b"soon", b"late"]
 
 
-def test_progress_is_saved_periodically(tmp_path: Path) -> None:
+async def test_progress_is_saved_periodically(tmp_path: Path) -> None:
     """Messages that are delivered after the last save are delivered again after a kill."""
-
-    async def test(talk: Talk) -> None:
+    config = BrokerConfig(offsets_interval_ms=3_600_000)
+    assert config.delay_interval_ms <= 500
+    async with talking(tmp_path, config, store=SOON) as talk:
         await talk.send("T1", i="DELAY\x011\x02")
         path = tmp_path / "config" / "delayOffset.json"
         while not path.exists() or config_json.loads(path.read_bytes())["offsetTable"] != {1: 1}:
             await asyncio.sleep(0.01)
 
-    config = BrokerConfig(offsets_interval_ms=3_600_000)
-    assert config.delay_interval_ms <= 500
-    running(test, tmp_path, config, store=SOON)
 
-
-def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
-    async def send(talk: Talk) -> None:
+async def test_nothing_is_delivered_twice_after_a_clean_stop(tmp_path: Path) -> None:
+    async with talking(tmp_path, store=SOON) as talk:
         await talk.send("T1", b"once", i="DELAY\x011\x02")
         await talk.pull_until("T1", 1)
-
-    async def look(talk: Talk) -> None:
+    async with talking(tmp_path, store=SOON) as talk:
         await talk.send("T1", b"last", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 2)] == [b"once", b"last"]
 
-    running(send, tmp_path, store=SOON)
-    running(look, tmp_path, store=SOON)
 
-
-def test_a_message_that_cannot_be_stored_does_not_block_others(tmp_path: Path) -> None:
-    async def send(talk: Talk) -> None:
+async def test_a_message_that_cannot_be_stored_does_not_block_others(tmp_path: Path) -> None:
+    async with talking(tmp_path, store=SOON) as talk:
         await talk.send("T1", b"x" * 2000, i=LATE)
         await talk.send("T1", b"small", i=LATE)
-
-    async def after(talk: Talk) -> None:
+    smaller = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"), max_message_size=1000)
+    async with talking(tmp_path, store=smaller) as talk:
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"small"]
 
-    running(send, tmp_path, store=SOON)
-    smaller = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"), max_message_size=1000)
-    running(after, tmp_path, store=smaller)
 
-
-def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [OSError("too many open files"), ValueError("a bug")]
 
-    async def test(talk: Talk) -> None:
+    async with talking(store=SOON) as talk:
         unit = talk.broker.store.unit
 
         def failing(*where: Any) -> Any:
@@ -117,5 +99,3 @@ def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]
         assert not failures
-
-    running(test, store=SOON)

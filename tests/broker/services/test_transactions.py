@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 from tests.broker.halves import (
     COMMIT,
     IMPATIENT,
@@ -33,118 +33,101 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
 
-def test_consumers_do_not_see_a_half_message() -> None:
-    async def test(talk: Talk) -> None:
+async def test_consumers_do_not_see_a_half_message(talk: Talk) -> None:
+    half = await begin(talk)
+    assert (half.code, half.fields["transactionId"]) == (0, "U1")
+    assert stored(talk, "T1", 2) == []
+    assert stored(talk, HALF_TOPIC) == [b"body"]
+
+
+async def test_a_commit_makes_the_message_visible(talk: Talk) -> None:
+    half = await begin(talk)
+    assert await end(talk, half, COMMIT) == 0
+    (record,) = talk.broker.store.read("T1", 2)
+    assert (record.body, record.sys_flag & 12) == (b"body", 8)
+    place = decode_message_id(half.fields["msgId"]).physical_offset
+    assert record.prepared_offset == place
+    (mark,) = talk.broker.store.read(OP_TOPIC)
+    assert (mark.body, mark.tags) == (b"0", "d")
+
+
+async def test_rolled_back_and_undecided_messages_stay_invisible(talk: Talk) -> None:
+    half = await begin(talk)
+    assert await end(talk, half, UNKNOWN) == 0
+    assert stored(talk, OP_TOPIC) == []
+    assert await end(talk, half, ROLLBACK) == 0
+    assert stored(talk, OP_TOPIC) == [b"0"]
+    assert stored(talk, "T1", 2) == []
+
+
+async def test_a_repeated_end_counts_once(talk: Talk) -> None:
+    half = await begin(talk)
+    assert [await end(talk, half, COMMIT) for _ in range(3)] == [0, 0, 0]
+    assert stored(talk, "T1", 2) == [b"body"]
+
+
+async def test_an_end_without_a_half_message_is_refused(talk: Talk) -> None:
+    half = await begin(talk)
+    refused = await ended(talk, half, COMMIT, group="other")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "The producer group wrong"  # without naming the right one
+    plain = await talk.send("T1")
+    assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
+    half.fields = {**half.fields, "queueOffset": "7"}
+    assert await end(talk, half, COMMIT) == ResponseCode.SYSTEM_ERROR
+
+
+async def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         half = await begin(talk)
-        assert (half.code, half.fields["transactionId"]) == (0, "U1")
-        assert stored(talk, "T1", 2) == []
-        assert stored(talk, HALF_TOPIC) == [b"body"]
-
-    running(test)
-
-
-def test_a_commit_makes_the_message_visible() -> None:
-    async def test(talk: Talk) -> None:
-        half = await begin(talk)
-        assert await end(talk, half, COMMIT) == 0
-        (record,) = talk.broker.store.read("T1", 2)
-        assert (record.body, record.sys_flag & 12) == (b"body", 8)
-        place = decode_message_id(half.fields["msgId"]).physical_offset
-        assert record.prepared_offset == place
-        (mark,) = talk.broker.store.read(OP_TOPIC)
-        assert (mark.body, mark.tags) == (b"0", "d")
-
-    running(test)
-
-
-def test_rolled_back_and_undecided_messages_stay_invisible() -> None:
-    async def test(talk: Talk) -> None:
-        half = await begin(talk)
-        assert await end(talk, half, UNKNOWN) == 0
-        assert stored(talk, OP_TOPIC) == []
-        assert await end(talk, half, ROLLBACK) == 0
-        assert stored(talk, OP_TOPIC) == [b"0"]
-        assert stored(talk, "T1", 2) == []
-
-    running(test)
-
-
-def test_a_repeated_end_counts_once() -> None:
-    async def test(talk: Talk) -> None:
-        half = await begin(talk)
-        assert [await end(talk, half, COMMIT) for _ in range(3)] == [0, 0, 0]
-        assert stored(talk, "T1", 2) == [b"body"]
-
-    running(test)
-
-
-def test_an_end_without_a_half_message_is_refused() -> None:
-    async def test(talk: Talk) -> None:
-        half = await begin(talk)
-        refused = await ended(talk, half, COMMIT, group="other")
-        assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert refused.remark == "The producer group wrong"  # without naming the right one
-        plain = await talk.send("T1")
-        assert await end(talk, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
-        half.fields = {**half.fields, "queueOffset": "7"}
-        assert await end(talk, half, COMMIT) == ResponseCode.SYSTEM_ERROR
-
-    running(test)
-
-
-def test_half_messages_survive_a_restart(tmp_path: Path) -> None:
-    kept: list[RemotingCommand] = []
-
-    async def before(talk: Talk) -> None:
-        kept.append(await begin(talk))
         assert await end(talk, await begin(talk), COMMIT) == 0
-
-    async def after(talk: Talk) -> None:
-        assert await end(talk, kept[0], COMMIT) == 0
-        assert stored(talk, "T1", 2) == [b"body", b"body"]
-        assert await end(talk, kept[0], COMMIT) == 0
-        assert stored(talk, "T1", 2) == [b"body", b"body"]
-
-    running(before, tmp_path)
-    running(after, tmp_path)
-
-
-def test_a_repeated_end_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither request is answered before the end is stored, because storing it may still fail."""
-
-    async def test(talk: Talk) -> None:
-        half = await begin(talk)
-        disk = asyncio.Event()
-        begin_put = talk.broker.store.begin_put
-
-        def slowly(message: Any) -> Any:
-            async def fail() -> None:
-                await disk.wait()
-                raise FlushFailedError("the sync failed")
-
-            return fail()
-
-        with monkeypatch.context() as patch:
-            patch.setattr(talk.broker.store, "begin_put", slowly)
-            both = [asyncio.ensure_future(end(talk, half, COMMIT)) for _ in range(2)]
-            await asyncio.wait(both, timeout=0.2)
-            await talk.broker.check_transactions()  # it is open: progress stays before it
-            assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 0
-            disk.set()
-            assert await asyncio.gather(*both) == [ResponseCode.SYSTEM_ERROR] * 2
-        assert talk.broker.store.begin_put == begin_put
+    async with talking(tmp_path) as talk:
         assert await end(talk, half, COMMIT) == 0
-        assert stored(talk, "T1", 2) == [b"body"]
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
+        assert await end(talk, half, COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body", b"body"]
 
-    running(test)
+
+async def test_a_repeated_end_waits_for_the_first(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk
+) -> None:
+    """Neither request is answered before the end is stored, because storing it may still fail."""
+    half = await begin(talk)
+    disk = asyncio.Event()
+    begin_put = talk.broker.store.begin_put
+
+    def slowly(message: Any) -> Any:
+        async def fail() -> None:
+            await disk.wait()
+            raise FlushFailedError("the sync failed")
+
+        return fail()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(talk.broker.store, "begin_put", slowly)
+        both = [asyncio.ensure_future(end(talk, half, COMMIT)) for _ in range(2)]
+        await asyncio.wait(both, timeout=0.2)
+        await talk.broker.check_transactions()  # it is open: progress stays before it
+        assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 0
+        disk.set()
+        assert await asyncio.gather(*both) == [ResponseCode.SYSTEM_ERROR] * 2
+    assert talk.broker.store.begin_put == begin_put
+    assert await end(talk, half, COMMIT) == 0
+    assert stored(talk, "T1", 2) == [b"body"]
 
 
-def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
+async def check_one_commit(talk: Talk) -> None:
+    """Check for open transactions: there are two half messages and one committed message."""
+    await asyncio.sleep(0.01)
+    await talk.broker.check_transactions()
+    assert stored(talk, HALF_TOPIC) == [b"body"] * 2
+    assert stored(talk, "T1", 2) == [b"body"]
+
+
+async def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
     """Both copies are one transaction: the older one must not be committed as a second message."""
-    kept: list[RemotingCommand] = []
-
-    async def before(talk: Talk) -> None:
-        kept.append(await begin(talk))
+    async with talking(tmp_path) as talk:
+        half = await begin(talk)
         properties = f"{PROPERTIES}REAL_TOPIC\x01T1\x02REAL_QID\x012\x02"
         copy = Message(
             HALF_TOPIC,
@@ -152,57 +135,42 @@ def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
             raw_properties=f"{properties}TRANSACTION_CHECK_TIMES\x011\x02".encode(),
         )
         talk.broker.store.put(copy)
-
-    async def after(talk: Talk) -> None:
-        assert await end(talk, kept[0], COMMIT) == 0
+    async with talking(tmp_path, config=IMPATIENT) as talk:
+        assert await end(talk, half, COMMIT) == 0
         assert stored(talk, OP_TOPIC) == [b"1"]
-        await again(talk)
-
-    async def again(talk: Talk) -> None:
-        await asyncio.sleep(0.01)
-        await talk.broker.check_transactions()
-        assert stored(talk, HALF_TOPIC) == [b"body"] * 2
-        assert stored(talk, "T1", 2) == [b"body"]
-
-    running(before, tmp_path)
-    running(after, tmp_path, config=IMPATIENT)
-    running(again, tmp_path, config=IMPATIENT)
+        await check_one_commit(talk)
+    async with talking(tmp_path, config=IMPATIENT) as talk:
+        await check_one_commit(talk)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
+async def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
     """The broker once took the transaction for an ended one, and stored nothing."""
-    kept: list[RemotingCommand] = []
     killed = tmp_path / "killed"
 
-    async def before(talk: Talk) -> None:
+    async with talking(tmp_path / "live", config=IMPATIENT) as talk:
         await talk.beat(producer="PG")
-        kept.append(await begin(talk))
+        half = await begin(talk)
         await asyncio.sleep(0.01)
         await talk.broker.check_transactions()
         await asyncio.to_thread(talk.broker.store.wait_dispatched)
         assert stored(talk, HALF_TOPIC) == [b"body"] * 2
         crash_image(tmp_path / "live", killed)
-
-    async def after(talk: Talk) -> None:
+    async with talking(killed if is_killed else tmp_path / "live") as talk:
         for _ in range(2):  # the second time, it has ended
-            assert await end(talk, kept[0], COMMIT) == 0
+            assert await end(talk, half, COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
             assert stored(talk, OP_TOPIC) == [b"0", b"1"]
 
-    running(before, tmp_path / "live", config=IMPATIENT)
-    running(after, killed if is_killed else tmp_path / "live")
-
 
 class TestQuestions:
-    def test_setting_the_clock_back_restarts_the_wait_for_a_check(
+    async def test_setting_the_clock_back_restarts_the_wait_for_a_check(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A check must come neither at once nor only when the clock has caught up."""
-
-        async def test(talk: Talk) -> None:
+        async with talking(config=BrokerConfig(transaction_timeout_ms=1000)) as talk:
             await talk.beat(producer="PG")
             await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -214,12 +182,10 @@ class TestQuestions:
                 await asyncio.to_thread(talk.broker.store.wait_dispatched)
                 assert stored(talk, HALF_TOPIC) == [b"body"] * halves
 
-        running(test, config=BrokerConfig(transaction_timeout_ms=1000))
-
-    def test_a_damaged_half_message_does_not_block_others(
+    async def test_a_damaged_half_message_does_not_block_others(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test(talk: Talk) -> None:
+        async with talking(tmp_path, config=IMPATIENT) as talk:
             await talk.beat(producer="PG")
             first = await begin(talk)
             await begin(talk)
@@ -233,17 +199,17 @@ class TestQuestions:
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             assert talk.broker.store.max_offset(HALF_TOPIC, 0) == 3
             assert await end(talk, first, COMMIT) != 0
-
-        running(test, tmp_path, config=IMPATIENT)
         assert "is damaged and given up" in caplog.text
 
-    def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
+    async def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
         asked: list[RemotingCommand] = []
 
         def take(connection: Connection, request: RemotingCommand) -> None:
             asked.append(request)
 
-        async def test(talk: Talk) -> None:
+        async with talking(
+            config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take}
+        ) as talk:
             await talk.beat(producer="PG")
             half = await begin(talk)
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -266,12 +232,10 @@ class TestQuestions:
             assert await end(talk, again, COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
 
-        running(test, config=IMPATIENT, client_handlers={RequestCode.CHECK_TRANSACTION_STATE: take})
-
-    def test_a_half_message_is_given_up_after_too_many_checks(
+    async def test_a_half_message_is_given_up_after_too_many_checks(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test(talk: Talk) -> None:
+        async with talking(config=IMPATIENT) as talk:
             await talk.beat(producer="PG")
             await begin(talk)
             for _ in range(3):
@@ -284,12 +248,10 @@ class TestQuestions:
             assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2"]
             await talk.broker.check_transactions()
             assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 3
-
-        running(test, config=IMPATIENT)
         assert "is given up after 2 checks and moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
-    def test_checks_of_a_message_that_was_given_up_can_be_resumed(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_checks_of_a_message_that_was_given_up_can_be_resumed(self) -> None:
+        async with talking(config=IMPATIENT) as talk:
             await talk.beat(producer="PG")
             await begin(talk)
             for _ in range(3):
@@ -308,21 +270,17 @@ class TestQuestions:
             for wrong in (half.message_id, "nonsense"):
                 assert (await talk.ask(asked, msgId=wrong)).code == ResponseCode.SYSTEM_ERROR
 
-        running(test, config=IMPATIENT)
 
-
-def test_transactions_may_be_refused() -> None:
-    async def test(talk: Talk) -> None:
+async def test_transactions_may_be_refused() -> None:
+    async with talking(config=BrokerConfig(reject_transactions=True)) as talk:
         assert (await begin(talk)).code == ResponseCode.NO_PERMISSION
-
-    running(test, config=BrokerConfig(reject_transactions=True))
 
 
 class TestStrangeHalfMessages:
     """Producers may write anything into properties that the broker reads later."""
 
-    def test_invalid_numbers_in_properties_are_ignored(self, tmp_path: Path) -> None:
-        async def before(talk: Talk) -> None:
+    async def test_invalid_numbers_in_properties_are_ignored(self, tmp_path: Path) -> None:
+        async with talking(tmp_path) as talk:
             for strange in ("TRANSACTION_CHECK_TIMES\x01abc", "TRANSACTION_CHECK_TIMES\x01²"):
                 assert (
                     await talk.send("T1", b"odd", f=4, i=f"{PROPERTIES}{strange}\x02")
@@ -330,19 +288,15 @@ class TestStrangeHalfMessages:
             for strange in ("abc", "²", "9" * 5000):
                 wish = f"{PROPERTIES}CHECK_IMMUNITY_TIME_IN_SECONDS\x01{strange}\x02"
                 assert (await talk.send("T1", b"odd", f=4, i=wish)).code == 0
-
-        async def after(talk: Talk) -> None:
+        async with talking(tmp_path, config=IMPATIENT) as talk:
             await talk.beat(producer="PG")
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             assert stored(talk, OP_TOPIC) == [b"0", b"1", b"2", b"3", b"4"]
 
-        running(before, tmp_path)
-        running(after, tmp_path, config=IMPATIENT)
-
-    def test_a_half_message_that_cannot_be_stored_again_does_not_block_others(self) -> None:
-        async def test(talk: Talk) -> None:
+    async def test_a_half_message_that_cannot_be_stored_again_does_not_block_others(self) -> None:
+        async with talking(config=IMPATIENT) as talk:
             await talk.beat(producer="PG")
             await talk.send("T1", b"full", f=4, i=f"{PROPERTIES}K\x01{'v' * 32_631}\x02")
             await begin(talk)
@@ -351,5 +305,3 @@ class TestStrangeHalfMessages:
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             assert stored(talk, OP_TOPIC) == [b"0", b"1"]
             assert stored(talk, HALF_TOPIC) == [b"full", b"body", b"body"]
-
-        running(test, config=IMPATIENT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.broker.admin.test_topics_groups import TOPIC
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 from firetrail.broker.state.attributes import altered, parse
 from firetrail.errors import RequestError
@@ -26,12 +26,11 @@ async def told(talk: Talk) -> dict[str, str] | None:
     return TopicConfig.decode(answer.content).attributes
 
 
-def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
-    async def first(talk: Talk) -> None:
+async def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         assert await create(talk, "+message.type=FIFO,+reserve.time=3600") == (0, "")
         assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
-
-    async def second(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
         assert await create(talk, "+message.type=DELAY,-reserve.time") == (0, "")
         assert await told(talk) == {"message.type": "DELAY"}
@@ -40,17 +39,11 @@ def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
         await create(talk, "-message.type")
         assert await told(talk) is None
 
-    running(first, tmp_path)
-    running(second, tmp_path)
 
-
-def test_attributes_of_several_topics_are_set_in_one_request() -> None:
-    async def test(talk: Talk) -> None:
-        body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
-        await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body.encode())
-        assert await told(talk) == {"message.type": "NORMAL"}
-
-    running(test)
+async def test_attributes_of_several_topics_are_set_in_one_request(talk: Talk) -> None:
+    body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
+    await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body.encode())
+    assert await told(talk) == {"message.type": "NORMAL"}
 
 
 @pytest.mark.parametrize(
@@ -68,13 +61,10 @@ def test_attributes_of_several_topics_are_set_in_one_request() -> None:
         ("+reserve.time=99999999999999999999", "must be a number, at least -1"),
     ],
 )
-def test_invalid_attributes_are_refused(text: str, said: str) -> None:
-    async def test(talk: Talk) -> None:
-        code, remark = await create(talk, text)
-        assert code == ResponseCode.SYSTEM_ERROR and said in remark
-        assert talk.broker.topics.get("T1") is None
-
-    running(test)
+async def test_invalid_attributes_are_refused(talk: Talk, text: str, said: str) -> None:
+    code, remark = await create(talk, text)
+    assert code == ResponseCode.SYSTEM_ERROR and said in remark
+    assert talk.broker.topics.get("T1") is None
 
 
 def test_some_attributes_cannot_be_changed() -> None:

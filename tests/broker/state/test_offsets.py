@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import Talk, talking
 
 from firetrail.errors import StoreError
 from firetrail.format import config_json
@@ -25,75 +25,55 @@ async def commit(talk: Talk, offset: int, group: str = "CG", topic: str = "T1") 
     return (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code
 
 
-def test_a_new_group_begins_at_the_first_message() -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("T1")
-        assert await query(talk) == (0, "0")
-
-    running(test)
+async def test_a_new_group_begins_at_the_first_message(talk: Talk) -> None:
+    await talk.send("T1")
+    assert await query(talk) == (0, "0")
 
 
-def test_a_group_continues_at_its_offset() -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("T1")
-        assert await commit(talk, 1) == 0
-        assert await query(talk) == (0, "1")
-        assert await query(talk, "other") == (0, "0")
-        assert await query(talk, queue_id=1) == (0, "0")
-        assert await commit(talk, -1) == 0  # a client that does not know yet
-        assert await query(talk) == (0, "1")
-
-    running(test)
+async def test_a_group_continues_at_its_offset(talk: Talk) -> None:
+    await talk.send("T1")
+    assert await commit(talk, 1) == 0
+    assert await query(talk) == (0, "1")
+    assert await query(talk, "other") == (0, "0")
+    assert await query(talk, queue_id=1) == (0, "0")
+    assert await commit(talk, -1) == 0  # a client that does not know yet
+    assert await query(talk) == (0, "1")
 
 
-def test_invalid_commits_are_refused() -> None:
-    async def test(talk: Talk) -> None:
-        assert await commit(talk, 1, topic="T9") == ResponseCode.TOPIC_NOT_EXIST
-        await talk.send("T1")
-        assert await commit(talk, 1, group="no/group") == ResponseCode.SYSTEM_ERROR
-        missing = await talk.ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
-        )
-        assert missing.code == ResponseCode.SYSTEM_ERROR
-
-    running(test)
+async def test_invalid_commits_are_refused(talk: Talk) -> None:
+    assert await commit(talk, 1, topic="T9") == ResponseCode.TOPIC_NOT_EXIST
+    await talk.send("T1")
+    assert await commit(talk, 1, group="no/group") == ResponseCode.SYSTEM_ERROR
+    missing = await talk.ask(
+        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
+    )
+    assert missing.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
-    async def write(talk: Talk) -> None:
+async def test_offsets_survive_in_the_file_of_rocketmq(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await talk.send("T1")
         await commit(talk, 1)
-
-    async def read(talk: Talk) -> None:
-        assert await query(talk) == (0, "1")
-        await commit(talk, 2)
-
-    running(write, tmp_path)
     file = tmp_path / "config" / "consumerOffset.json"
     beginning, _, checksum = file.read_text().partition(",\n\t")
     assert beginning == '{\n\t"offsetTable":{\n\t\t"T1@CG":{0:1\n\t\t}\n\t}'
     crc = zlib.crc32(beginning.encode() + b"\n}")
     assert checksum == f'"firetrailCrc":{crc}\n}}'
-    running(read, tmp_path)
+    async with talking(tmp_path) as talk:
+        assert await query(talk) == (0, "1")
+        await commit(talk, 2)
     assert config_json.loads(file.read_bytes())["offsetTable"] == {"T1@CG": {0: 2}}
     backup = file.with_name("consumerOffset.json.bak")
     assert config_json.loads(backup.read_bytes())["offsetTable"] == {"T1@CG": {0: 1}}
 
 
-def test_the_backup_of_a_damaged_file_is_used(tmp_path: Path) -> None:
-    async def one(talk: Talk) -> None:
+async def test_the_backup_of_a_damaged_file_is_used(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         for _ in range(3):
             await talk.send("T1")
         await commit(talk, 1)
-
-    async def two(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await commit(talk, 2)
-
-    async def look(talk: Talk) -> None:
-        assert await query(talk) == (0, "1")
-
-    running(one, tmp_path)
-    running(two, tmp_path)
     file = tmp_path / "config" / "consumerOffset.json"
     good = file.read_bytes()
     spoilt = (
@@ -106,22 +86,24 @@ def test_the_backup_of_a_damaged_file_is_used(tmp_path: Path) -> None:
     )
     for content in spoilt:
         file.write_bytes(content)
-        running(look, tmp_path)
+        async with talking(tmp_path) as talk:
+            assert await query(talk) == (0, "1")
     backup = file.with_name("consumerOffset.json.bak")
     before = backup.read_bytes()
-    running(two, tmp_path)
+    async with talking(tmp_path) as talk:
+        await commit(talk, 2)
     assert file.read_bytes() == good
     assert backup.read_bytes() == before, "the good one has made room for a damaged one"
     file.write_bytes(b"{")
     backup.write_bytes(b"")
     with pytest.raises(StoreError, match=r"restore a good copy, or remove both to start empty"):
-        running(look, tmp_path)
+        async with talking(tmp_path):
+            pass
     file.write_bytes(before)  # both remedies of the error work
-    running(look, tmp_path)
+    async with talking(tmp_path) as talk:
+        assert await query(talk) == (0, "1")
     file.unlink()
     backup.unlink()
 
-    async def begin(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert await query(talk) == (0, "0")
-
-    running(begin, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, records, running
+from tests.broker.brokers import SMALL, Talk, records, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.pop.checkpoints import GROUP
@@ -47,17 +46,14 @@ async def committed(talk: Talk, topic: str = "T1") -> int:
     return int(answer.fields["offset"])
 
 
-def filled(folder: Path, count: int = 10) -> None:
-    """A store with messages that a group has consumed."""
-
-    async def fill(talk: Talk) -> None:
+async def fill(folder: Path, count: int = 10) -> None:
+    """Store messages, which a group has consumed."""
+    async with talking(folder) as talk:
         for number in range(count):
             await talk.send("T1", b"%d" % number)
         await talk.pull_until("T1", count)
         fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "commitOffset": count}
         await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-
-    running(fill, folder)
 
 
 def damage(folder: Path, message: int) -> None:
@@ -80,29 +76,31 @@ async def consumes_new_messages(talk: Talk) -> None:
     assert [record.body for record in records(answer.content)] == [b"new"]
 
 
-def test_after_a_repair_no_new_message_is_skipped(
+async def test_after_a_repair_no_new_message_is_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    filled(tmp_path)
+    await fill(tmp_path)
     damage(tmp_path, 4)
     assert main(["fsck", str(tmp_path), "--repair", "truncate-log", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["repaired"]
     line = "group CG: offset 10 of T1/0 is beyond the end of the queue: set back to 4"
     assert line in told
     assert offsets_of(tmp_path)["T1@CG"] == {0: 4}
-    running(consumes_new_messages, tmp_path)
+    async with talking(tmp_path) as talk:
+        await consumes_new_messages(talk)
 
 
-def test_a_start_sets_back_offsets_beyond_the_end(
+async def test_a_start_sets_back_offsets_beyond_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This works in any store, also in one without Firetrail's checksums."""
-    filled(tmp_path, 4)
+    await fill(tmp_path, 4)
     for file in (tmp_path / "config").glob("*.bak"):
         file.unlink()
     table = '{"offsetTable":{"T1@CG":{0:1155,1:3},"Gone@CG":{0:7},"T1@Good":{0:4},"T1@No":{0:0}}}'
     (tmp_path / "config" / CONSUMER_OFFSETS).write_text(table)
-    running(consumes_new_messages, tmp_path)
+    async with talking(tmp_path) as talk:
+        await consumes_new_messages(talk)
     assert offsets_of(tmp_path) == {
         "T1@CG": {0: 4, 1: 0},
         "Gone@CG": {0: 0},
@@ -126,43 +124,37 @@ def test_a_start_sets_back_offsets_beyond_the_end(
         (f"dledger-n0/data/{0:020d}", ("dledger",)),
     ],
 )
-def test_positions_in_files_that_are_not_read_are_kept(
+async def test_positions_in_files_that_are_not_read_are_kept(
     file: str, ignored: tuple[str, ...], by_repair: bool, tmp_path: Path
 ) -> None:
     """Groups keep their offsets when a Java broker takes the folder over again."""
-    filled(tmp_path, 4)
+    await fill(tmp_path, 4)
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_bytes(b"")
     write(tmp_path, CONSUMER_OFFSETS, {"offsetTable": {"Elsewhere@CG": {0: 500}}})
     if by_repair:
         assert overruns.set_back_files(System(), tmp_path, lambda topic, queue_id: 0) == []
     else:
-
-        async def start() -> None:
-            broker = Broker(tmp_path, store=SMALL_ANYWHERE, ignore_unsupported=ignored)
-            await broker.start()
-            await broker.stop()
-
-        asyncio.run(start())
+        broker = Broker(tmp_path, store=SMALL_ANYWHERE, ignore_unsupported=ignored)
+        await broker.start()
+        await broker.stop()
     assert offsets_of(tmp_path)["Elsewhere@CG"] == {0: 500}
 
 
-def test_a_good_store_starts_without_warnings(
+async def test_a_good_store_starts_without_warnings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    filled(tmp_path)
-
-    async def nothing(talk: Talk) -> None:
-        assert await committed(talk) == 10
+    await fill(tmp_path)
 
     before = (tmp_path / "config" / CONSUMER_OFFSETS).read_bytes()
-    running(nothing, tmp_path)
+    async with talking(tmp_path) as talk:
+        assert await committed(talk) == 10
     assert (tmp_path / "config" / CONSUMER_OFFSETS).read_bytes() == before
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_pull_beyond_the_end_is_answered_as_by_java(tmp_path: Path) -> None:
-    async def test(talk: Talk) -> None:
+async def test_a_pull_beyond_the_end_is_answered_as_by_java(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await talk.send("T1")
         await talk.pull_until("T1", 1)
         answer = await talk.pull("T1", 1152)
@@ -170,19 +162,15 @@ def test_a_pull_beyond_the_end_is_answered_as_by_java(tmp_path: Path) -> None:
         assert answer.remark == "OFFSET_OVERFLOW_BADLY"
         assert answer.fields["nextBeginOffset"] == "1"
 
-    running(test, tmp_path)
 
-
-def test_delay_levels_beyond_the_end_are_set_back(tmp_path: Path) -> None:
+async def test_delay_levels_beyond_the_end_are_set_back(tmp_path: Path) -> None:
     """A level that was beyond its queue delivers the next message as well."""
     store = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
     write(tmp_path, DELAY_OFFSETS, {"offsetTable": {1: 500, 2: 3}})
 
-    async def test(talk: Talk) -> None:
+    async with talking(tmp_path, store=store) as talk:
         await talk.send("T1", b"soon", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"soon"]
-
-    running(test, tmp_path, store=store)
     assert offsets_of(tmp_path, DELAY_OFFSETS) == {1: 1, 2: 0}
 
 
@@ -251,10 +239,10 @@ def shortened(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [shortened, None])
-def test_reaches_agrees_with_the_open_queue(
+async def test_reaches_agrees_with_the_open_queue(
     change: Callable[[Path], None] | None, tmp_path: Path
 ) -> None:
-    filled(tmp_path)
+    await fill(tmp_path)
     if change is not None:
         change(tmp_path)
     table = QueueTable(System(), tmp_path, SMALL.consume_queue_file_size, writable=False)

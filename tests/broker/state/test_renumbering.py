@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, records, running
+from tests.broker.brokers import Talk, records, talking
 
 from firetrail import Message, Store
 from firetrail.broker.pop.checkpoints import GROUP
@@ -34,21 +34,19 @@ async def committed(talk: Talk, group: str) -> int:
     return int(answer.fields["offset"])
 
 
-def test_groups_continue_after_the_same_messages(
+async def test_groups_continue_after_the_same_messages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, saved = tmp_path / "store", tmp_path / "saved"
     positions = {"before": 3, "inside": 6, "behind": 12, "end": COUNT}
 
-    async def fill(talk: Talk) -> None:
+    async with talking(root) as talk:
         for number in range(COUNT):
             await talk.send("T1", b"%02d" % number)
         await talk.pull_until("T1", COUNT)
         for group, offset in positions.items():
             fields = {"consumerGroup": group, "topic": "T1", "queueId": 0, "commitOffset": offset}
             await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-
-    running(fill, root)
     victims = (5, 6, 9)
     log = root / "commitlog" / f"{0:020}"
     content = bytearray(log.read_bytes())
@@ -64,7 +62,7 @@ def test_groups_continue_after_the_same_messages(
     assert "group behind: offset 12 of T1/0 is now 9" in told["positions"]
     assert "group inside: offset 6 of T1/0 is now 5" in told["positions"]
 
-    async def go_on(talk: Talk) -> None:
+    async with talking(saved) as talk:
         await talk.send("T1", b"new")
         await talk.pull_until("T1", COUNT - len(victims) + 1)
         for group, offset in positions.items():
@@ -72,8 +70,6 @@ def test_groups_continue_after_the_same_messages(
             bodies = [record.body for record in records(answer.content)]
             left = [b"%02d" % n for n in range(offset, COUNT) if n not in victims]
             assert bodies == [*left, b"new"], group
-
-    running(go_on, saved)
 
 
 def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None:

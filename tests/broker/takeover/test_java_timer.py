@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.broker.pop.test_checkpoints import NAME, Parts, on
+from tests.broker.pop.test_checkpoints import NAME, Parts, opened
 
 from firetrail.broker.takeover.java_timer import take_over
 from firetrail.format.kernels.draft import Message
@@ -36,11 +36,11 @@ def open_offsets(parts: Parts) -> list[set[int]]:
     return [point.open for point in parts.points._open.values()]
 
 
-def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
+async def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "timercheck").write_bytes((NOW + 10_000).to_bytes(8, "big") + bytes(40))
 
-    def first(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(9)
         checkpoint(parts, 0, NOW + 5_000)  # delivered, and acknowledged
         checkpoint(parts, 1, NOW + 59_000, count=3)
@@ -55,23 +55,17 @@ def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
         assert not known.open
         take(parts, tmp_path)
         assert open_offsets(parts) == [{1, 3}]
-
-    def again(parts: Parts) -> None:
+    async with opened(tmp_path) as parts:
         take(parts, tmp_path)
         assert open_offsets(parts) == [{1, 3}]
         assert [record.tags for record in parts.read(NAME, 13 % 8)] == ["ck"]
         parts.now += 60_000
         assert [record.body for record in parts.revive()] == [b"1", b"3"]
 
-    on(tmp_path, first)
-    on(tmp_path, again)
 
-
-def test_a_timer_without_a_check_file_has_delivered_nothing(tmp_path: Path) -> None:
-    def test(parts: Parts) -> None:
+async def test_a_timer_without_a_check_file_has_delivered_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
         parts.put(1)
         checkpoint(parts, 0, NOW + 59_000)
         take(parts, tmp_path)
         assert open_offsets(parts) == [{0}]
-
-    on(tmp_path, test)

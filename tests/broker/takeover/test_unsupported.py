@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig, load_entries
@@ -106,19 +106,17 @@ def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
         ("dledger-n0/data/00000000000000000000", "dledger"),
     ],
 )
-def test_rocksdb_and_dledger_files_are_refused(tmp_path: Path, file: str, name: str) -> None:
+async def test_rocksdb_and_dledger_files_are_refused(tmp_path: Path, file: str, name: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.touch()
 
-    async def nothing(talk: Talk) -> None:
-        pass
-
     with pytest.raises(UnsupportedError, match=f"--ignore-unsupported {name}"):
-        running(nothing, tmp_path)
+        async with talking(tmp_path):
+            pass
 
 
-def test_unused_data_of_a_java_broker_is_logged(
+async def test_unused_data_of_a_java_broker_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("config", "compaction", "batchconsumequeue", "consumequeue_ext", "kvStore"):
@@ -129,7 +127,7 @@ def test_unused_data_of_a_java_broker_is_logged(
     table = {"topicConfigTable": topics}
     (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
 
-    async def test(talk: Talk) -> None:
+    async with talking(tmp_path):
         found = [r.getMessage().partition(": ")[2] for r in caplog.records if "found" in r.message]
         assert [text.partition(":")[0] for text in found] == [
             "topics with cleanup.policy=COMPACTION (C0, C1, C2, C3, C4 and 2 more)",
@@ -140,10 +138,8 @@ def test_unused_data_of_a_java_broker_is_logged(
             "epochFileCheckpoint",
         ]
 
-    running(test, tmp_path)
 
-
-def test_an_empty_folder_of_compacted_topics_is_not_logged(
+async def test_an_empty_folder_of_compacted_topics_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RocketMQ 5.3 creates it in every store."""
@@ -151,18 +147,14 @@ def test_an_empty_folder_of_compacted_topics_is_not_logged(
     (tmp_path / "compaction").mkdir()
     (tmp_path / "compaction" / "position-checkpoint").write_bytes(bytes(8))
 
-    async def test(talk: Talk) -> None:
+    async with talking(tmp_path):
         assert "compaction" not in caplog.text
 
-    running(test, tmp_path)
 
-
-def test_nothing_is_logged_for_a_firetrail_store(
+async def test_nothing_is_logged_for_a_firetrail_store(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(talk: Talk) -> None:
-        await talk.send("T1")
-
     for _ in range(2):
-        running(test, tmp_path)
+        async with talking(tmp_path) as talk:
+            await talk.send("T1")
     assert "found" not in caplog.text

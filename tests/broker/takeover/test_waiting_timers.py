@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, running
+from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.state.topics import TIMER_TOPIC
 from firetrail.broker.takeover.waiting_timers import WaitingTimers, count_waiting
@@ -84,19 +84,17 @@ def test_waiting_messages_are_counted(tmp_path: Path) -> None:
     assert found == WaitingTimers(5, first, last, 3, DELIVERED_S * 1000)
 
 
-def test_waiting_messages_are_logged_and_in_the_runtime_info(
+async def test_waiting_messages_are_logged_and_in_the_runtime_info(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path)
 
-    async def test(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = KVTable.decode(answer.content).table
         assert (table["timerCongestNum"], table["timerOffsetBehind"]) == ("5", "3")
         now = talk.broker._system.clock.now_ms() // 1000
         assert now - 60 <= int(table["timerReadBehind"]) + DELIVERED_S <= now
-
-    running(test, tmp_path)
     assert (
         "5 messages in RocketMQ's timer (rmq_sys_wheel_timer), due from 2027-01-15 08:00:05.000Z"
         in caplog.text
