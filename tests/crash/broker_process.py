@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
 
-from tests.broker.brokers import Talk, text
+from tests.broker.brokers import Field, Talk, text
 from tests.crash.ledger import Ledger
 from tests.crash.loop import WorldLoop
 from tests.crash.simulation import Process, tiny_config
@@ -72,8 +72,8 @@ class Requests(Talk):
         self._peer = _Peer()
         self._numbers = 0
 
-    async def ask(
-        self, code: int, body: bytes = b"", version: int = 0, **fields: Any
+    async def _request(
+        self, code: int, body: bytes, version: int, fields: Mapping[str, Field]
     ) -> RemotingCommand:
         texts = {name: text(value) for name, value in fields.items() if value is not None}
         self._numbers += 1
