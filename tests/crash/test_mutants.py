@@ -158,36 +158,45 @@ def next_file_outlasts_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NewFiles, "settle", lambda self, segment: None)
 
 
-MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any]]] = [
-    ("nothing is synced", "sync", NoSyncProcess, None, {}),
-    ("folders are not synced", "sync", NoFolderSyncProcess, None, {}),
-    ("a put is acknowledged before the sync", "sync", Process, acknowledge_before_sync, {}),
-    ("bodies are not checked", "async", Process, None, {"check_crc_on_recover": False}),
-    ("the tail is not zeroed", "async", Process, tail_not_zeroed, {}),
-    ("files after the end of the log are kept", "async", Process, later_files_stay, {}),
-    ("messages are readable before the sync", "sync", Process, dispatch_before_flush, {}),
-    ("the watermark is ahead of the queues", "sync", Process, watermark_ahead_of_queues, {}),
-    ("the watermark is ahead of the log", "async", Process, watermark_ahead_of_log, {}),
-    ("queue offsets are assigned twice", "async", Process, queue_offsets_again, {}),
-    ("one record too many is cut", "sync", Process, one_record_too_many_cut, {}),
-    ("queues are not cut", "async", Process, queues_not_cut, {}),
-    ("the index is not cut", "async", Process, index_not_cut, {}),
-    ("a buffer is reused before its commit", "pool", Process, buffer_reused_before_commit, {}),
-    ("log files are deleted before the queues are durable", "sync", Process, delete_too_early, {}),
-    ("a queue file is closed before it is synced", "async", Process, rests_unsynced, {}),
-    ("names of new queues are not synced", "sync", Process, new_queues_not_synced, {}),
+MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any], int]] = [
+    # name, flush mode, process, what is wrong, settings, and the seed of a survey that catches it
+    ("nothing is synced", "sync", NoSyncProcess, None, {}, 3),
+    ("folders are not synced", "sync", NoFolderSyncProcess, None, {}, 3),
+    ("a put is acknowledged before the sync", "sync", Process, acknowledge_before_sync, {}, 3),
+    ("bodies are not checked", "async", Process, None, {"check_crc_on_recover": False}, 2),
+    ("the tail is not zeroed", "async", Process, tail_not_zeroed, {}, 3),
+    ("files after the end of the log are kept", "async", Process, later_files_stay, {}, 3),
+    ("messages are readable before the sync", "sync", Process, dispatch_before_flush, {}, 3),
+    ("the watermark is ahead of the queues", "sync", Process, watermark_ahead_of_queues, {}, 3),
+    ("the watermark is ahead of the log", "async", Process, watermark_ahead_of_log, {}, 3),
+    ("queue offsets are assigned twice", "async", Process, queue_offsets_again, {}, 3),
+    ("one record too many is cut", "sync", Process, one_record_too_many_cut, {}, 3),
+    ("queues are not cut", "async", Process, queues_not_cut, {}, 3),
+    ("the index is not cut", "async", Process, index_not_cut, {}, 3),
+    ("a buffer is reused before its commit", "pool", Process, buffer_reused_before_commit, {}, 3),
+    (
+        "log files are deleted before the queues are durable",
+        "sync",
+        Process,
+        delete_too_early,
+        {},
+        3,
+    ),
+    ("a queue file is closed before it is synced", "async", Process, rests_unsynced, {}, 3),
+    ("names of new queues are not synced", "sync", Process, new_queues_not_synced, {}, 3),
     (
         "a queue's second file is durable before its first",
         "sync",
         Process,
         next_file_outlasts_the_first,
         {},
+        0,
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "process_class", "patch", "settings"),
+    ("mode", "process_class", "patch", "settings", "first"),
     [mutant[1:] for mutant in MUTANTS],
     ids=[mutant[0] for mutant in MUTANTS],
 )
@@ -197,11 +206,12 @@ def test_mutant_is_caught(
     process_class: type[Process],
     patch: Patch | None,
     settings: dict[str, Any],
+    first: int,
 ) -> None:
     if patch is not None:
         patch(monkeypatch)
     config = tiny_config(mode, property_crc=True, **settings)
-    for seed in reversed(range(ATTEMPTS)):
+    for seed in sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed)):
         try:
             survey(config, seed, random.Random(seed), process_class)
         except (Violation, FiretrailError) as caught:
