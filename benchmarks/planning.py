@@ -9,8 +9,8 @@ from benchmarks.load import QUEUES
 from benchmarks.putting import DISPATCH_PATIENCE_S, Figures
 from benchmarks.sparking import timed
 from firetrail import Message, Store
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
 from firetrail.system import allow_many_files
 
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")

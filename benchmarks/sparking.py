@@ -24,12 +24,12 @@ from firetrail import StoreView
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.rebuild.job import rebuild
 from firetrail.pipeline.jobs.sql import sql
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.session import active_session, session
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.schema import METADATA, NAMES, ddl
-from firetrail.pipeline.source.splits import Split, WireSplit
+from firetrail.pipeline.wire.splits import Split, WireSplit
 
 RARE = "rare"
 _SUM = "sum(size)"

@@ -123,7 +123,7 @@ def test_a_name_of_a_type_means_one_thing() -> None:
 def type_names(module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
-            yield node.name
+            yield node.name.lstrip("_")
     for statement in module.body:
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
@@ -132,5 +132,5 @@ def type_names(module: ast.Module) -> Iterator[str]:
 
 
 def test_classes_and_aliases_are_names_of_types() -> None:
-    module = ast.parse("class A:\n class B: ...\nAlias = int\nLIMIT = 3\nT = TypeVar('T')")
+    module = ast.parse("class A:\n class _B: ...\nAlias = int\nLIMIT = 3\nT = TypeVar('T')")
     assert list(type_names(module)) == ["A", "B", "Alias"]

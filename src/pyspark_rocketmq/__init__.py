@@ -3,6 +3,6 @@
 So ``spark.read.format("rocketmq")`` works wherever Firetrail is installed, without registration.
 """
 
-from firetrail.pipeline.source.datasource import RocketMqDataSource as DefaultSource
+from firetrail.pipeline.datasource import RocketMqDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

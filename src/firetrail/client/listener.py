@@ -23,7 +23,7 @@ awaits a task which ignores its cancellation as well cannot be ended at all."""
 _log = logging.getLogger(__name__)
 
 
-class _ListenerCall:
+class _AsyncCall:
     """A call of an async listener, which can be ended even if it ignores its cancellation.
 
     An ordinary task cannot be ended: it would keep running, and ``asyncio.run`` would not return.
@@ -97,7 +97,7 @@ class ListenerCall:
             )
         self._listener = listener
         self._name = getattr(listener, "__qualname__", type(listener).__qualname__)
-        self._running: set[_ListenerCall] = set()
+        self._running: set[_AsyncCall] = set()
         self._has_warned = False
 
     async def outcome(self, message: Received) -> BaseException | None:
@@ -132,7 +132,7 @@ class ListenerCall:
         return None
 
     async def _finished(self, message: Received, returned: Awaitable[object]) -> object:
-        call = _ListenerCall(self._name, message, returned)
+        call = _AsyncCall(self._name, message, returned)
         self._running.add(call)
         try:
             return await call
@@ -152,6 +152,6 @@ class ListenerCall:
         await _wait_for(late, FORCED_END_S)
 
 
-async def _wait_for(calls: Sequence[_ListenerCall], within_s: float) -> None:
+async def _wait_for(calls: Sequence[_AsyncCall], within_s: float) -> None:
     if calls:
         await asyncio.wait({call.task for call in calls}, timeout=within_s)

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _numbers = count(1)
 
 
-class _State(Enum):
+class _SessionState(Enum):
     NEW = "is not open; use 'async with', or await open() first"
     OPENING = "is being opened"
     OPEN = "is open"
@@ -73,7 +73,7 @@ class Session:
         self.name_servers = name_servers(namesrv)
         self._handlers = handlers
         self._owner = owner
-        self._state = _State.NEW
+        self._state = _SessionState.NEW
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
@@ -90,9 +90,9 @@ class Session:
 
     async def open(self) -> Self:
         """Connect to the first name server that answers. After a failure, it can be retried."""
-        if self._state is not _State.NEW:
+        if self._state is not _SessionState.NEW:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
-        self._state = _State.OPENING
+        self._state = _SessionState.OPENING
         self._client = self._new_client()
         self._routes.clear()
         self._stale.clear()
@@ -106,7 +106,7 @@ class Session:
             finally:
                 self.renew()
             raise
-        self._state = _State.OPEN
+        self._state = _SessionState.OPEN
         return self
 
     def _new_client(self) -> RemotingClient:
@@ -114,15 +114,15 @@ class Session:
 
     def renew(self) -> None:
         """Allow a closed session to be opened again."""
-        self._state = _State.NEW
+        self._state = _SessionState.NEW
 
     def start_closing(self) -> bool:
         """Refuse further calls of the user; return whether the session has to be closed."""
-        opened = self._state is _State.OPEN
+        opened = self._state is _SessionState.OPEN
         if opened:
-            self._state = _State.CLOSING
-        elif self._state is _State.NEW:
-            self._state = _State.CLOSED
+            self._state = _SessionState.CLOSING
+        elif self._state is _SessionState.NEW:
+            self._state = _SessionState.CLOSED
         return opened
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class Session:
 
         If this is cancelled, only the wait for the end of the tasks is cut short.
         """
-        self._state = _State.CLOSED
+        self._state = _SessionState.CLOSED
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -148,12 +148,12 @@ class Session:
 
     def check_open(self) -> None:
         """Raise ClientClosedError unless the session is open."""
-        if self._state is not _State.OPEN:
+        if self._state is not _SessionState.OPEN:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
 
     def _check_connected(self) -> None:
         """Raise ClientClosedError unless the session is open, being opened or being closed."""
-        if self._state in (_State.NEW, _State.CLOSED):
+        if self._state in (_SessionState.NEW, _SessionState.CLOSED):
             self.check_open()
 
     # -- requests -----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Session:
 
     def _error_of(self, error: OSError) -> Exception:
         """Return the error to raise for a failed request: a close also ends connections."""
-        if self._state is _State.CLOSED:
+        if self._state is _SessionState.CLOSED:
             return ClientClosedError(f"{self._owner} was closed during the call")
         return error
 
@@ -370,7 +370,7 @@ class Session:
     def _connected(self, address: str, connection: Connection) -> None:
         """Register with a broker before anything else is requested over the new connection."""
         beat = self._heartbeat
-        if beat is not None and self._state is _State.OPEN and address in self.masters():
+        if beat is not None and self._state is _SessionState.OPEN and address in self.masters():
             self.spawn(self._register(connection, beat().encode()))
 
     async def _register(self, connection: Connection, body: Payload) -> None:
@@ -417,7 +417,7 @@ class Session:
 
         A failure is logged, unless ``watched`` is set: then the caller handles it.
         """
-        if self._state is _State.CLOSED:
+        if self._state is _SessionState.CLOSED:
             work.close()
             self.check_open()
         task = asyncio.get_running_loop().create_task(work)

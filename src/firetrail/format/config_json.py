@@ -57,7 +57,7 @@ def loads(text: str | bytes) -> Any:
             text = text.decode()
         except UnicodeDecodeError as error:
             raise FormatError("config JSON", error.start, "is not UTF-8") from None
-    return _Reader(text).read()
+    return _ConfigJsonReader(text).read()
 
 
 def dumps(value: Any) -> str:
@@ -96,7 +96,7 @@ def _compact_key(key: str | int | ObjectKey) -> str:
     return compact(dict(key.members) if isinstance(key, ObjectKey) else key)
 
 
-class _Reader:
+class _ConfigJsonReader:
     """Recursive descent over one text, at most ``DEPTH_MAX`` deep."""
 
     __slots__ = ("at", "depth", "text")

@@ -29,7 +29,7 @@ EXPIRY_S = 120.0
 
 
 @dataclass(slots=True)
-class _Broker:
+class _RegisteredBroker:
     """A registered broker."""
 
     cluster: str
@@ -62,8 +62,8 @@ class Routes:
     """The registered brokers and their queues."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, dict[int, _Broker]] = {}
-        self._rivals: list[_Broker] = []  # their name and id belong to another broker now
+        self._brokers: dict[str, dict[int, _RegisteredBroker]] = {}
+        self._rivals: list[_RegisteredBroker] = []  # their name and id belong to another broker now
         self._topics: dict[str, dict[str, QueueData]] = {}
 
     # -- registration -------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Routes:
             if member.address == who.address and broker_id != who.broker_id:
                 del members[broker_id]  # a follower that has become the master
         first = who.broker_id not in members
-        members[who.broker_id] = _Broker(
+        members[who.broker_id] = _RegisteredBroker(
             who.cluster,
             who.name,
             who.broker_id,
@@ -115,7 +115,9 @@ class Routes:
         rivals = self._rivals_of(who.name, who.broker_id)
         return rivals[-1].address if rivals else None
 
-    def _rivals_of(self, name: str, broker_id: int, address: str | None = None) -> list[_Broker]:
+    def _rivals_of(
+        self, name: str, broker_id: int, address: str | None = None
+    ) -> list[_RegisteredBroker]:
         return [
             broker
             for broker in self._rivals
@@ -150,7 +152,7 @@ class Routes:
             lambda broker: broker.expiry_s is not None and now - broker.heard_at > broker.expiry_s
         )
 
-    def _drop(self, is_gone: Callable[[_Broker], bool]) -> list[str]:
+    def _drop(self, is_gone: Callable[[_RegisteredBroker], bool]) -> list[str]:
         gone = [broker for broker in (*self._rivals, *self._all()) if is_gone(broker)]
         for broker in gone:
             self.unregister(broker.name, broker.broker_id, broker.address)
@@ -162,7 +164,7 @@ class Routes:
             if broker.address == address:
                 broker.heard_at = now
 
-    def _all(self) -> Iterator[_Broker]:
+    def _all(self) -> Iterator[_RegisteredBroker]:
         for members in self._brokers.values():
             yield from members.values()
 

@@ -21,6 +21,7 @@ if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is Non
 from firetrail.pipeline.session import session
 
 if TYPE_CHECKING:
+    from firetrail.pipeline.datasource import register
     from firetrail.pipeline.jobs.archive.job import archive
     from firetrail.pipeline.jobs.audit.job import audit
     from firetrail.pipeline.jobs.rebuild.job import rebuild
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
-    from firetrail.pipeline.source.datasource import register
-    from firetrail.pipeline.source.plan import explain
+    from firetrail.pipeline.plan import explain
 
 __all__ = [
     "archive",
@@ -49,9 +49,9 @@ __all__ = [
 _MODULES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
-    "explain": "source.plan",
+    "explain": "plan",
     "rebuild": "jobs.rebuild.job",
-    "register": "source.datasource",
+    "register": "datasource",
     "replay": "jobs.replay.job",
     "report": "jobs.report",
     "restore": "jobs.restore",

@@ -71,14 +71,6 @@ def choose_python(spark: SparkSession) -> bool:
     return True
 
 
-def prepare(spark: SparkSession) -> None:
-    """Prepare a session that was started without Firetrail for its jobs."""
-    if choose_python(spark):
-        from firetrail.pipeline.source.datasource import register
-
-        register(spark)
-
-
 def _is_this_python(path: str | None) -> bool:
     return path is not None and Path(path).absolute().parent == Path(sys.executable).parent
 

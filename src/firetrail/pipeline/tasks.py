@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import FiretrailError
 from firetrail.pipeline.failures import carrier_of, original_errors
-from firetrail.pipeline.session import prepare
 
 Task = TypeVar("Task")
 R = TypeVar("R")
@@ -45,6 +44,8 @@ def run_tasks(
     """
     if not tasks:
         return []
+    from firetrail.pipeline.datasource import prepare  # workers import this module, but not that
+
     prepare(spark)
     context = spark.sparkContext
     work: RDD[R] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Kind:
+class _RefusalKind:
     logged_at: float
     unlogged: int = 0
 
@@ -53,7 +53,7 @@ class Refusals:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._kinds: dict[tuple[int, int], _Kind] = {}
+        self._kinds: dict[tuple[int, int], _RefusalKind] = {}
 
     def note(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Count a request that was answered with a code other than success."""
@@ -66,7 +66,7 @@ class Refusals:
             return
         if len(self._kinds) >= KINDS_MAX:
             return
-        self._kinds[key] = _Kind(self._now())
+        self._kinds[key] = _RefusalKind(self._now())
         _log.log(
             _level(*key),
             "request %s of %s is refused with code %d: %s",

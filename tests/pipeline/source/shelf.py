@@ -11,9 +11,9 @@ from tests.helpers import Machine, small_config
 
 from firetrail import Message, Store
 from firetrail.format.record import Record
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
 from firetrail.pipeline.source.splits import WireSplit

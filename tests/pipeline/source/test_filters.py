@@ -13,6 +13,7 @@ from tests.helpers import Machine, small_config
 from tests.pipeline.source.shelf import EPOCH, by_place, fill, rows_of, some_messages
 
 from firetrail import Message, Store
+from firetrail.pipeline.plan import explain
 from firetrail.pipeline.source.filters import (
     NOTHING,
     Both,
@@ -27,7 +28,6 @@ from firetrail.pipeline.source.filters import (
     union,
     with_slack,
 )
-from firetrail.pipeline.source.plan import explain
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset", "store_time", "msg_id")

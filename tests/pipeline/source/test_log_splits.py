@@ -12,6 +12,7 @@ from tests.stores import records
 
 from firetrail import Message, Store
 from firetrail.format.names import CONSUME_QUEUE
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.log_splits import (
     SPLIT_BYTES,
@@ -23,7 +24,6 @@ from firetrail.pipeline.source.log_splits import (
     time_span,
 )
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
 from firetrail.pipeline.source.ranges import batch_parts
 from firetrail.pipeline.source.splits import LogSplit, UnitSplit
 from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader

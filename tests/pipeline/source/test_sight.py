@@ -11,11 +11,12 @@ from tests.stores import records
 
 from firetrail.errors import DataLostError, NotSharedError, StoreDamagedError
 from firetrail.format.names import COMMIT_LOG, segment_name
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
-from firetrail.pipeline.source.splits import LogSplit, PlaceSplit, Split, UnitSplit, WireSplit
+from firetrail.pipeline.source.splits import LogSplit, PlaceSplit, UnitSplit
+from firetrail.pipeline.wire.splits import Split, WireSplit
 from firetrail.storage.segment import Segment
 
 SEGMENT = 8192

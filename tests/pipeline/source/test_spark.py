@@ -12,7 +12,7 @@ from tests.pipeline.source.shelf import by_place, consumed, fill, row_of, some_m
 from tests.stores import GOLDEN, flip, log_file, records
 
 from firetrail.pipeline import sql
-from firetrail.pipeline.source.datasource import register
+from firetrail.pipeline.datasource import register
 from firetrail.pipeline.source.schema import NAMES, arrow_schema, ddl
 
 

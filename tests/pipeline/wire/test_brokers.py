@@ -15,14 +15,14 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError, RequestError
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
-from firetrail.pipeline.source.splits import WireSplit
 from firetrail.pipeline.wire import patience
 from firetrail.pipeline.wire.patience import Patience
 from firetrail.pipeline.wire.reader import read_wire
 from firetrail.pipeline.wire.sender import Sender
+from firetrail.pipeline.wire.splits import WireSplit
 from firetrail.pipeline.wire.stream import WireStreamReader
 from firetrail.remoting.codes import ResponseCode
 

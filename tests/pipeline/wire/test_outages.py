@@ -23,14 +23,14 @@ from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.format.hosts import parse_host
 from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.plan import plan_batch
-from firetrail.pipeline.source.splits import WireSplit
 from firetrail.pipeline.wire import patience
 from firetrail.pipeline.wire import sender as sending
 from firetrail.pipeline.wire.reader import read_wire
 from firetrail.pipeline.wire.sender import RowIds, Sender
+from firetrail.pipeline.wire.splits import WireSplit
 from firetrail.pipeline.wire.stream import WireStreamReader
 from firetrail.remoting.codes import Permission
 

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from firetrail.format.names import name_server
+from firetrail.pipeline.datasource import prepare
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.query_plan import Need, needs
-from firetrail.pipeline.session import prepare
 from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.ranges import NO_BOUNDS

@@ -59,6 +59,13 @@ class WireSinkOptions:
     """How long each request is retried."""
 
 
+def check_appended(schema: StructType, overwrite: bool) -> None:
+    """Raise ConfigError unless the mode is append and the columns are the sink's."""
+    if overwrite:
+        raise ConfigError("mode", "overwrite", "a log can only be appended to: use mode('append')")
+    check_columns(schema)
+
+
 def check_columns(schema: StructType) -> None:
     """Raise ConfigError unless the columns are the sink's, with their types."""
     names = schema.fieldNames()

@@ -21,14 +21,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from firetrail.errors import ConfigError, StoreLockedError
-from firetrail.pipeline.sink.columns import (
-    SinkOptions,
-    check_columns,
-    is_wire,
-    parse_options,
-    parse_wire_options,
-)
+from firetrail.errors import StoreLockedError
+from firetrail.pipeline.sink.columns import SinkOptions, check_appended, parse_options
 from firetrail.pipeline.sink.staging import Stager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
 from firetrail.store.bulk import BulkAppend, Ticket
@@ -59,11 +53,6 @@ def batch_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceArrowWriter:
     """Return the writer for ``df.write``."""
-    if is_wire(options):
-        from firetrail.pipeline.wire.writers import WireBatchWriter
-
-        check_appended(schema, overwrite)
-        return WireBatchWriter(parse_wire_options(options, stream=False))
     return BatchWriter(*_checked(schema, options, overwrite, stream=False))
 
 
@@ -71,11 +60,6 @@ def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceStreamArrowWriter:
     """Return the writer for ``df.writeStream``."""
-    if is_wire(options):
-        from firetrail.pipeline.wire.writers import WireStreamWriter
-
-        check_appended(schema, overwrite)
-        return WireStreamWriter(parse_wire_options(options, stream=True))
     return StreamWriter(*_checked(schema, options, overwrite, stream=True))
 
 
@@ -85,13 +69,6 @@ def _checked(
     check_appended(schema, overwrite)
     parsed = parse_options(options, stream=stream)
     return parsed, parsed.staging / uuid.uuid4().hex
-
-
-def check_appended(schema: StructType, overwrite: bool) -> None:
-    """Raise ConfigError unless the mode is append and the columns are the sink's."""
-    if overwrite:
-        raise ConfigError("mode", "overwrite", "a log can only be appended to: use mode('append')")
-    check_columns(schema)
 
 
 class _StoreSinkWriter:

@@ -1,10 +1,9 @@
-"""The plan of a batch read: its splits, and notes on what they leave out."""
+"""The plan of a batch read of a store: its splits, and notes on what they leave out."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 
 from firetrail.errors import StoreDamagedError
@@ -12,12 +11,10 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.filters import intersection, parse_bounds
 from firetrail.pipeline.source.log_splits import plan_log, plan_queues, record_from, time_span
-from firetrail.pipeline.source.options import ReadOptions, View, parse_options
+from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.ranges import (
-    NO_BOUNDS,
     Bounds,
     asked_topics,
     batch_parts,
@@ -35,73 +32,33 @@ from firetrail.pipeline.source.splits import (
     QueueRange,
     QueueSet,
     RowSelection,
-    Split,
+    StoreSplit,
 )
 from firetrail.store.inspect.gaps import key_gaps
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.table import QueueKey
 
-LOGGER = logging.getLogger("firetrail.pipeline")
-LOGGER.setLevel(logging.INFO)  # Spark collects INFO from its workers, Python's default is WARNING
 _RECORDS_SAMPLED = 16
 _NO_LIMIT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The splits of a read, and notes that explain them."""
-
-    splits: list[Split]
-    notes: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return "\n".join([*self.notes, f"{len(self.splits)} partitions"])
-
-
-def plan_batch(
-    options: ReadOptions, bounds: Bounds = NO_BOUNDS, columns: Sequence[str] | None = None
-) -> Plan:
-    """Plan a read of the queues or of the log, and log the notes.
-
-    ``columns`` are the columns to be read, if they differ from those in the options.
-    """
-    if options.paths:
-        return _plan_all(options, bounds, columns)
-    bounds = _all_bounds(options, bounds)
-    wanted = _wanted(options, bounds)
-    splits: list[Split]
-    if options.namesrv:
-        from firetrail.pipeline.wire.plan import plan_wire
-
-        pulled, notes = plan_wire(options, bounds, wanted)
-        splits = [*pulled]
-    elif is_remote(options.path):
-        splits, notes = plan_remote(options, bounds, wanted)
-    else:
-        topics = asked_topics(options, bounds)
-        with StoreView.open(local_path(options.path), topics=topics) as view:
-            check_readable(view, options)
-            splits, notes = _plan(view, options, bounds, wanted)
-            if set(NAMES) <= set(columns or options.columns or NAMES):
-                notes += _width(view, splits)
-    plan = Plan(splits, [f"rocketmq {options.place}, view={options.view.value}", *notes])
-    LOGGER.info("%s", plan)
-    return plan
+def plan_store(
+    options: ReadOptions, bounds: Bounds, wanted: RowSelection, columns: Sequence[str] | None
+) -> tuple[Sequence[StoreSplit], list[str]]:
+    """Return the splits of a batch read of a store, and notes that explain them."""
+    if is_remote(options.path):
+        return plan_remote(options, bounds, wanted)
+    topics = asked_topics(options, bounds)
+    with StoreView.open(local_path(options.path), topics=topics) as view:
+        check_readable(view, options)
+        splits, notes = _plan(view, options, bounds, wanted)
+        if set(NAMES) <= set(columns or options.columns or NAMES):
+            notes += _width(view, splits)
+    return splits, notes
 
 
-def _plan_all(options: ReadOptions, bounds: Bounds, columns: Sequence[str] | None) -> Plan:
-    """Plan a read of several stores."""
-    share = -(-options.min_partitions // len(options.paths))
-    each = replace(options, paths=(), min_partitions=share)
-    plans = [plan_batch(replace(each, path=path), bounds, columns) for path in options.paths]
-    return Plan(
-        [split for plan in plans for split in plan.splits],
-        [note for plan in plans for note in plan.notes],
-    )
-
-
-def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
+def _width(view: StoreView, splits: Sequence[StoreSplit]) -> list[str]:
     """Return a note on the share of bodies and properties, from the first records of splits."""
     wide = size = 0
     for split in splits[:_RECORDS_SAMPLED]:
@@ -120,27 +77,6 @@ def _width(view: StoreView, splits: Sequence[Split]) -> list[str]:
     ]
 
 
-def explain(**options: str) -> str:
-    """Describe how a batch read would be done, without reading any messages.
-
-    ::
-
-        print(explain(path="STORE", subscribe="orders"))
-
-    Args:
-        **options: Options of the data source ``rocketmq``, by name.
-
-    Returns:
-        Text with the number of partitions, and the parts of the store that are read or skipped.
-
-    Raises:
-        ConfigError: An option is unknown or has an invalid value.
-        NotAStoreError: There is no store at ``path``.
-        StoreDamagedError: The end of the log, the queues or the index are damaged.
-    """
-    return str(plan_batch(parse_options(options)))
-
-
 def check_readable(view: StoreView, options: ReadOptions) -> None:
     """Raise StoreDamagedError if the end of the log is missing, unless damage is to be skipped."""
     if options.permissive:
@@ -156,32 +92,9 @@ def check_readable(view: StoreView, options: ReadOptions) -> None:
         )
 
 
-def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
-    """Return the bounds combined with those of the options."""
-    if options.bounds:
-        bounds = intersection(bounds, parse_bounds(options.bounds))
-    ids = None if options.queue_ids is None else frozenset(options.queue_ids)
-    places = options.starting_physical_offset, options.ending_physical_offset
-    return intersection(bounds, Bounds(queue_ids=ids, places=places))
-
-
-def _wanted(options: ReadOptions, bounds: Bounds) -> RowSelection:
-    topics = frozenset(options.subscribe) if options.subscribe is not None else None
-    if bounds.topics is not None:
-        topics = bounds.topics if topics is None else bounds.topics & topics
-    return RowSelection(
-        dispatched=bool(options.key),
-        since=max(options.starting_timestamp, bounds.times[0]),
-        until=min(options.ending_timestamp, bounds.times[1]),
-        tags=options.tags,
-        key=options.key,
-        topics=None if topics is None else tuple(sorted(topics)),
-    )
-
-
 def _plan(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
-) -> tuple[list[Split], list[str]]:
+) -> tuple[list[StoreSplit], list[str]]:
     whole = view.end - view.log.min_offset
     notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
     check_topics(view, options)
@@ -213,7 +126,7 @@ def _in_queues(wanted: RowSelection) -> RowSelection:
 
 def _plan_lookup(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
-) -> tuple[list[Split], str]:
+) -> tuple[list[StoreSplit], str]:
     """Look up messages in the index, and scan the part of the log that it does not cover."""
     gaps = (key_gaps(view, topic, options.key) for topic in wanted.topics or ())
     fault = next(chain(view.index_faults, *gaps), None)
@@ -230,7 +143,7 @@ def _plan_lookup(
     if options.view is View.QUEUE:
         places = _in_asked_ranges(view, options, bounds, places)
     note = f"{len(places)} messages found through {len(view.index.files)} index files"
-    splits: list[Split] = []
+    splits: list[StoreSplit] = []
     if places:
         splits.append(PlaceSplit(str(view.root), tuple(places), wanted, whole_sight(view)))
     if begin > view.log.min_offset or end < view.end:

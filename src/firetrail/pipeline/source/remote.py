@@ -15,7 +15,7 @@ from firetrail.pipeline.source.log_splits import split_count
 from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import open_log
 from firetrail.pipeline.source.ranges import Bounds
-from firetrail.pipeline.source.splits import LogSplit, RowSelection, Split
+from firetrail.pipeline.source.splits import LogSplit, RowSelection, StoreSplit
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.scan import find_record
 
@@ -27,7 +27,7 @@ _HEAD = 4096
 
 def plan_remote(
     options: ReadOptions, bounds: Bounds, wanted: RowSelection
-) -> tuple[list[Split], list[str]]:
+) -> tuple[list[StoreSplit], list[str]]:
     """Return splits of a remote log, and notes that explain them."""
     for name, value in (
         ("startingOffsets", options.starting_offsets),
@@ -45,7 +45,7 @@ def plan_remote(
         ends = [segment.base + log.length_of(segment) for segment in log.segments]
     kept = _clipped(store, _prune(store, bases, ends, bounds, wanted), bounds.places)
     total = sum(end - base for base, end in kept)
-    splits: list[Split] = []
+    splits: list[StoreSplit] = []
     count = split_count(total, at_least=options.min_partitions)
     size = -(-total // count)
     wanted = replace(wanted, dispatched=options.view is View.QUEUE)

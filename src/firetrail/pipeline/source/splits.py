@@ -1,11 +1,10 @@
-"""Splits, the work of one task each: small, picklable descriptions of a store and ranges in it."""
+"""Splits of stores, the work of one task each: small, picklable descriptions of ranges."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import RETRY_MS
 from firetrail.pipeline.source.sight import Sight
 
 
@@ -93,27 +92,4 @@ class PlaceSplit:
     sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRange:
-    """A range of a queue that a broker has."""
-
-    broker: str
-    range: QueueRange
-
-    def __str__(self) -> str:
-        return f"{self.range.topic}/{self.broker}/{self.range.queue_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class WireSplit:
-    """The messages of ranges of queues, pulled from their brokers."""
-
-    namesrv: str
-    group: str
-    ranges: tuple[BrokerRange, ...]
-    wanted: RowSelection = EVERYTHING
-    retry_ms: int = RETRY_MS
-
-
 StoreSplit = LogSplit | UnitSplit | PlaceSplit
-Split = StoreSplit | WireSplit

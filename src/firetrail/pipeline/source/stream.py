@@ -26,6 +26,8 @@ from pyspark.sql.streaming.datasource import (
 
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.logger import LOGGER
+from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.log_splits import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.options import (
     LATEST,
@@ -35,8 +37,9 @@ from firetrail.pipeline.source.options import (
     TopicOffsets,
     parse_offsets,
 )
+from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.places import is_remote, local_path
-from firetrail.pipeline.source.plan import LOGGER, check_readable
+from firetrail.pipeline.source.plan import check_readable
 from firetrail.pipeline.source.ranges import (
     QueuePart,
     asked_topics,
@@ -50,7 +53,6 @@ from firetrail.pipeline.source.ranges import (
     report_missing,
     resolve,
 )
-from firetrail.pipeline.source.reader import read_partition
 from firetrail.pipeline.source.splits import QueueRange, RowSelection
 from firetrail.pipeline.source.units import first_at_or_after
 from firetrail.store.inspect.view import StoreView
@@ -88,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a split."""
-        return read_partition(partition, self._options, self._columns)
+        return read_partition(read_split, partition, self._options, self._columns)
 
 
 class QueueStreamReader(StreamReader):

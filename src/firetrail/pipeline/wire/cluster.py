@@ -15,8 +15,8 @@ from firetrail.errors import PipelineError, RequestError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.record import Record, decode_received
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import QueueName, ReadOptions
-from firetrail.pipeline.source.plan import LOGGER
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience, no_broker

@@ -11,8 +11,9 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.log_splits import share_out, split_count
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.ranges import Bounds, check_edges_in, resolve
-from firetrail.pipeline.source.splits import BrokerRange, QueueRange, RowSelection, WireSplit
+from firetrail.pipeline.source.splits import QueueRange, RowSelection
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
+from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
 from firetrail.remoting.bodies import MessageQueue
 
 

@@ -24,10 +24,10 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.splits import BrokerRange, WireSplit
 from firetrail.pipeline.source.units import Chooser
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience
+from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue
 from firetrail.remoting.codes import ResponseCode
 from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, explain

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
-from firetrail.pipeline.source.plan import LOGGER
+from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.ranges import NO_BOUNDS, clipped, report_missing, resolve
 from firetrail.pipeline.source.splits import RowSelection
 from firetrail.pipeline.source.stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
 from firetrail.pipeline.wire.plan import BrokerPart, check_queues, measured, split_parts
+from firetrail.pipeline.wire.reader import read_wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BrokerOffsets = dict[str, dict[QueueName, int]]
 
 
 class WireStreamReader(StreamReader):
     """Follows queues of brokers. Every call asks the name server for topics and queues again."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a split."""
+        return read_partition(read_wire, partition, self._options, self._columns)
 
     def _cluster(self) -> Cluster:
         return Cluster(self._options)

@@ -7,7 +7,7 @@ If a task or a micro-batch is repeated, a row that is sent again has the same id
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
-from firetrail.pipeline.sink.columns import WireSinkOptions
+from firetrail.pipeline.sink.columns import WireSinkOptions, check_appended, parse_wire_options
 from firetrail.pipeline.wire.sender import RowIds, Sender
 
 if TYPE_CHECKING:
@@ -26,6 +27,22 @@ if TYPE_CHECKING:
 
 _EPOCH = "streaming.sql.batchId"
 """Spark's job property with the number of a micro-batch."""
+
+
+def batch_writer(
+    schema: StructType, options: Mapping[str, str], overwrite: bool
+) -> DataSourceArrowWriter:
+    """Return the writer for ``df.write``."""
+    check_appended(schema, overwrite)
+    return WireBatchWriter(parse_wire_options(options, stream=False))
+
+
+def stream_writer(
+    schema: StructType, options: Mapping[str, str], overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """Return the writer for ``df.writeStream``."""
+    check_appended(schema, overwrite)
+    return WireStreamWriter(parse_wire_options(options, stream=True))
 
 
 @dataclass

@@ -25,19 +25,19 @@ _TIME_END = layout.RECORD_HEAD.size + layout.HOST_V6_SIZE + layout.STORE_TIME.si
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
-class _Place(NamedTuple):
+class _RecordPlace(NamedTuple):
     """The expected position of a record, in a file that has room for its fixed fields there."""
 
     segment: Segment
     at: int
 
 
-def _find(log: SegmentQueue, offset: int) -> _Place | None:
+def _find(log: SegmentQueue, offset: int) -> _RecordPlace | None:
     """Return the position of the record at ``offset``, or None if the log ends before it."""
     segment = log.find(offset)
     if segment is None or offset - segment.base + layout.RECORD_SIZE_MIN > segment.committed:
         return None
-    return _Place(segment, offset - segment.base)
+    return _RecordPlace(segment, offset - segment.base)
 
 
 def _head(buffer: bytes | memoryview, at: int, offset: int) -> tuple[int, int] | None:

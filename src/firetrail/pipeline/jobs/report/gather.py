@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from firetrail.pipeline.datasource import prepare
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.report.figures import (
     TOPICS_SHOWN,
@@ -24,7 +25,6 @@ from firetrail.pipeline.jobs.report.figures import (
     TimeAxis,
     by_topic,
 )
-from firetrail.pipeline.session import prepare
 from firetrail.store.inspect.view import StoreView
 
 HOT_MAX = 12

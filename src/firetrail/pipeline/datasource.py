@@ -22,9 +22,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.daemon import hush_planner
+from firetrail.pipeline.readers import BatchReader, DamageReader
 from firetrail.pipeline.session import activate, choose_python
-from firetrail.pipeline.sink import batch_writer, stream_writer
+from firetrail.pipeline.sink import writers as store_writers
+from firetrail.pipeline.sink.columns import is_wire
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.options import (
     View,
@@ -32,9 +35,7 @@ from firetrail.pipeline.source.options import (
     parse_shape,
     table_options,
 )
-from firetrail.pipeline.source.reader import BatchReader, DamageReader
 from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, fields
-from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,12 +79,7 @@ class RocketMqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of micro-batches."""
         options = parse_options(self._all_options(schema), stream=True)
-        if options.namesrv:
-            from firetrail.pipeline.wire.stream import WireStreamReader
-
-            return WireStreamReader(options, columns_of(schema))
-        kind = LogStreamReader if options.view is View.LOG else QueueStreamReader
-        return kind(options, columns_of(schema))
+        return backend_of(options).stream_reader(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of batches; ``firetrail.pipeline.sink.columns`` has its options."""
@@ -93,11 +89,19 @@ class RocketMqDataSource(DataSource):
                 "sink: write with df.write.format('rocketmq').mode('append').save(PATH)"
             )
             raise ConfigError("path", "", remedy)
-        return batch_writer(schema, self.options, overwrite)
+        if is_wire(self.options):
+            from firetrail.pipeline.wire import writers as wire_writers
+
+            return wire_writers.batch_writer(schema, self.options, overwrite)
+        return store_writers.batch_writer(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return a writer of micro-batches."""
-        return stream_writer(schema, self.options, overwrite)
+        if is_wire(self.options):
+            from firetrail.pipeline.wire import writers as wire_writers
+
+            return wire_writers.stream_writer(schema, self.options, overwrite)
+        return store_writers.stream_writer(schema, self.options, overwrite)
 
 
 def _with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
@@ -169,3 +173,9 @@ def register(spark: SparkSession) -> None:
     choose_python(spark)
     spark.dataSource.register(RocketMqDataSource)
     activate(spark)
+
+
+def prepare(spark: SparkSession) -> None:
+    """Prepare a session that was started without Firetrail for its jobs."""
+    if choose_python(spark):
+        register(spark)
