@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Table(Body):
+class _LocalOffsetBody(Body):
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
 
@@ -70,7 +70,9 @@ class LocalOffsets:
     def _load(self) -> dict[MessageQueue, int]:
         for path in (self.path, self._backup):
             try:
-                return _Table.from_json(config_json.loads(self._files.read(path))).offset_table
+                return _LocalOffsetBody.from_json(
+                    config_json.loads(self._files.read(path))
+                ).offset_table
             except FileNotFoundError:
                 continue
             except (FormatError, ProtocolError) as error:
@@ -82,7 +84,9 @@ class LocalOffsets:
         self._files.make_folder(self.path.parent)
         if self.path.exists():
             self._files.replace(self._backup, self._files.read(self.path))
-        self._files.replace(self.path, config_json.dumps(_Table(offsets).to_json()).encode())
+        self._files.replace(
+            self.path, config_json.dumps(_LocalOffsetBody(offsets).to_json()).encode()
+        )
 
 
 class Place:

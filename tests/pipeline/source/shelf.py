@@ -16,7 +16,7 @@ from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
-from firetrail.pipeline.source.splits import WireSplit
+from firetrail.pipeline.wire.splits import WireSplit
 from firetrail.store.inspect.view import StoreView
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

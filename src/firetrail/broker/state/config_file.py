@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found(Generic[Table]):
+class _FoundFile(Generic[Table]):
     """The table that was found and where; an empty one, and no path, if there is none."""
 
     table: Table
@@ -92,7 +92,7 @@ class ConfigFile:
         self.is_ours = found.is_ours
         return found.table
 
-    def _find(self, kind: type[Table]) -> _Found[Table]:
+    def _find(self, kind: type[Table]) -> _FoundFile[Table]:
         """Return the table in the file or else in its backup, and why others were skipped."""
         problems = []
         for path in (self.path, self._backup):
@@ -107,8 +107,8 @@ class ConfigFile:
             except (FormatError, ProtocolError) as error:
                 problems.append(f"{path}: {error}")
                 continue
-            return _Found(table, is_ours, path, problems)
-        return _Found(kind(), True, None, problems)
+            return _FoundFile(table, is_ours, path, problems)
+        return _FoundFile(kind(), True, None, problems)
 
     def fault(self, kind: type[Table]) -> str | None:
         """Return why the file cannot be decoded, and the remedy; None if it can, or is missing."""

@@ -30,7 +30,7 @@ TASKS_PER_SLOT = 2
 """Tasks per slot, so that all slots end at about the same time."""
 
 
-class _Gap(NamedTuple):
+class _QueueGap(NamedTuple):
     """A message that a queue cannot take because the previous one is missing in the log."""
 
     physical_offset: int
@@ -47,7 +47,7 @@ def queue_files(
     recovery, an offset 0 after others starts the queue again, and its earlier messages are dropped.
     """
     queues: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {}
-    gaps: dict[QueueKey, _Gap] = {}
+    gaps: dict[QueueKey, _QueueGap] = {}
     for part in staged:
         for piece in part.pieces:
             key = (piece.topic, piece.queue_id)
@@ -62,7 +62,7 @@ def queue_files(
                 piece = piece._replace(offset=before.offset + before.length)
             elif end is not None and piece.offset > end:
                 detail = gap_detail(*key, end, piece.offset)
-                gaps.setdefault(key, _Gap(piece.physical_offset, detail))
+                gaps.setdefault(key, _QueueGap(piece.physical_offset, detail))
             found.append((part.units, piece))
     if gaps:
         first = min(gaps.values())
@@ -146,14 +146,14 @@ class Weighty(Protocol):
         """Approximate number of bytes that it reads and writes."""
 
 
-Work = TypeVar("Work", bound=Weighty)
+W = TypeVar("W", bound=Weighty)
 
 
-def shared_out(work: list[Work], slots: int) -> list[list[Work]]:
+def shared_out(work: list[W], slots: int) -> list[list[W]]:
     """Divide work into shares of about the same weight, enough to keep all slots busy."""
     weight = sum(item.weight for item in work)
     count = min(max(TASKS_PER_SLOT * slots, -(-weight // TASK_BYTES)), len(work))
-    shares: list[list[Work]] = [[] for _ in range(count)]
+    shares: list[list[W]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]
     for item in sorted(work, key=lambda item: item.weight, reverse=True):
         load, number = heappop(heap)
