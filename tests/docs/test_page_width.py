@@ -14,7 +14,6 @@ CODE = ("py", "python")
 UNBREAKABLE = re.compile(r"\s*(?:[-*] |\d+\. )?\S+$")
 REFERENCE = re.compile(r"\[[^\]]+\]: \S+$")
 NOT_YET = (
-    "CONTRIBUTING.md",
     "docs/compatibility.md",
     "docs/configuration.md",
     "docs/format/README.md",
